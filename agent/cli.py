@@ -1,0 +1,225 @@
+"""The front door, and the only wiring: run, scan, record, explain.
+
+What a command does not need is not imported: a scan through `kubectl exec` shares the daemon's memory limit.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from agent.config import Config, UsageError, knobs, load, option, span, variable
+
+if TYPE_CHECKING:
+    from agent.model.recording import Recording
+
+DONE, FOUND, USAGE, UNREAD = 0, 1, 2, 3
+
+_DESCRIPTION = """\
+Says what the records of a Kubernetes node disagree about: addresses that host-local reserved and nobody uses,
+addresses in use that nobody reserved. It reads; it changes nothing.
+"""
+
+_EPILOG: Final = """\
+examples:
+  nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak scan --api off                      on the node itself, without credentials
+  kubectl exec ds/nodeleak -- nodeleak scan    in the agent's pod
+  nodeleak record > node.json                  a look to send to somebody
+  nodeleak scan --recording node.json          the same verdicts, anywhere
+  nodeleak explain leaked_reservation          what a finding means, and what to do
+
+exit codes:
+  0  done    1  findings (only with --exit-code)    2  wrong usage or configuration    3  something needed was unread
+
+Every option can be set as an environment variable: --stale-after is NODELEAK_STALE_AFTER. Options win.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    # At once, and before the imports of a command: as a container's first process we must not ignore it.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        given = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = given.command
+        code = command(given)
+        sys.stdout.flush()
+    except UsageError as error:
+        print("\n".join(f"nodeleak: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def _leave(_signal: int, _frame: object) -> NoReturn:
+    sys.exit(DONE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nodeleak", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say the version and leave")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    scan = _command(commands, "scan", _scan, "look at the node once, and say what was found")
+    scan.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
+    scan.add_argument("--recording", metavar="FILE", help="judge a recording instead of this node; - is standard input")
+    scan.add_argument("--exit-code", action="store_true", help="exit 1 when there are findings")
+
+    _command(commands, "run", _run, "the daemon: look every --interval, log changes, serve metrics")
+
+    record = _command(commands, "record", _record, "write a look at the node as JSON, to replay anywhere")
+    record.add_argument("--anonymous", action="store_true", help="hash the names of nodes, pods and processes")
+
+    explain = commands.add_parser("explain", help="say what a finding means, and what to do")
+    explain.add_argument("detector", nargs="?", metavar="DETECTOR", help="default: a line on each")
+    explain.set_defaults(command=_explain)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    settings = knobs(name)
+    groups = {
+        group: parser.add_argument_group(group) for group in dict.fromkeys(one.group for one in settings.values())
+    }
+    for field, knob in settings.items():
+        default = f" (default: {knob.default})" if knob.default else ""
+        groups[knob.group].add_argument(
+            option(field),
+            dest=field,
+            metavar=knob.metavar,
+            action="append" if knob.many else "store",
+            help=f"{knob.help}{default} [{variable(field)}]".replace("%", "%%"),
+        )
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_: Any, **__: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"nodeleak {version('nodeleak')}")
+        sys.exit(DONE)
+
+
+def _config(name: str, given: argparse.Namespace) -> Config:
+    return load(name, {field: getattr(given, field) for field in knobs(name)}, os.environ)
+
+
+def _scan(given: argparse.Namespace) -> int:
+    from agent import cycle
+
+    recording = _look(_config("scan", given)) if given.recording is None else _recorded(given)
+    report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    if given.output == "json":
+        import json
+
+        from agent.exporters.document import document
+
+        json.dump(document(report), sys.stdout, indent=1)
+        print()
+    else:
+        from agent.exporters.table import table
+
+        print(table(report), end="")
+    if not report.complete:
+        return UNREAD
+    return FOUND if given.exit_code and report.findings else DONE
+
+
+def _record(given: argparse.Namespace) -> int:
+    from agent.model import recording
+
+    text = recording.dumps(_look(_config("record", given)))
+    if given.anonymous:
+        import secrets
+
+        text = recording.anonymous(text, secrets.token_hex())
+    print(text)
+    return DONE
+
+
+def _explain(given: argparse.Namespace) -> int:
+    import inspect
+
+    from agent.detectors import DETECTORS
+
+    pages = {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
+    if given.detector is None:
+        for name, page in pages.items():
+            print(f"{name}\n  {page.splitlines()[0]}")
+        print("\n`nodeleak explain DETECTOR` says what it means and what to do.")
+    elif given.detector in pages:
+        print(f"{given.detector}\n\n{pages[given.detector]}")
+    else:
+        raise UsageError(f"there is no detector {given.detector!r}; there are: {', '.join(pages)}")
+    return DONE
+
+
+def _look(config: Config) -> "Recording":
+    from datetime import timedelta
+
+    from agent import daemon, wiring
+    from agent.model.recording import Recording
+
+    sources = wiring.sources_for_a_look(config)
+    with _progress("looking at the node, twice if there is something to confirm"):
+        looks = daemon.look_twice(sources, wiring.node_name(config), config.grace, config.confirm)
+    return Recording(patience=config.grace, period=timedelta(0), looks=looks)
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """Say on a terminal what takes a moment, and take it back when it is done."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{text} …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _recorded(given: argparse.Namespace) -> "Recording":
+    from agent.model.recording import Damaged, loads
+
+    name = given.recording
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        recording = loads(text)
+    except (OSError, UnicodeDecodeError, Damaged) as error:
+        raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    if given.grace is None:
+        return recording
+    try:
+        return replace(recording, patience=span(given.grace))
+    except ValueError as error:
+        raise UsageError(f"--grace: {given.grace!r}: {error}") from error
+
+
+def _run(given: argparse.Namespace) -> int:
+    from agent import wiring
+
+    return wiring.run_daemon(_config("run", given))

@@ -1,0 +1,285 @@
+"""Every knob, its unit and its reason. Text in, one frozen record out, or everything that is wrong with it at once."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+PREFIX: Final = "NODELEAK_"
+
+
+class UsageError(Exception):
+    """The user has to change something: all of it, a line each, with the setting, the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: how its text is read, and how it is explained."""
+
+    parse: Callable[[str], Any]
+    default: str
+    group: str
+    metavar: str
+    help: str
+    commands: frozenset[str] = frozenset({"run", "scan", "record"})
+    many: bool = False
+
+
+WHERE, BELIEF, DAEMON = "where to look", "what to believe", "the daemon"
+_RUN = frozenset({"run"})
+
+
+def _knob(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
+    return field(metadata={"knob": Knob(parse, default, group, metavar, text, **more)})
+
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span(text: str) -> timedelta:
+    """Read `90s`, `5m`, `1h30m`: numbers with units, never a bare number of something."""
+    if not text or _SPAN.sub("", text):
+        raise ValueError("say a span with its unit, such as 90s, 5m or 1h30m")
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text)))
+    except OverflowError as error:
+        raise ValueError("that is longer than any node lives") from error
+
+
+def positive_span(text: str) -> timedelta:
+    period = span(text)
+    if not period:
+        raise ValueError("it must be longer than nothing")
+    return period
+
+
+def short_span(text: str) -> timedelta:
+    period = positive_span(text)
+    if period > timedelta(hours=1):
+        raise ValueError("it must be at most 1h")
+    return period
+
+
+def path(text: str) -> Path:
+    if not text.startswith("/"):
+        raise ValueError("say an absolute path")
+    return Path(text)
+
+
+def optional_path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def network(text: str) -> str:
+    """Read a network's name: it becomes a directory's name, and libcni's own rule is as strict."""
+    if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", text):
+        raise ValueError("a CNI network's name has letters, digits, dots, dashes and underscores only")
+    return text
+
+
+def node_name(text: str) -> str:
+    if text and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise ValueError("a node's name has lower-case letters, digits, dots and dashes only")
+    return text
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"say one of: {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def listen(text: str) -> tuple[str, int]:
+    """Read `host:port`; an empty host is every address, an IPv6 host is in brackets."""
+    matched = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*)):(\d{1,5})", text)
+    if matched is None or not 0 <= int(matched[3]) <= 65535:  # noqa: PLR2004 (the range of a port)
+        raise ValueError("say HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747")
+    return matched[1] or matched[2] or "", int(matched[3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    node: str = _knob(
+        "",
+        node_name,
+        WHERE,
+        "NAME",
+        "name of this node's Node object; in a pod, from the downward API (spec.nodeName). "
+        "There is no default on purpose: a wrong one would look for another node's pods",
+    )
+    network: tuple[str, ...] = _knob(
+        "kubenet",
+        network,
+        WHERE,
+        "NAME",
+        "CNI network whose reservations are read, by the name of its directory; may be given again",
+        many=True,
+    )
+    cni_networks_dir: Path = _knob(
+        "/var/lib/cni/networks", path, WHERE, "DIR", "where host-local keeps its reservations (its dataDir)"
+    )
+    cni_cache_dir: tuple[Path, ...] = _knob(
+        "/var/lib/cni/cache/results,/var/lib/cni/results",
+        path,
+        WHERE,
+        "DIR",
+        "where libcni keeps its results: they tell which pod an id belonged to; may be given again",
+        many=True,
+    )
+    checkpoint_dir: tuple[Path, ...] = _knob(
+        "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox",
+        path,
+        WHERE,
+        "DIR",
+        "where the kubelet keeps its sandbox checkpoints; may be given again",
+        many=True,
+    )
+    docker_host: str = _knob(
+        "", str, WHERE, "URL", "docker engine, such as unix:///run/docker.sock; default: DOCKER_HOST, then docker's own"
+    )
+    docker_timeout: timedelta = _knob(
+        "5s", short_span, WHERE, "SPAN", "how long one answer of docker may take; a docker that hangs is unread"
+    )
+    proc: Path = _knob("/proc", path, WHERE, "DIR", "the node's process table (the host's /proc; needs hostPID)")
+    api: str = _knob(
+        "on",
+        one_of("on", "off"),
+        WHERE,
+        "on|off",
+        "off: judge without the API server, on a node without credentials; "
+        "verdicts then rest on docker, checkpoints and network namespaces",
+    )
+    kubeconfig: Path | None = _knob(
+        "",
+        optional_path,
+        WHERE,
+        "FILE",
+        "credentials for the API server; the kubelet's own will do. Default: the pod's service account, then KUBECONFIG",
+    )
+    api_timeout: timedelta = _knob("10s", short_span, WHERE, "SPAN", "how long one answer of the API server may take")
+    grace: timedelta = _knob(
+        "5m",
+        span,
+        BELIEF,
+        "SPAN",
+        "how old an ownerless reservation must be to be called leaked; 0s is safe on docker, where a sandbox exists "
+        "before its address is reserved",
+    )
+    confirm: timedelta = _knob(
+        "",
+        span,
+        BELIEF,
+        "SPAN",
+        "how long trouble must last to be believed. scan: the time between its two looks (default 1s); "
+        "run: the age of a finding, seen in every round (default 30s)",
+    )
+    stale_after: timedelta = _knob(
+        "2m",
+        positive_span,
+        BELIEF,
+        "SPAN",
+        "how long the API server may be silent before what it said last is no longer believed",
+        commands=_RUN,
+    )
+    interval: timedelta = _knob("15s", short_span, DAEMON, "SPAN", "time from one round to the next", commands=_RUN)
+    listen: tuple[str, int] = _knob(
+        ":9747", listen, DAEMON, "HOST:PORT", "where /metrics, /healthz and /readyz are served", commands=_RUN
+    )
+    log_format: str = _knob(
+        "auto",
+        one_of("auto", "json", "text"),
+        DAEMON,
+        "auto|json|text",
+        "how log lines look; auto: text on a terminal, JSON elsewhere",
+        commands=_RUN,
+    )
+
+
+DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "1s", "record": "1s"}
+
+
+def knobs(command: str) -> dict[str, Knob]:
+    """Return the settings of a command, by field."""
+    return {
+        one.name: one.metadata["knob"] for one in fields(Config) if command in one.metadata["knob"].commands
+    }  # fmt: skip
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def load(command: str, given: Mapping[str, str | list[str] | None], environment: Mapping[str, str]) -> Config:
+    """Read options, then the environment, then defaults; raises UsageError with everything that is wrong."""
+    mistakes = _unknown_variables(environment)
+    values: dict[str, Any] = {}
+    for one in fields(Config):
+        knob: Knob = one.metadata["knob"]
+        default = DEFAULT_CONFIRM[command] if one.name == "confirm" else knob.default
+        spelled, text = _text(one.name, given.get(one.name), environment, default)
+        try:
+            values[one.name] = _parse_many(knob, text) if knob.many else knob.parse(_single(text))
+        except ValueError as error:
+            mistakes.append(f"{spelled}: {_shown(text)}: {error}")
+    if values.get("api") == "on" and values.get("node") == "":
+        mistakes.append(
+            f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
+            f"or {option('api')}=off to do without the API server"
+        )
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+    return Config(**values)
+
+
+def _text(
+    name: str, given: str | list[str] | None, environment: Mapping[str, str], default: str
+) -> tuple[str, str | list[str]]:
+    if given is not None:
+        return option(name), given
+    # An empty variable is one that is not set: manifests write it so.
+    if text := environment.get(variable(name), ""):
+        return variable(name), text
+    return option(name), default
+
+
+def _single(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else text[-1]
+
+
+def _parse_many(knob: Knob, text: str | list[str]) -> tuple[Any, ...]:
+    listed = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
+    return tuple(dict.fromkeys(knob.parse(part.strip()) for part in listed))
+
+
+def _shown(text: str | list[str]) -> str:
+    return repr(text if isinstance(text, str) else ",".join(text))
+
+
+_SERVICE_LINKS = (f"{PREFIX}SERVICE_", f"{PREFIX}PORT")
+"""What Kubernetes itself sets in every pod beside a Service named nodeleak."""
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Find misspelt settings: a variable with our prefix that is none of ours would be passed over in silence."""
+    known = {variable(one.name) for one in fields(Config)}
+    return [
+        f"{name}: there is no such setting; did you mean {_nearest(name, known)}?"
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in known and not name.startswith(_SERVICE_LINKS)
+    ]
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
+
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")

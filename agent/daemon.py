@@ -1,0 +1,82 @@
+"""Rounds until told to stop. The only module that waits or asks the time."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from typing import Protocol
+
+from agent import cycle
+from agent.grace import Memory
+from agent.model.report import Report
+from agent.model.snapshot import Snapshot
+from agent.sources import Moment, Sources, take_snapshot
+
+clock: Callable[[], float] = time.monotonic
+"""Seconds that never jump, to measure spans with."""
+
+
+def now() -> Moment:
+    return Moment(datetime.now(UTC), timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))
+
+
+def look(sources: Sources, node: str) -> Snapshot:
+    return take_snapshot(sources, node, now(), clock)
+
+
+def look_twice(sources: Sources, node: str, patience: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
+    """Look once, and where a verdict needs it, once more a moment later."""
+    first = look(sources, node)
+    if not cycle.needs_second_look(first, patience):
+        return (first,)
+    time.sleep(apart.total_seconds())
+    return first, look(sources, node)
+
+
+class Exporter(Protocol):
+    """Whoever tells people of a round."""
+
+    def tell(self, report: Report, seconds: float) -> None:
+        """`seconds`: what the round took."""
+        ...
+
+
+class Heartbeat:
+    """When the last round ended, so that a loop that hangs is seen."""
+
+    def __init__(self, longest: timedelta) -> None:
+        self._longest = longest.total_seconds()
+        self._last = clock()
+
+    def beat(self) -> None:
+        self._last = clock()
+
+    def silence(self) -> float:
+        """Return the seconds since the last beat."""
+        return clock() - self._last
+
+    @property
+    def alive(self) -> bool:
+        return self.silence() <= self._longest
+
+
+def run(
+    sources: Sources,
+    node: str,
+    exporters: Sequence[Exporter],
+    *,
+    patience: timedelta,
+    period: timedelta,
+    interval: timedelta,
+    heartbeat: Heartbeat,
+    stop: Event,
+) -> None:
+    """Look, judge and tell, every `interval`, until `stop` is set."""
+    memory: Memory | None = None
+    while not stop.is_set():
+        started = clock()
+        report, memory = cycle.run(look(sources, node), memory, patience=patience, period=period)
+        for exporter in exporters:
+            exporter.tell(report, clock() - started)
+        heartbeat.beat()
+        stop.wait(max(0.0, interval.total_seconds() - (clock() - started)))

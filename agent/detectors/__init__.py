@@ -1,0 +1,31 @@
+"""One file per kind of trouble. A detector states facts; how long and how bold is decided elsewhere."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from agent.detectors import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
+from agent.model.finding import Finding
+from agent.model.scene import Scene
+
+
+class Detector(Protocol):
+    """A module. Its docstring is its `explain` page, with one line `Means:` and one `Do:`."""
+
+    @property
+    def NAME(self) -> str: ...
+
+    @property
+    def __doc__(self) -> str | None: ...  # type: ignore[override]
+
+    def find(self, scene: Scene) -> Iterator[Finding]:
+        """Yield each trouble in the scene; raises Blind where a source it needs gave no word."""
+        ...
+
+
+DETECTORS: Final[tuple[Detector, ...]] = (
+    leaked_reservation,
+    unreserved_pod_ip,
+    shared_ip,
+    unmanaged_address,
+    exhausted_range,
+)

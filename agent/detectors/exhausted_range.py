@@ -1,0 +1,56 @@
+"""A network has fewer free addresses than the node may still be given pods, or none at all.
+
+The scheduler counts pods, not addresses: it sends a node as many pods as the kubelet says it takes. Pods beyond the
+last address stay in `ContainerCreating` with `no IP addresses available in range set`.
+
+Means: free addresses are fewer than `allocatable.pods` less the pods that are here, or there is no free address.
+Do: if leaked reservations take the room, release them. If none are leaked, the range is too small for the node's
+`--max-pods`: lower that, or give the node a larger pod CIDR.
+"""
+
+from collections.abc import Iterator
+
+from agent.model.finding import Finding
+from agent.model.ranges import free, serves, usable
+from agent.model.scene import Scene, State
+from agent.model.snapshot import Blind, NotAsked
+
+NAME = "exhausted_range"
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    for store in scene.snapshot.reservations:
+        yield from _in_network(scene, store.network)
+
+
+def _in_network(scene: Scene, network: str) -> Iterator[Finding]:
+    occupancies, ranges = scene.of(network), scene.ranges(network)
+    left = free(ranges, [occupancy.name for occupancy in occupancies if occupancy.blocks])
+    room = None if left == 0 else _room_for_pods(scene, network)
+    if left and (room is None or left >= room):
+        return
+    leaked = sum(occupancy.state is State.LEAKED for occupancy in occupancies)
+    unknown = sum(occupancy.state is State.UNKNOWN for occupancy in occupancies)
+    size = usable(ranges)
+    shortage = "no free address is left" if left == 0 else f"{left} free addresses are left for {room} more pods"
+    doubt = f", {unknown} unknown" if unknown else ""
+    yield Finding(
+        detector=NAME,
+        subject=network,
+        message=f"{network}: {shortage}; of {size} addresses {size - left} are taken, {leaked} of them leaked{doubt}",
+        network=network,
+    )
+
+
+def _room_for_pods(scene: Scene, network: str) -> int | None:
+    """Return how many more pods the node may be given on this network; None where pods are not counted on it."""
+    snapshot = scene.snapshot
+    if isinstance(snapshot.node, NotAsked) or isinstance(snapshot.pods, NotAsked):
+        return None
+    nodes = snapshot.node.known()
+    # Only the network that gives this node's pods their addresses fills up as pods come; a second network need not.
+    if not any(serves(scene.ranges(network), cidr) for node in nodes for cidr in node.pod_cidrs):
+        return None
+    if nodes[0].max_pods is None:
+        raise Blind("node: it does not say how many pods it takes")
+    return max(0, nodes[0].max_pods - sum(pod.live for pod in snapshot.pods.known()))

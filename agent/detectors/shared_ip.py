@@ -1,0 +1,34 @@
+"""Two running pods have one address: each gets some of the other's traffic.
+
+It is what becomes of an address whose reservation was deleted while its pod ran: host-local gave it out a second time.
+
+Means: the API server shows the address for both pods, and the sandboxes of both are running on this node.
+Do: delete both pods; their controllers make new ones. Then look for unreserved addresses: others may be next.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from agent.model.finding import Finding
+from agent.model.scene import Scene
+from agent.model.snapshot import Pod
+
+NAME = "shared_ip"
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    holders: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in scene.networked_pods():
+        for ip in set(pod.ips):
+            holders[ip].append(pod)
+
+    for ip, pods in sorted(holders.items()):
+        if len(pods) == 1:
+            continue
+        names = " and ".join(sorted(pod.name for pod in pods))
+        yield Finding(
+            detector=NAME,
+            subject=f"{ip} of {names}",
+            message=f"{len(pods)} running pods have the address {ip}: {names}",
+            identity=tuple(sorted(pod.uid for pod in pods)),
+        )

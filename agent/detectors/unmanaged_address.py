@@ -1,0 +1,43 @@
+"""A process still holds an address whose container the runtime has forgotten.
+
+A docker upgrade that moves its working directory, or a daemon that failed to load a container, leaves processes that
+nobody manages. The kubelet cannot stop them, and their addresses look leaked to whoever asks only the runtime.
+
+Means: the address is configured in the network namespace of a process, and no container has the reservation's id.
+Do: look at the process (its id and command are given) and end it if it is an orphan; do not release the address
+before, or the next pod shares it.
+"""
+
+from collections.abc import Iterator
+
+from agent.model.finding import Finding
+from agent.model.scene import Scene, State
+from agent.model.snapshot import NotAsked
+
+NAME = "unmanaged_address"
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    snapshot = scene.snapshot
+    for network in (store.network for store in snapshot.reservations):
+        scene.of(network)
+    snapshot.containers.known()
+    if isinstance(snapshot.addresses, NotAsked):
+        return  # every reservation has an owner, so none can be without
+    holders = {address.ip: address for address in snapshot.addresses.known()}
+
+    for occupancy in scene.occupancies:
+        holder = holders.get(occupancy.name)
+        if occupancy.state is not State.ALIVE or holder is None:
+            continue
+        owner = f"container {occupancy.container_id[:12]}" if occupancy.container_id else "nobody"
+        pod = f" of pod {occupancy.pod}" if occupancy.pod else ""
+        yield Finding(
+            detector=NAME,
+            subject=f"{occupancy.network}/{occupancy.name}",
+            message=f"{occupancy.name} is held by process {holder.pid} ({holder.command}), "
+            f"but it is reserved for {owner}{pod}, which the runtime does not know",
+            network=occupancy.network,
+            pod=occupancy.pod,
+            identity=(occupancy.container_id,),
+        )

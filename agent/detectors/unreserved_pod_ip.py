@@ -1,0 +1,39 @@
+"""A running pod has an address that is not reserved for anybody: the next pod may be given the same one.
+
+It happens when files are deleted by hand or by a clean-up script, or the directory is lost (a tmpfs, a reinstall)
+while containers live on. host-local looks at its files only, so its next ADD can hand the address out again.
+
+Means: the pod's address lies in the network's range and no reservation file has its name.
+Do: delete the pod, so that its controller makes a new one with a reservation of its own. Stop whatever deletes files
+in host-local's directory.
+"""
+
+from collections.abc import Iterator
+
+from agent.model.finding import Finding
+from agent.model.ranges import covers
+from agent.model.scene import Scene
+
+NAME = "unreserved_pod_ip"
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    networks = [store.network for store in scene.snapshot.reservations]
+    reserved = {occupancy.name for network in networks for occupancy in scene.of(network) if occupancy.blocks}
+    ranges = {network: scene.ranges(network) for network in networks}
+
+    for pod in scene.networked_pods():
+        if pod.deleting:
+            continue
+        for ip in pod.ips:
+            network = next((network for network in networks if covers(ranges[network], ip)), None)
+            if ip in reserved or network is None:
+                continue
+            yield Finding(
+                detector=NAME,
+                subject=f"{network}/{ip} of pod {pod.name}",
+                message=f"pod {pod.name} runs with {ip}, which is not reserved: the next pod may be given it too",
+                network=network,
+                pod=pod.name,
+                identity=(pod.uid,),
+            )

@@ -1,0 +1,88 @@
+"""A report as the JSON document `nodeleak.scan/v1`: for programs."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from agent.model.finding import Judged
+from agent.model.report import NetworkSummary, Report
+from agent.model.scene import Occupancy
+from agent.model.snapshot import Reservation
+from agent.occupancy import made_at
+
+SCHEMA: Final = "nodeleak.scan/v1"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Draw a report. Times are UTC in RFC 3339; what is not known is null, never 0."""
+    snapshot = report.scene.snapshot
+    return {
+        "schema": SCHEMA,
+        "node": snapshot.node_name,
+        "taken_at": moment(snapshot.taken_at),
+        "networks": [_network(network) for network in report.networks],
+        "reservations": [_reservation(one, snapshot.taken_at) for one in in_order(report.scene.occupancies)],
+        "findings": [_finding(judged) for judged in report.findings],
+        "unread": [{"source": one.source, "why": one.why} for one in report.unread],
+        "blind": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
+    }
+
+
+def moment(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def in_order(occupancies: tuple[Occupancy, ...]) -> list[Occupancy]:
+    """Sort by network and address, as people count addresses; what is not an address comes last."""
+    return sorted(
+        occupancies, key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name)
+    )
+
+
+def _numeric(ip: str) -> tuple[int, ...]:
+    """Order addresses of one family by value, IPv4 before IPv6, without the price of parsing each."""
+    if ":" in ip:
+        head, _, tail = ip.partition("::")
+        groups = [int(group, 16) for group in head.split(":") if group]
+        after = [int(group, 16) for group in tail.split(":") if group]
+        return (6, *groups, *([0] * (8 - len(groups) - len(after))), *after)
+    return (4, *map(int, ip.split(".")))
+
+
+def _network(network: NetworkSummary) -> dict[str, Any]:
+    return {
+        "name": network.name,
+        "ranges": None if network.ranges is None else [str(one) for ranges in network.ranges for one in ranges],
+        "usable": network.usable,
+        "reserved": network.reserved,
+        "free": network.free,
+        "states": None if network.states is None else {state.value: n for state, n in network.states.items()},
+    }
+
+
+def _reservation(occupancy: Occupancy, taken_at: datetime) -> dict[str, Any]:
+    entry = occupancy.entry
+    reservation = entry if isinstance(entry, Reservation) else None
+    return {
+        "network": occupancy.network,
+        "ip": occupancy.name,
+        "container_id": reservation.container_id if reservation else None,
+        "ifname": reservation.ifname if reservation else None,
+        "state": occupancy.state.value,
+        "pod": occupancy.pod or None,
+        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3) if reservation else None,
+        "why": occupancy.why,
+    }
+
+
+def _finding(judged: Judged) -> dict[str, Any]:
+    finding = judged.finding
+    return {
+        "detector": finding.detector,
+        "subject": finding.subject,
+        "message": finding.message,
+        "since": moment(judged.since),
+        "confirmed": judged.confirmed,
+        "cause": finding.cause.value if finding.cause else None,
+        "network": finding.network or None,
+        "pod": finding.pod or None,
+    }

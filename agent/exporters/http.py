@@ -1,0 +1,159 @@
+"""What is served over HTTP: metrics, two probes, and the report for programs on this machine."""
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from socketserver import TCPServer
+from threading import BoundedSemaphore, Thread, Timer
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from agent.exporters.document import document
+from agent.model.report import Report
+
+_SECONDS: Final = 5.0
+"""How long a client may take to say something, or to hear it."""
+_LONGEST: Final = 15.0
+"""How long one request may take altogether."""
+_CLIENTS: Final = 16
+"""How many are served at a time; a probe, a scraper and a person or two."""
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+
+
+class HttpExporter:
+    """The server and the last report. `tell` belongs to one thread, the rest to the server's."""
+
+    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, alive: Callable[[], bool]) -> None:
+        """Listen at once, so that a port that is taken is known before anything else; raises OSError."""
+        self._last: Report | None = None
+        self._registry, self._alive = registry, alive
+        self._server = _Server(address, self)
+        self.port: int = self._server.server_address[1]
+
+    def start(self) -> None:
+        Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
+        self._last = report
+
+    def answer(self, path: str, client: str) -> tuple[HTTPStatus, str, bytes]:
+        """Answer one GET: status, content type and body."""
+        match path:
+            case "/metrics":
+                return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+            case "/healthz":
+                # The loop's heartbeat and nothing else: restarting the agent mends neither docker nor the API server.
+                alive = self._alive()
+                return (
+                    _plain(HTTPStatus.OK, "ok")
+                    if alive
+                    else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round for too long")
+                )
+            case "/readyz":
+                ready = self._last is not None
+                return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
+            case "/api/v1/report":
+                return self._report(client)
+            case _:
+                return _plain(HTTPStatus.NOT_FOUND, "not found: /metrics, /healthz, /readyz, /api/v1/report")
+
+    def _report(self, client: str) -> tuple[HTTPStatus, str, bytes]:
+        if not _is_loopback(client):
+            return _plain(HTTPStatus.FORBIDDEN, "the report names pods and addresses: from this machine only")
+        if self._last is None:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
+        return HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode()
+
+
+def _plain(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, _TEXT, f"{text}\n".encode()
+
+
+def _is_loopback(client: str) -> bool:
+    address = ip_address(client.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], exporter: HttpExporter) -> None:
+        self.exporter = exporter
+        self._places = BoundedSemaphore(_CLIENTS)
+        host, port = address
+        # An empty host is every address of both families where there are two.
+        self.address_family = socket.AF_INET if "." in host or not socket.has_ipv6 else socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError:
+            if host or self.address_family is socket.AF_INET:
+                raise
+            self.address_family = socket.AF_INET
+            super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family is socket.AF_INET6 and not self.server_address[0]:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Not the parent's: it asks DNS for this machine's name, and can wait for it.
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # The handler's timeout bounds one read; this, a client that says a byte at a time.
+        deadline = Timer(_LONGEST, _hang_up, [request])
+        deadline.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            deadline.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SECONDS
+    server_version, sys_version = "nodeleak", ""
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        status, content_type, body = self.server.exporter.answer(path, self.client_address[0])
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
+        """Requests are not news."""

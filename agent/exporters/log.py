@@ -1,0 +1,87 @@
+"""Log lines: changes, not rounds. A healthy node is silent after the start."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+from agent.model.finding import Judged
+from agent.model.report import Report
+from agent.model.snapshot import Unread
+
+
+def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
+    """Set up structlog: JSON lines, or colours on a terminal, on standard error."""
+    coloured = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if coloured else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+class LogExporter:
+    """Compares each report with the one before."""
+
+    def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
+        self._log = logger
+        self._open: dict[tuple[str | int, ...], Judged] = {}
+        self._unread: dict[str, Unread] = {}
+        self._blind: dict[str, str] = {}
+
+    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
+        if report.clock_stepped:
+            self._log.warning("clock.stepped", text="the node's clock was set; findings are confirmed anew")
+        self._tell_sources(report)
+        self._tell_findings(report)
+
+    def _tell_sources(self, report: Report) -> None:
+        # By source and not by reason: a reason that counts seconds would be a change in every round.
+        unread = {_which(one): one for one in report.unread}
+        for key in unread.keys() - self._unread.keys():
+            self._log.error("source.unread", source=unread[key].source, why=unread[key].why)
+        for key in self._unread.keys() - unread.keys():
+            self._log.info("source.read", source=self._unread[key].source)
+        self._unread = unread
+        broken = {gap.detector: gap.why for gap in report.gaps if gap.broken}
+        for detector in broken.keys() - self._blind.keys():
+            self._log.error("detector.failed", detector=detector, why=broken[detector])
+        self._blind = broken
+
+    def _tell_findings(self, report: Report) -> None:
+        now = {one.finding.key: one for one in report.findings if one.confirmed}
+        blind = {gap.detector for gap in report.gaps}
+        for key, judged in now.items():
+            if key not in self._open:
+                finding = judged.finding
+                self._log.warning(
+                    "finding.opened",
+                    detector=finding.detector,
+                    subject=finding.subject,
+                    text=finding.message,
+                    since=judged.since.isoformat(timespec="seconds"),
+                    **({"cause": finding.cause.value} if finding.cause else {}),
+                    **({"pod": finding.pod} if finding.pod else {}),
+                )
+        gone = {key: one for key, one in self._open.items() if key not in now}
+        unseen = {key: one for key, one in gone.items() if one.finding.detector in blind}
+        for key, judged in gone.items():
+            if key not in unseen:
+                self._log.info("finding.closed", detector=judged.finding.detector, subject=judged.finding.subject)
+        self._open = now | unseen
+
+
+def _which(unread: Unread) -> str:
+    # The reservations of several networks fail apart, and their reasons (a directory's name) do not vary.
+    return f"{unread.source}: {unread.why}" if unread.source == "reservations" else unread.source

@@ -1,0 +1,194 @@
+"""Prometheus metrics: a drawing of the last report, and counters of what happened.
+
+No gauge is ever set, so none can go stale: known zero is 0, what is not known is absent. Labels come from closed
+lists, and from the networks that were named; never from a pod, an address or an id.
+"""
+
+import platform
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agent.detectors import DETECTORS, leaked_reservation
+from agent.model.finding import Cause
+from agent.model.report import Report
+from agent.model.snapshot import SOURCES, NotAsked, Reading, Snapshot, Unread
+
+PREFIX: Final = "nodeleak_"
+
+READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+ROUND_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+STAGES: Final = ("read", "judge")
+
+Restarts = Mapping[str, Callable[[], Mapping[str, int]]]
+"""By resource: how often its watch was started again, by cause."""
+
+
+class MetricsExporter(Collector):
+    """Everything under `/metrics` that is ours. `tell` belongs to one thread; `collect` may be called from any."""
+
+    def __init__(self, registry: CollectorRegistry, networks: Iterable[str], mode: str, restarts: Restarts) -> None:
+        disable_created_metrics()
+        self._last: Report | None = None
+        self._read_at: dict[str, float] = {}
+        self._mode, self._restarts = mode, restarts
+        self._source_seconds = Histogram(
+            f"{PREFIX}source_read_seconds",
+            "Time that one reading of a source took.",
+            ["source"],
+            buckets=READ_BUCKETS,
+            registry=registry,
+        )
+        self._round_seconds = Histogram(
+            f"{PREFIX}round_seconds",
+            "Time that one round took: reading, judging and telling.",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        self._failures = Counter(
+            f"{PREFIX}round_failures_total",
+            "Rounds in which a source was unread (read) or a detector failed (judge).",
+            ["stage"],
+            registry=registry,
+        )
+        self._confirmed = Counter(
+            f"{PREFIX}leaks_confirmed_total",
+            "Leaked reservations confirmed since the agent started, by likely cause.",
+            ["network", "cause"],
+            registry=registry,
+        )
+        for stage in STAGES:
+            self._failures.labels(stage)
+        for network in networks:
+            for cause in Cause:
+                self._confirmed.labels(network, cause.value)
+        ProcessCollector(registry=registry)
+        registry.register(self)
+
+    def tell(self, report: Report, seconds: float) -> None:
+        snapshot = report.scene.snapshot
+        for timing in snapshot.timings:
+            self._source_seconds.labels(timing.source).observe(timing.seconds)
+        for source, up in _sources_up(snapshot).items():
+            if up:
+                self._read_at[source] = snapshot.taken_at.timestamp()
+        if report.unread:
+            self._failures.labels("read").inc()
+        if any(gap.broken for gap in report.gaps):
+            self._failures.labels("judge").inc()
+        for judged in report.newly_confirmed:
+            finding = judged.finding
+            if finding.detector == leaked_reservation.NAME and finding.cause is not None:
+                self._confirmed.labels(finding.network, finding.cause.value).inc()
+        self._round_seconds.observe(seconds)
+        self._last = report
+
+    def collect(self) -> Iterator[Metric]:
+        yield _info(
+            "build_info", "The running agent.", version=version("nodeleak"), python_version=platform.python_version()
+        )
+        yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
+        yield self._watch_restarts()
+        if (report := self._last) is not None:
+            yield from _networks(report)
+            yield _findings(report)
+            yield from self._sources(report)
+
+    def _watch_restarts(self) -> Metric:
+        family = CounterMetricFamily(
+            f"{PREFIX}watch_restarts",
+            "Watches of the API server started again, by cause.",
+            labels=["resource", "cause"],
+        )
+        for resource, count in self._restarts.items():
+            for cause, times in count().items():
+                family.add_metric([resource, cause], times)
+        return family
+
+    def _sources(self, report: Report) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            f"{PREFIX}source_up", "Whether the source was read in the last round.", labels=["source"]
+        )
+        read_at = GaugeMetricFamily(
+            f"{PREFIX}source_last_read_timestamp_seconds", "When the source was last read.", labels=["source"]
+        )
+        for source, is_up in _sources_up(report.scene.snapshot).items():
+            up.add_metric([source], is_up)
+        for source, when in sorted(self._read_at.items()):
+            read_at.add_metric([source], when)
+        last = GaugeMetricFamily(
+            f"{PREFIX}last_round_timestamp_seconds",
+            "When the last round began.",
+            value=report.scene.snapshot.taken_at.timestamp(),
+        )
+        yield from (up, read_at, last)
+
+
+def _info(name: str, text: str, **labels: str) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
+
+
+def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
+    """Tell of each source whether it was read; one that was not asked is left out."""
+    networks = [store.reading for store in snapshot.reservations]
+    readings: list[tuple[str, list[Reading[object]]]] = [(SOURCES[0], [*networks])]
+    readings += [(source, [reading]) for source, reading in zip(SOURCES[1:], snapshot.others(), strict=True)]
+    return {
+        source: not any(isinstance(one, Unread) for one in several)
+        for source, several in readings
+        if not all(isinstance(one, NotAsked) for one in several)
+    }
+
+
+def _networks(report: Report) -> Iterator[Metric]:
+    reservations = GaugeMetricFamily(
+        f"{PREFIX}reservations", "Entries in host-local's directory, by what they are.", labels=["network", "state"]
+    )
+    usable = GaugeMetricFamily(
+        f"{PREFIX}range_addresses", "Addresses that the network can give out.", labels=["network"]
+    )
+    free = GaugeMetricFamily(f"{PREFIX}range_free_addresses", "Addresses that are not reserved.", labels=["network"])
+    oldest = GaugeMetricFamily(
+        f"{PREFIX}oldest_leak_timestamp_seconds",
+        "Since when the oldest confirmed leak can have been one.",
+        labels=["network"],
+    )
+    for network in report.networks:
+        for state, count in (network.states or {}).items():
+            reservations.add_metric([network.name, state.value], count)
+        if network.usable is not None:
+            usable.add_metric([network.name], network.usable)
+        if network.free is not None:
+            free.add_metric([network.name], network.free)
+    for name in {network.name for network in report.networks}:
+        since = [
+            judged.since.timestamp()
+            for judged in report.findings
+            if judged.confirmed
+            and judged.finding.detector == leaked_reservation.NAME
+            and judged.finding.network == name
+        ]
+        if since:
+            oldest.add_metric([name], min(since))
+    yield from (reservations, usable, free, oldest)
+
+
+def _findings(report: Report) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}findings", "Findings now: candidates have not lasted yet.", labels=["detector", "phase"]
+    )
+    blind = {gap.detector for gap in report.gaps}
+    found = Tally((judged.finding.detector, judged.confirmed) for judged in report.findings)
+    for detector in DETECTORS:
+        if detector.NAME in blind:
+            continue  # no word is not zero
+        family.add_metric([detector.NAME, "candidate"], found[detector.NAME, False])
+        family.add_metric([detector.NAME, "confirmed"], found[detector.NAME, True])
+    return family

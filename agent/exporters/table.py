@@ -1,0 +1,75 @@
+"""A report as text: for people. A summary per network, the findings in words, then what could not be read."""
+
+from collections.abc import Iterator, Sequence
+
+from agent.exporters.document import in_order, moment
+from agent.model.report import NetworkSummary, Report
+from agent.model.scene import Occupancy, State
+from agent.model.snapshot import NotAsked
+
+_SHOWN = {State.LEAKED, State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}
+"""States whose entries are listed one by one; the others only count."""
+_LONGEST_LIST = 40
+
+
+def table(report: Report) -> str:
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    snapshot = report.scene.snapshot
+    yield f"Node {snapshot.node_name}, {moment(snapshot.taken_at)}"
+    yield ""
+    yield from grid([["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"], *map(_summary, report.networks)])
+    listed = [one for one in in_order(report.scene.occupancies) if one.state in _SHOWN]
+    if listed:
+        yield ""
+        yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed[:_LONGEST_LIST])])
+        if len(listed) > _LONGEST_LIST:
+            yield f"… and {len(listed) - _LONGEST_LIST} more: -o json lists all"
+    yield ""
+    yield from _findings(report)
+    if isinstance(snapshot.pods, NotAsked):
+        yield ""
+        yield f"Judged without the API server ({snapshot.pods.why}): by docker, checkpoints and network namespaces."
+    if report.unread:
+        yield ""
+        yield "Could not be read (nothing is concluded from these):"
+        yield from (f"  {one.source}: {one.why}" for one in report.unread)
+    if blind := [gap for gap in report.gaps if not isinstance(snapshot.pods, NotAsked) or gap.broken or report.unread]:
+        yield ""
+        yield "Could not be judged:"
+        yield from (f"  {gap.detector}: {gap.why}" for gap in blind)
+
+
+def _findings(report: Report) -> Iterator[str]:
+    if not report.findings:
+        yield "No findings." if report.complete else "No findings, as far as could be read."
+        return
+    yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` says what to do):"
+    for judged in report.findings:
+        yield f"  {judged.finding.detector}: {judged.finding.message}"
+
+
+def _summary(network: NetworkSummary) -> list[str]:
+    ranges = "?" if network.ranges is None else ", ".join(str(one) for ranges in network.ranges for one in ranges)
+    if network.states is None:
+        states = "not read"
+    else:
+        states = ", ".join(f"{n} {state.value}" for state, n in network.states.items() if n) or "no reservation"
+    return [network.name, ranges, _number(network.usable), _number(network.reserved), _number(network.free), states]
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _row(occupancy: Occupancy) -> list[str]:
+    return [occupancy.network, occupancy.name, occupancy.state.value, occupancy.pod or "-", occupancy.why]
+
+
+def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align columns; the last one runs on."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

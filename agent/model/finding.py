@@ -1,0 +1,63 @@
+"""What a detector says, and what a look back makes of it."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a leak most likely happened."""
+
+    KUBELET_RESTART = "kubelet_restart"
+    RUNTIME_RESTART = "runtime_restart"
+    NODE_REBOOT = "node_reboot"
+    EMPTY_FILE = "empty_file"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Trouble seen now."""
+
+    detector: str
+    subject: str
+    """What the trouble is with, in words that stay the same as long as it is the same trouble."""
+    message: str
+    network: str = ""
+    pod: str = ""
+    cause: Cause | None = None
+    since: datetime | None = None
+    """When the trouble began, where the node's records say so."""
+    identity: tuple[str | int, ...] = ()
+    """What must not change between two looks for this to be the same trouble, beyond the subject."""
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.detector, self.subject, *self.identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A finding and its history: a candidate until it has lasted."""
+
+    finding: Finding
+    first_seen: datetime
+    confirmed: bool
+
+    @property
+    def since(self) -> datetime:
+        return self.finding.since or self.first_seen
+
+    def because(self, cause: Cause | None) -> "Judged":
+        """Keep the cause of the first sighting: a later restart did not make an earlier leak."""
+        return replace(self, finding=replace(self.finding, cause=cause))
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A detector that could not judge this time, and why."""
+
+    detector: str
+    why: str
+    broken: bool = False
+    """The detector itself failed: a bug of ours, not a silent source."""

@@ -1,0 +1,80 @@
+"""The addresses that host-local may give out in a network, counted as host-local counts them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+IPAddress = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One range of host-local's configuration; first and last are inclusive, the gateway is never given out."""
+
+    first: IPAddress
+    last: IPAddress
+    gateway: IPAddress
+
+    def __str__(self) -> str:
+        # The form in which host-local itself names a range when it is exhausted.
+        return f"{self.first}-{self.last}"
+
+    @property
+    def usable(self) -> int:
+        return int(self.last) - int(self.first) + 1 - (self.gateway in self)
+
+    def __contains__(self, ip: IPAddress) -> bool:
+        return ip.version == self.first.version and int(self.first) <= int(ip) <= int(self.last)
+
+
+def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = "") -> Range:
+    """Fill in what the configuration leaves out, as host-local's `Range.Canonicalize` does.
+
+    The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
+    Raises ValueError for anything that is not an address or a subnet, or is too small to give anything out.
+    """
+    network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
+    if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
+        raise ValueError(f"{subnet} is too small to allocate from")
+    lowest = network.network_address + 1
+    highest = network.broadcast_address - 1 if network.version == 4 else network.broadcast_address  # noqa: PLR2004
+    return Range(
+        ip_address(first) if first else lowest,
+        ip_address(last) if last else highest,
+        ip_address(gateway) if gateway else lowest,
+    )
+
+
+RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
+"""A network's configuration: a sandbox gets one address from each set (one set a family, in dual stack)."""
+
+
+def covers(sets: RangeSets, ip: str) -> bool:
+    """Tell whether an address lies in any of the ranges."""
+    address = ip_address(ip)
+    return any(address in one for ranges in sets for one in ranges)
+
+
+def serves(sets: RangeSets, cidr: str) -> bool:
+    """Tell whether any of the ranges lies in a subnet."""
+    network = ip_network(cidr, strict=False)
+    return any(one.first in network for ranges in sets for one in ranges)
+
+
+def usable(sets: RangeSets) -> int:
+    """Count the sandboxes for which there are addresses: the smallest set decides."""
+    return min((sum(one.usable for one in ranges) for ranges in sets), default=0)
+
+
+def free(sets: RangeSets, taken: Iterable[str]) -> int:
+    """Count the sandboxes for which there are addresses left: the fullest set decides."""
+    blocked = [ip_address(ip) for ip in taken]
+    return min(
+        (
+            sum(one.usable for one in ranges)
+            - sum(any(ip in one and ip != one.gateway for one in ranges) for ip in blocked)
+            for ranges in sets
+        ),
+        default=0,
+    )

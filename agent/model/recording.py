@@ -1,0 +1,180 @@
+"""Looks at a node as versioned JSON text, and back.
+
+The format is dumb on purpose: every field under its own name, a reading as `{"seen": […]}`, `{"unread": …}` or
+`{"not_asked": …}`, times in ISO 8601, spans in seconds. Recordings outlive code: an unknown field is passed over, a
+missing one is an error that names its place.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from agent.model.snapshot import NotAsked, Reading, Seen, Snapshot, Unread
+
+SCHEMA = "nodeleak.recording/v1"
+
+D = TypeVar("D")
+
+
+class Damaged(Exception):
+    """The text is not a recording that this version can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One look or more, and the patience with which they were judged."""
+
+    patience: timedelta
+    period: timedelta
+    looks: tuple[Snapshot, ...]
+
+
+def dumps(recording: Recording) -> str:
+    return json.dumps({"schema": SCHEMA, **_plain(recording)}, indent=1)
+
+
+def loads(text: str) -> Recording:
+    """Read a recording; raises Damaged with the place and the value that is wrong."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"it is not JSON: {error}") from error
+    if not isinstance(tree, dict) or "schema" not in tree:
+        raise Damaged("it has no schema: `nodeleak record` writes recordings")
+    if tree["schema"] != SCHEMA:
+        raise Damaged(f"its schema is {tree['schema']!r}; this version reads {SCHEMA!r}")
+    recording = _build(Recording, tree, "recording")
+    if not recording.looks:
+        raise Damaged("recording.looks: it holds no look")
+    return recording
+
+
+def anonymous(text: str, salt: str) -> str:
+    """Replace every name of a node, pod, namespace and process; equal names stay equal. Addresses and ids stay."""
+    tree = json.loads(text)
+    names = {name: _hashed(name, salt) for name in _names(tree)}
+    longest_first = sorted(names, key=len, reverse=True)
+
+    def clean(node: Any, field: str = "") -> Any:
+        if isinstance(node, dict):
+            return {key: clean(value, key) for key, value in node.items()}
+        if isinstance(node, list):
+            return [clean(value, field) for value in node]
+        if isinstance(node, str) and field in _NAMED:
+            return "/".join(names.get(part, part) for part in node.split("/"))
+        if isinstance(node, str) and field == "why":
+            for name in longest_first:
+                node = node.replace(name, names[name])
+        return node
+
+    return json.dumps(clean(tree), indent=1)
+
+
+_NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id"})
+
+
+def _names(node: Any, field: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _names(value, key)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _names(value, field)
+    elif isinstance(node, str) and field in _NAMED:
+        yield from (part for part in node.split("/") if part)
+
+
+def _hashed(name: str, salt: str) -> str:
+    return "x" + hashlib.sha256(f"{salt}{name}".encode()).hexdigest()[:10]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Seen(items):
+            return {"seen": [_plain(item) for item in items]}
+        case Unread(source, why):
+            return {"unread": {"source": source, "why": why}}
+        case NotAsked(source, why):
+            return {"not_asked": {"source": source, "why": why}}
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case IPv4Address() | IPv6Address():
+            return str(value)
+        case tuple():
+            return [_plain(item) for item in value]
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.compare}
+        case _:
+            return value
+
+
+def _build(kind: type[D], tree: Any, place: str) -> D:
+    """Build a dataclass from its plain form."""
+    if not isinstance(tree, Mapping):
+        raise Damaged(f"{place}: expected an object, found {_short(tree)}")
+    hints = get_type_hints(kind)
+    given: dict[str, Any] = {}
+    for field in fields(cast("Any", kind)):
+        if not field.compare:
+            continue
+        if field.name not in tree:
+            raise Damaged(f"{place}.{field.name}: missing")
+        given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
+    return kind(**given)
+
+
+def _value(kind: Any, tree: Any, place: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, UnionType}:
+        return _choice(arguments, tree, place)
+    if origin is tuple:
+        if not isinstance(tree, list):
+            raise Damaged(f"{place}: expected a list, found {_short(tree)}")
+        return tuple(_value(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(tree))
+    if is_dataclass(kind):
+        return _build(cast("type[Any]", kind), tree, place)
+    try:
+        if kind is datetime and (moment := datetime.fromisoformat(tree)).tzinfo is not None:
+            return moment
+        if kind is timedelta and not isinstance(tree, bool):
+            return timedelta(seconds=tree)
+        if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
+            return tree
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Damaged(f"{place}: expected {kind.__name__}, found {_short(tree)}")
+
+
+def _choice(kinds: tuple[Any, ...], tree: Any, place: str) -> Any:
+    if NoneType in kinds:
+        return None if tree is None else _value(next(kind for kind in kinds if kind is not NoneType), tree, place)
+    if IPv4Address in kinds:
+        try:
+            return ip_address(tree)
+        except ValueError as error:
+            raise Damaged(f"{place}: {error}") from error
+    return _reading(get_args(kinds[0])[0], tree, place)
+
+
+def _reading(kind: Any, tree: Any, place: str) -> Reading[Any]:
+    match tree:
+        case {"seen": list(items)}:
+            return Seen(tuple(_value(kind, item, f"{place}[{index}]") for index, item in enumerate(items)))
+        case {"unread": {"source": str(source), "why": str(why)}}:
+            return Unread(source, why)
+        case {"not_asked": {"source": str(source), "why": str(why)}}:
+            return NotAsked(source, why)
+        case _:
+            raise Damaged(f"{place}: expected seen, unread or not_asked, found {_short(tree)}")
+
+
+def _short(tree: Any) -> str:
+    text = json.dumps(tree)
+    return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004 (enough to recognise it in a message)

@@ -1,0 +1,41 @@
+"""What one round saw and judged: the value that every exporter draws."""
+
+from dataclasses import dataclass
+
+from agent.model.finding import Gap, Judged
+from agent.model.ranges import RangeSets
+from agent.model.scene import Scene, State
+from agent.model.snapshot import Unread
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSummary:
+    """One network in numbers. None: not known."""
+
+    name: str
+    ranges: RangeSets | None
+    usable: int | None
+    """How many sandboxes there are addresses for; the gateway is not one."""
+    reserved: int | None
+    """Entries whose name is an address, whatever else is wrong with them: host-local skips these."""
+    free: int | None
+    states: dict[State, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    scene: Scene
+    networks: tuple[NetworkSummary, ...]
+    findings: tuple[Judged, ...]
+    gaps: tuple[Gap, ...]
+    newly_confirmed: tuple[Judged, ...] = ()
+    clock_stepped: bool = False
+
+    @property
+    def unread(self) -> tuple[Unread, ...]:
+        return self.scene.snapshot.unread()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that a verdict needs was read."""
+        return not self.unread and not any(gap.broken for gap in self.gaps)

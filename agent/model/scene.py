@@ -1,0 +1,98 @@
+"""A snapshot in which every reservation has been told what it is."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.model.ranges import RangeSets, subnet_range
+from agent.model.snapshot import Blind, Foreign, Pod, Reservation, Seen, Snapshot
+
+KUBENET = "kubenet"
+"""The one network whose range is the node's pod CIDR by definition."""
+
+
+class State(StrEnum):
+    """What a reservation is. Exactly one applies; the text of each is shown to people."""
+
+    IN_USE = "in_use"
+    """Its container runs."""
+    HELD = "held"
+    """Its container exists and does not run: the kubelet will tear it down."""
+    TEARDOWN_PENDING = "teardown_pending"
+    """No container, but a sandbox checkpoint: the kubelet will try again."""
+    ALIVE = "alive"
+    """No container, but the address is configured in a namespace or belongs to a live pod."""
+    YOUNG = "young"
+    """No owner of any kind, but younger than the grace period or seen only once."""
+    LEAKED = "leaked"
+    """No owner of any kind, and old: nothing on this node will ever give it back."""
+    FOREIGN = "foreign"
+    """Not a reservation of host-local's: listed, never followed, never judged."""
+    UNKNOWN = "unknown"
+    """A source that the answer depends on was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """One entry of host-local's directory and what it is."""
+
+    entry: Reservation | Foreign
+    state: State
+    why: str
+    pod: str = ""
+    """`namespace/name`, from whichever record still knows it; empty where none does."""
+
+    @property
+    def name(self) -> str:
+        return self.entry.ip if isinstance(self.entry, Reservation) else self.entry.name
+
+    @property
+    def container_id(self) -> str:
+        return self.entry.container_id if isinstance(self.entry, Reservation) else ""
+
+    @property
+    def network(self) -> str:
+        return self.entry.network
+
+    @property
+    def blocks(self) -> bool:
+        """Whether host-local will not give this address out because of it."""
+        return self.entry.blocks if isinstance(self.entry, Foreign) else True
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    snapshot: Snapshot
+    occupancies: tuple[Occupancy, ...]
+    """Every entry of every network that was read."""
+
+    def of(self, network: str) -> tuple[Occupancy, ...]:
+        """Return one network's entries; blind where its directory was not read."""
+        for store in self.snapshot.reservations:
+            if store.network == network:
+                store.reading.known()
+        return tuple(occupancy for occupancy in self.occupancies if occupancy.network == network)
+
+    def ranges(self, network: str) -> RangeSets:
+        """Return what host-local may give out in a network; blind where no record says it.
+
+        kubenet gives out the node's pod CIDRs. For others, and where the node object is not at hand, the newest
+        result in libcni's cache tells: its configuration, or (libcni < 0.8) the subnet of its address.
+        """
+        snapshot = self.snapshot
+        if network == KUBENET and isinstance(snapshot.node, Seen):
+            cidrs = [cidr for node in snapshot.node.items for cidr in node.pod_cidrs]
+            if cidrs:
+                return tuple((subnet_range(cidr),) for cidr in cidrs)
+        told = [result for result in snapshot.cni_results.known() if result.network == network and result.ranges]
+        if not told:
+            raise Blind(f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it")
+        return max(told, key=lambda result: result.mtime_ns).ranges
+
+    def networked_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that own their addresses now: live, on the pod network, their sandbox running."""
+        running = {
+            container.pod for container in self.snapshot.containers.known() if container.sandbox and container.running
+        }
+        return tuple(
+            pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network and pod.name in running
+        )

@@ -1,0 +1,220 @@
+"""What one look at a node saw: facts, and what could not be read. Nothing here judges."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, NoReturn, TypeAlias, TypeVar
+
+from agent.model.ranges import RangeSets
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Blind(Exception):
+    """Nothing can be concluded, because a source gave no word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T_co]):
+    """A source was read to the end; an empty tuple means that there is nothing."""
+
+    items: tuple[T_co, ...]
+
+    def known(self) -> tuple[T_co, ...]:
+        return self.items
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A source could not be read, or cannot be believed; nothing may be concluded from it."""
+
+    source: str
+    why: str
+
+    def known(self) -> NoReturn:
+        raise Blind(f"{self.source}: {self.why}")
+
+
+@dataclass(frozen=True, slots=True)
+class NotAsked:
+    """A source was left alone on purpose. No fault of the node, and no word from it either."""
+
+    source: str
+    why: str
+
+    def known(self) -> NoReturn:
+        raise Blind(f"{self.source}: {self.why}")
+
+
+Reading: TypeAlias = Seen[T] | Unread | NotAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One host-local file: an address promised to a container."""
+
+    network: str
+    ip: str
+    """The file's name: an address as Go's `net.IP.String()` prints it."""
+    container_id: str
+    """The sandbox's id, 64 hex digits; empty where the file is empty."""
+    ifname: str
+    """Empty in the format of host-local < 0.8.0."""
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An entry in host-local's directory that is not a reservation: listed, never followed, never judged."""
+
+    network: str
+    name: str
+    why: str
+    blocks: bool
+    """Its name is an address, so host-local will not give that address out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One network's directory, as `sources/reservations.py` read it."""
+
+    network: str
+    reading: Reading[Reservation]
+    foreign: tuple[Foreign, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    id: str
+    state: str
+    """The engine's own word: created, running, paused, restarting, removing, exited, dead."""
+    created: int
+    """Seconds since the epoch."""
+    pod: str
+    """`namespace/name`, empty where the container belongs to no pod."""
+    pod_uid: str
+    sandbox: bool
+
+    @property
+    def running(self) -> bool:
+        return self.state in {"running", "paused", "restarting"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The kubelet's note that it made this sandbox, and has not finished with it."""
+
+    container_id: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class CniResult:
+    """libcni's memory of one ADD: whose address it was, and what the network looked like."""
+
+    network: str
+    container_id: str
+    ifname: str
+    pod: str
+    ranges: RangeSets
+    data_dir: str
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address configured in the network namespace of a process of this node."""
+
+    ip: str
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str
+    """`namespace/name`."""
+    uid: str
+    phase: str
+    host_network: bool
+    deleting: bool
+    ips: tuple[str, ...]
+
+    @property
+    def live(self) -> bool:
+        """It may still own its addresses."""
+        return self.phase not in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    pod_cidrs: tuple[str, ...]
+    max_pods: int | None
+    """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Daemons:
+    """When the parts of the node began. None: no such process runs now."""
+
+    booted: datetime
+    boot_id: str
+    kubelet: datetime | None
+    docker: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    source: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    node_name: str
+    taken_at: datetime
+    """The node's wall clock before the first source was read."""
+    uptime: timedelta
+    """The node's boot clock at the same moment; no step of the wall clock moves it."""
+    reservations: tuple[Store, ...]
+    checkpoints: Reading[Checkpoint]
+    containers: Reading[Container]
+    cni_results: Reading[CniResult]
+    addresses: Reading[Address]
+    pods: Reading[Pod]
+    node: Reading[Node]
+    daemons: Reading[Daemons]
+    timings: tuple[Timing, ...] = field(default=(), compare=False)
+
+    def unread(self) -> tuple[Unread, ...]:
+        """Return what failed, one entry a source and network, in the order of reading."""
+        readings: tuple[Reading[object], ...] = (*(store.reading for store in self.reservations), *self.others())
+        return tuple(reading for reading in readings if isinstance(reading, Unread))
+
+    def others(self) -> tuple[Reading[object], ...]:
+        """Return every reading but the reservations, in the order of `SOURCES`."""
+        return (
+            self.checkpoints,
+            self.containers,
+            self.cni_results,
+            self.addresses,
+            self.pods,
+            self.node,
+            self.daemons,
+        )
+
+
+SOURCES = (
+    "reservations",
+    "checkpoints",
+    "containers",
+    "cni_results",
+    "addresses",
+    "pods",
+    "node",
+    "daemons",
+)
+"""Every source by the name of its field, its file and its metric label."""

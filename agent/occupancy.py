@@ -1,0 +1,136 @@
+"""What each reservation is. Pure: a snapshot and a grace period in, a scene out.
+
+The innocent go first: whatever can still own an address is asked before an address is called leaked, and a source
+that could not be read makes the answer `unknown`, never `leaked`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from agent.model.scene import Occupancy, Scene, State
+from agent.model.snapshot import Blind, Container, NotAsked, Reading, Reservation, Seen, Snapshot, T
+
+CLOCK_SLACK = timedelta(seconds=10)
+"""A file made while we look is newer than the look by a moment; by more than this, a clock was moved."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def made_at(reservation: Reservation) -> datetime:
+    """Return the file's mtime: host-local writes a reservation once, and never again."""
+    return _EPOCH + timedelta(microseconds=reservation.mtime_ns // 1000)
+
+
+def judge(snapshot: Snapshot, grace: timedelta) -> Scene:
+    """Tell of every entry of every network what it is."""
+    evidence = _Evidence.of(snapshot)
+    alone = tuple(
+        _judge_alone(reservation, evidence, grace)
+        for store in snapshot.reservations
+        for reservation in _seen(store.reading)
+    )
+    foreign = tuple(
+        Occupancy(entry, State.FOREIGN, entry.why) for store in snapshot.reservations for entry in store.foreign
+    )
+    return Scene(snapshot, (*_judge_sandboxes(alone), *foreign))
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """The snapshot, indexed by what a reservation can be asked about."""
+
+    snapshot: Snapshot
+    containers: Mapping[str, Container]
+    checkpoints: frozenset[str]
+    addresses: Mapping[str, str]
+    claims: Mapping[str, str]
+    pods: Mapping[str, str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "_Evidence":
+        containers, checkpoints = _seen(snapshot.containers), _seen(snapshot.checkpoints)
+        claims = {ip: pod.name for pod in _seen(snapshot.pods) if pod.live and not pod.host_network for ip in pod.ips}
+        pods = {result.container_id: result.pod for result in _seen(snapshot.cni_results) if result.pod}
+        pods |= {checkpoint.container_id: checkpoint.pod for checkpoint in checkpoints if checkpoint.pod}
+        pods |= {container.id: container.pod for container in containers if container.pod}
+        return cls(
+            snapshot=snapshot,
+            containers={container.id: container for container in containers},
+            checkpoints=frozenset(checkpoint.container_id for checkpoint in checkpoints),
+            addresses={
+                address.ip: f"process {address.pid} ({address.command})" for address in _seen(snapshot.addresses)
+            },
+            claims=claims,
+            pods=pods,
+        )
+
+
+def _seen(reading: Reading[T]) -> tuple[T, ...]:
+    """Return what there is to look things up in; who concludes from an absence asks `known()` first."""
+    return reading.items if isinstance(reading, Seen) else ()
+
+
+def _judge_alone(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> Occupancy:
+    try:
+        state, why = _owner(reservation, evidence) or _orphan(reservation, evidence.snapshot.taken_at, grace)
+    except Blind as blind:
+        state, why = State.UNKNOWN, str(blind)
+    return Occupancy(reservation, state, why, evidence.pods.get(reservation.container_id, ""))
+
+
+def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
+    snapshot = evidence.snapshot
+    if reservation.container_id:
+        snapshot.containers.known()
+        if container := evidence.containers.get(reservation.container_id):
+            return (State.IN_USE if container.running else State.HELD), f"its container is {container.state}"
+        snapshot.checkpoints.known()
+        if reservation.container_id in evidence.checkpoints:
+            return State.TEARDOWN_PENDING, "its container is gone; the kubelet keeps a checkpoint and will try again"
+    snapshot.addresses.known()
+    if holder := evidence.addresses.get(reservation.ip):
+        return State.ALIVE, f"no container has its id, but {holder} has the address configured"
+    # Pods can only veto. Left alone on purpose (no credentials), the other owners decide; unread, nobody does.
+    if not isinstance(snapshot.pods, NotAsked):
+        snapshot.pods.known()
+    if claimant := evidence.claims.get(reservation.ip):
+        return State.ALIVE, f"no container has its id, but the pod {claimant} has the address"
+    return None
+
+
+def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[State, str]:
+    age = now - made_at(reservation)
+    if age < -CLOCK_SLACK:
+        return State.UNKNOWN, f"its file is {-age.total_seconds():.0f} s newer than this look: was the clock moved?"
+    if age < grace:
+        return State.YOUNG, f"no owner of any kind, but its file is younger than {grace.total_seconds():.0f} s"
+    if not reservation.container_id:
+        return State.LEAKED, "its file is empty and no process has the address: nothing can ever release it"
+    return State.LEAKED, "its container is gone, and so is every record by which it would be released"
+
+
+_SAVING = (State.YOUNG, State.UNKNOWN, State.ALIVE)
+"""What saves one address of a sandbox saves them all; the strongest comes last."""
+
+
+def _judge_sandboxes(alone: Iterable[Occupancy]) -> tuple[Occupancy, ...]:
+    """Judge a sandbox with several addresses (dual stack, several networks) as one."""
+    alone = tuple(alone)
+    sandboxes: defaultdict[str, list[Occupancy]] = defaultdict(list)
+    for occupancy in alone:
+        if occupancy.state in _SAVING:
+            sandboxes[occupancy.container_id].append(occupancy)
+    sandboxes.pop("", None)
+    saviours = {
+        container_id: max(siblings, key=lambda sibling: _SAVING.index(sibling.state))
+        for container_id, siblings in sandboxes.items()
+    }
+    return tuple(_saved(occupancy, saviours.get(occupancy.container_id)) for occupancy in alone)
+
+
+def _saved(occupancy: Occupancy, saviour: Occupancy | None) -> Occupancy:
+    if saviour is None or saviour.state is occupancy.state or occupancy.state not in {State.LEAKED, *_SAVING}:
+        return occupancy
+    return replace(occupancy, state=saviour.state, why=f"as {saviour.name} of the same sandbox: {saviour.why}")

@@ -1,0 +1,125 @@
+"""READING. Each file fills the snapshot's field it is named for. Nothing under here changes anything."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    NotAsked,
+    Pod,
+    Reading,
+    Seen,
+    Snapshot,
+    Store,
+    Timing,
+    Unread,
+)
+from agent.sources import doubt
+from agent.sources.unavailable import Unavailable
+
+T = TypeVar("T")
+
+
+class Sources(Protocol):
+    """Where each field of a snapshot comes from. What cannot be read raises Unavailable."""
+
+    def reservations(self) -> tuple[Store, ...]: ...
+    def checkpoints(self) -> tuple[Checkpoint, ...]: ...
+    def containers(self) -> tuple[Container, ...]: ...
+    def cni_results(self) -> tuple[CniResult, ...]: ...
+    def daemons(self) -> tuple[Daemons, ...]: ...
+    def addresses(self) -> tuple[Address, ...]: ...
+    def pods(self) -> Reading[Pod]: ...
+    def node(self) -> Reading[Node]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, by both clocks of the node."""
+
+    wall: datetime
+    uptime: timedelta
+
+
+def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]) -> Snapshot:
+    """Read each source once, in the safe order. `clock`: seconds, to time the reading with."""
+    timed = _Timed(clock)
+    # Promises before owners: on docker (dockershim and cri-dockerd) a sandbox exists before its address is reserved,
+    # so a race can hide a new reservation but never orphan a live one. Not so on containerd and CRI-O, where the
+    # sandbox is listed only after the address is reserved: there only the grace period protects.
+    stores = timed("reservations", sources.reservations)
+    # Checkpoints are written after the container is made and removed after it is gone, so either order would do.
+    checkpoints = timed("checkpoints", lambda: _ask("checkpoints", sources.checkpoints))
+    containers = timed("containers", lambda: _ask("containers", sources.containers))
+    cni_results = timed("cni_results", lambda: _ask("cni_results", sources.cni_results))
+    daemons = timed("daemons", lambda: _ask("daemons", sources.daemons))
+    # The API server last: its word may only save an address, and the later it speaks the more it has heard.
+    pods = timed("pods", sources.pods)
+    node = timed("node", sources.node)
+
+    containers = doubt.containers(containers, pods)
+    checkpoints = doubt.checkpoints(checkpoints, containers)
+    pods = doubt.pods(pods, node, node_name)
+    addresses: Reading[Address] = NotAsked("addresses", "no reservation is known to be without an owner")
+    if _some_without_owner(stores, checkpoints, containers):
+        addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
+        addresses = doubt.addresses(addresses, daemons)
+    return Snapshot(
+        node_name=node_name,
+        taken_at=now.wall,
+        uptime=now.uptime,
+        reservations=stores,
+        checkpoints=checkpoints,
+        containers=containers,
+        cni_results=cni_results,
+        addresses=addresses,
+        pods=pods,
+        node=node,
+        daemons=daemons,
+        timings=tuple(timed.timings),
+    )
+
+
+def _ask(source: str, read: Callable[[], tuple[T, ...]]) -> Reading[T]:
+    try:
+        return Seen(read())
+    except Unavailable as error:
+        return Unread(source, str(error))
+
+
+def _some_without_owner(
+    stores: tuple[Store, ...], checkpoints: Reading[Checkpoint], containers: Reading[Container]
+) -> bool:
+    """Tell whether namespaces have anything to say. A healthy node never pays for looking into them."""
+    if not isinstance(containers, Seen):
+        return False
+    owned = {container.id for container in containers.items}
+    if isinstance(checkpoints, Seen):
+        owned |= {checkpoint.container_id for checkpoint in checkpoints.items}
+    return any(
+        reservation.container_id not in owned
+        for store in stores
+        if isinstance(store.reading, Seen)
+        for reservation in store.reading.items
+    )
+
+
+class _Timed:
+    """Keeps how long each source took."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.timings: list[Timing] = []
+        self._clock = clock
+
+    def __call__(self, source: str, read: Callable[[], T]) -> T:
+        start = self._clock()
+        answer = read()
+        self.timings.append(Timing(source, self._clock() - start))
+        return answer

@@ -1,0 +1,89 @@
+"""The addresses configured in the network namespaces of the node's processes. Nothing here changes anything.
+
+`/proc/<pid>/net/fib_trie` and `if_inet6` show a process's namespace without entering it, and with every capability
+dropped; it takes the node's process table (hostPID). A namespace without any process is not seen.
+"""
+
+import errno
+import os
+import re
+from ipaddress import IPv6Address
+from pathlib import Path
+
+from agent.model.snapshot import Address
+from agent.sources.unavailable import Unavailable
+
+# "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
+_LOCAL4 = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+_LINK_OR_LOOPBACK = {"20", "10"}
+_GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL}
+
+
+def read(proc: Path) -> tuple[Address, ...]:
+    """Read every namespace once; raises Unavailable where a living process may not be looked into.
+
+    A process that ends meanwhile is passed over: its namespace is another's too, or gone with it.
+    """
+    found: dict[str, Address] = {}
+    seen_namespaces: set[str] = set()
+    pids = _pids(proc)
+    if not pids:
+        raise Unavailable(f"{proc} shows no process")
+    for pid in pids:
+        namespace = _namespace(proc, pid)
+        if namespace in seen_namespaces:
+            continue
+        ips = _addresses(proc, pid)
+        if ips is None:
+            continue
+        if namespace is not None:
+            seen_namespaces.add(namespace)
+        command = ""
+        for ip in ips:
+            if ip not in found:
+                command = command or _command(proc, pid)
+                found[ip] = Address(ip, pid, command)
+    return tuple(found.values())
+
+
+def _pids(proc: Path) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    except OSError as error:
+        raise Unavailable(f"{proc}: {error.strerror}") from error
+
+
+def _namespace(proc: Path, pid: int) -> str | None:
+    """Name the namespace, so that it is read once; without the right to ask, each process is read."""
+    try:
+        return str((proc / str(pid) / "ns" / "net").readlink())
+    except OSError:
+        return None
+
+
+def _addresses(proc: Path, pid: int) -> set[str] | None:
+    net = proc / str(pid) / "net"
+    try:
+        ips = set(_LOCAL4.findall((net / "fib_trie").read_text()))
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise Unavailable(f"{net}/fib_trie: {error.strerror}") from error
+    try:
+        lines = (net / "if_inet6").read_text().splitlines()
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise Unavailable(f"{net}/if_inet6: {error.strerror}") from error
+        lines = []  # gone meanwhile, or a kernel without IPv6
+    for line in lines:
+        digits, _, _, scope, _, _ = line.split()
+        if scope not in _LINK_OR_LOOPBACK:
+            ips.add(str(IPv6Address(int(digits, 16))))
+    return {ip for ip in ips if not ip.startswith("127.")}
+
+
+def _command(proc: Path, pid: int) -> str:
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="backslashreplace").strip()
+    except OSError:
+        return "?"

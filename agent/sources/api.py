@@ -1,0 +1,193 @@
+"""The API server, read-only: credentials and transport are the kubernetes client's, objects stay raw JSON.
+
+Typed models would cost more memory than the rest of the agent; a list is parsed item by item, so that only one object
+exists at a time.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
+
+from agent.sources.unavailable import Unavailable
+
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_AGENT = "nodeleak"
+_LARGEST_ERROR = 4096
+_PAGE = 500
+"""Objects: a node has fewer pods, so one answer is the rule."""
+
+Query = Sequence[tuple[str, str]]
+
+
+class NoCredentials(Exception):
+    """There is no way to reach an API server; the text says what was looked for."""
+
+
+class Refused(Unavailable):
+    """The API server answered, but not with what was asked for."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"API server: {text}")
+        self.status = status
+
+
+class Api:
+    """One API server. Not safe for threads: each reflector has its own."""
+
+    def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
+        """Find credentials: a kubeconfig if named, the pod's service account, $KUBECONFIG.
+
+        `timeout`: seconds to connect, and for one answer. Raises NoCredentials.
+        """
+        self._timeout = timeout
+        self._client = _client(kubeconfig)
+
+    def get(self, path: str, query: Query = ()) -> bytes:
+        """Return the body of an answer; raises Unavailable, and Refused where the server says no."""
+        response = self._request(path, query, self._timeout)
+        try:
+            return bytes(response.read())
+        except (HTTPError, OSError) as error:
+            raise Unavailable(f"API server: the answer broke off ({error})") from error
+        finally:
+            response.response.release_conn()
+
+    def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
+        """Yield the lines of a watch as they come; ends when the server ends it.
+
+        `silence`: seconds without a byte after which the connection counts as lost. A last line without its end is
+        an answer that broke off. Raises Unavailable.
+        """
+        response = self._request(path, query, silence)
+        rest = b""
+        try:
+            for chunk in response.response.stream(amt=None, decode_content=True):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+        except (HTTPError, OSError) as error:
+            raise Unavailable(f"API server: the watch broke off ({error})") from error
+        finally:
+            # Not given back to the pool: what is left of a watch must not be read as another answer.
+            response.response.close()
+        if rest:
+            raise Unavailable("API server: the watch broke off in the middle of a line")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _request(self, path: str, query: Query, silence: float) -> Any:
+        try:
+            request = self._client.param_serialize(
+                "GET",
+                path,
+                query_params=list(query),
+                header_params={"Accept": "application/json"},
+                auth_settings=["BearerToken"],
+            )
+            response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
+        except client.ApiException as error:
+            raise Unavailable(f"API server: {_in_short(str(error.reason))}") from error
+        except (HTTPError, OSError, config.ConfigException, ValueError) as error:
+            raise Unavailable(f"API server: {_in_short(str(error))}") from error
+        if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
+            raise _refusal(response)
+        return response
+
+
+def _client(kubeconfig: Path | None) -> client.ApiClient:
+    settings = client.Configuration()
+    try:
+        if kubeconfig is not None:
+            config.load_kube_config(str(kubeconfig), client_configuration=settings)
+        elif _IN_CLUSTER.exists() and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            config.load_incluster_config(settings)
+        elif os.environ.get("KUBECONFIG"):
+            config.load_kube_config(client_configuration=settings)
+        else:
+            raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
+    except (config.ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
+        raise NoCredentials(f"{kubeconfig or os.environ.get('KUBECONFIG') or _IN_CLUSTER.parent}: {error}") from error
+    settings.retries = False
+    settings.connection_pool_maxsize = 2
+    api = client.ApiClient(settings)
+    api.user_agent = _AGENT
+    return api
+
+
+def _refusal(response: Any) -> Refused:
+    try:
+        body = response.response.read(_LARGEST_ERROR)
+    except (HTTPError, OSError):
+        body = b""
+    finally:
+        response.response.close()
+    try:
+        said = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = str(response.reason)
+    return Refused(response.status, f"{response.status} {_in_short(said)}")
+
+
+def _in_short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)
+
+
+def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:
+    """List a resource: its version, and its items parsed one at a time; raises Unavailable, as the iterator may."""
+    version, more, items = parse_list(api.get(path, (*query, ("limit", str(_PAGE)))))
+    return version, _with_pages(api, path, query, items, more)
+
+
+def _with_pages(
+    api: Api, path: str, query: Query, items: Iterator[dict[str, Any]], more: str
+) -> Iterator[dict[str, Any]]:
+    yield from items
+    while more:
+        unversioned = [(name, value) for name, value in query if name != "resourceVersion"]
+        page = api.get(path, (*unversioned, ("limit", str(_PAGE)), ("continue", more)))
+        _, more, items = parse_list(page)
+        yield from items
+
+
+def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
+    """Take a list apart: its resourceVersion, its continuation, and its items one at a time.
+
+    Raises Unavailable for anything that is not a list of objects (an HTML page of a proxy, say); so may the iterator.
+    """
+    try:
+        text = body.decode()
+        start = text.find('"items":[')
+        # The list's own metadata comes first and is small; in any other order everything is parsed at once.
+        head = json.loads(f'{text[:start]}"items":[]}}') if 0 <= start < _LARGEST_ERROR else None
+    except ValueError:
+        head = None
+    try:
+        if head is not None and "metadata" in head:
+            return (*_metadata(head), _items(text, start + len('"items":[')))
+        tree = json.loads(body)
+        version, more = _metadata(tree)
+        return version, more, iter(tree.get("items") or ())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Unavailable(f"API server: the answer is not a list of objects ({_in_short(repr(error))})") from error
+
+
+def _metadata(tree: Any) -> tuple[int, str]:
+    return int(tree["metadata"]["resourceVersion"]), str(tree["metadata"].get("continue") or "")
+
+
+def _items(text: str, position: int) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder()
+    try:
+        while text[position] != "]":
+            item, position = decoder.raw_decode(text, position)
+            yield item
+            if text[position] == ",":
+                position += 1
+    except (ValueError, IndexError, RecursionError) as error:
+        raise Unavailable("API server: the list broke off") from error

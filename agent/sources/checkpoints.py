@@ -1,0 +1,58 @@
+"""The kubelet's sandbox checkpoints (dockershim, cri-dockerd): sandboxes it has not finished with.
+
+A file is written after the container is created and removed after it is gone. What counts is the file's name; a
+content that cannot be parsed costs the pod's name only. Nothing here changes anything.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.model.snapshot import Checkpoint
+from agent.sources.unavailable import Unavailable
+
+_LARGEST = 64 * 1024
+
+
+def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
+    """Read those of the directories that exist; raises Unavailable where none does, or one cannot be read.
+
+    Each kubelet makes its own directory when it starts, so one of them missing says nothing. All of them missing means
+    that no such kubelet ever ran here, or that they are not mounted: `doubt.py` tells these apart.
+    """
+    directories = tuple(directories)
+    found = [checkpoints for directory in directories if (checkpoints := _read_one(directory)) is not None]
+    if not found:
+        raise Unavailable(f"none of these exists: {', '.join(map(str, directories))}")
+    return tuple(checkpoint for checkpoints in found for checkpoint in checkpoints)
+
+
+def _read_one(directory: Path) -> list[Checkpoint] | None:
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"{directory}: {error.strerror}") from error
+    try:
+        # The kubelet writes `.<digits>` first and renames it.
+        return [Checkpoint(name, _pod(name, handle)) for name in os.listdir(handle) if not name.startswith(".")]
+    except OSError as error:
+        raise Unavailable(f"{directory}: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def _pod(name: str, directory: int) -> str:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return ""
+    try:
+        tree = json.loads(os.read(handle, _LARGEST))
+        return f"{tree['namespace']}/{tree['name']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    finally:
+        os.close(handle)

@@ -1,0 +1,155 @@
+"""libcni's cache: which pod an id belonged to, and which ranges a network has. Nothing here changes anything.
+
+Two places (`/var/lib/cni/cache/results` of dockershim and cri-dockerd, `/var/lib/cni/results` of others) and two
+formats: a bare result (libcni < 0.8), and `cniCacheV1` with the configuration and the CNI arguments. Neither its
+presence nor its absence says anything about an address being in use: it names, it never judges.
+"""
+
+import base64
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.model.ranges import RangeSets, subnet_range
+from agent.model.snapshot import CniResult
+from agent.sources.unavailable import Unavailable
+
+_LARGEST = 256 * 1024
+# Network names may hold dashes; the id, 64 hex digits between two of them, is what cannot be mistaken.
+_NAME = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
+
+
+class CniResults:
+    """The cache, each file parsed once: it is written once, and there is one for each pod."""
+
+    def __init__(self, directories: Iterable[Path], networks: Iterable[str]) -> None:
+        self._directories = tuple(directories)
+        self._networks = frozenset(networks)
+        self._parsed: dict[tuple[str, int, int, int], CniResult] = {}
+
+    def read(self) -> tuple[CniResult, ...]:
+        """Read what is cached for the networks; raises Unavailable where no directory exists or one is unreadable."""
+        parsed: dict[tuple[str, int, int, int], CniResult] = {}
+        existing = 0
+        for directory in self._directories:
+            try:
+                handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise Unavailable(f"{directory}: {error.strerror}") from error
+            existing += 1
+            try:
+                self._read_directory(handle, parsed)
+            except OSError as error:
+                raise Unavailable(f"{directory}: {error.strerror}") from error
+            finally:
+                os.close(handle)
+        if not existing:
+            raise Unavailable(f"none of these exists: {', '.join(map(str, self._directories))}")
+        self._parsed = parsed
+        return tuple(parsed.values())
+
+    def _read_directory(self, directory: int, parsed: dict[tuple[str, int, int, int], CniResult]) -> None:
+        for name in os.listdir(directory):
+            matched = _NAME.fullmatch(name)
+            if matched is None or matched["network"] not in self._networks:
+                continue
+            try:
+                found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                continue
+            key = (name, found.st_ino, found.st_mtime_ns, found.st_size)
+            result = self._parsed.get(key) or _read_one(name, matched, found.st_mtime_ns, directory)
+            if result is not None:
+                parsed[key] = result
+
+
+def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | None:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return None
+    try:
+        content = os.read(handle, _LARGEST)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return parse(content, matched["network"], matched["id"], matched["ifname"], mtime_ns)
+
+
+def parse(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
+    """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(tree, dict):
+        return None
+    if tree.get("kind") != "cniCacheV1":
+        return CniResult(network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns)
+    if tree.get("networkName") != network or tree.get("containerId") != container_id:
+        return None
+    ipam = _ipam(tree.get("config"))
+    return CniResult(
+        network=network,
+        container_id=container_id,
+        ifname=str(tree.get("ifName", ifname)),
+        pod=_pod(tree.get("cniArgs")),
+        ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
+        data_dir=str(ipam.get("dataDir") or ""),
+        mtime_ns=mtime_ns,
+    )
+
+
+def _pod(arguments: Any) -> str:
+    try:
+        named = {str(key): str(value) for key, value in arguments}
+        return f"{named['K8S_POD_NAMESPACE']}/{named['K8S_POD_NAME']}"
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _ipam(config: Any) -> Mapping[str, Any]:
+    """Return the `ipam` part of a configuration, or of the plugin in a list of them that has one."""
+    try:
+        tree = json.loads(base64.b64decode(config))
+        plugins = tree.get("plugins") or [tree]
+        return next(plugin["ipam"] for plugin in plugins if isinstance(plugin.get("ipam"), dict))
+    except (TypeError, ValueError, AttributeError, StopIteration, RecursionError):
+        return {}
+
+
+def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
+    """Read `ranges` (sets of ranges, host-local >= 0.6) and the older single range beside it, which comes first."""
+    try:
+        sets = [[ipam]] if ipam.get("subnet") else []
+        sets += ipam.get("ranges") or []
+        return tuple(
+            tuple(
+                subnet_range(one["subnet"], one.get("rangeStart", ""), one.get("rangeEnd", ""), one.get("gateway", ""))
+                for one in ranges
+            )
+            for ranges in sets
+        )
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return ()
+
+
+def _ranges_of_result(result: Any) -> RangeSets:
+    """Infer the ranges from the addresses of a result: `ip4`/`ip6` of version 0.2, `ips` of later ones."""
+    try:
+        given = [
+            (result[family]["ip"], result[family].get("gateway")) for family in ("ip4", "ip6") if result.get(family)
+        ]
+        given += [(ip["address"], ip.get("gateway")) for ip in result.get("ips") or []]
+        return tuple((subnet_range(address, gateway=gateway or ""),) for address, gateway in given)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return ()

@@ -1,0 +1,91 @@
+"""Docker's containers, all of them, in one request. Nothing here changes anything, and nothing above knows docker.
+
+The low-level list is used: `containers.list()` would ask again for each container, and fail where one goes meanwhile.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import docker
+import tenacity
+from docker.errors import DockerException
+from docker.utils import kwargs_from_env, parse_host
+from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
+
+from agent.model.snapshot import Container
+from agent.sources.unavailable import Unavailable
+
+_LABEL = "io.kubernetes."
+
+
+class Docker:
+    """One engine. The connection is made when first asked, and anew after every failure."""
+
+    def __init__(self, host: str | None, timeout: float) -> None:
+        """`host`: as in DOCKER_HOST; None takes it, and docker's TLS variables, from the environment.
+
+        `timeout`: seconds for one answer. Raises Unavailable where the host is not one.
+        """
+        try:
+            self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
+            parse_host(self._where.get("base_url"))
+        except DockerException as error:
+            raise Unavailable(f"docker: {error}") from error
+        self._timeout: Any = timeout  # the stubs say int; requests takes either
+        self._client: docker.APIClient | None = None
+
+    def containers(self) -> tuple[Container, ...]:
+        """List every container in any state; raises Unavailable."""
+        quickly = tenacity.Retrying(
+            # A refused connection is tried again at once; an engine that hangs has had its chance.
+            stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self._timeout),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
+            retry=tenacity.retry_if_exception_type((DockerException, RequestException, HTTPError)),
+            reraise=True,
+        )
+        try:
+            listed = quickly(self._list)
+            return tuple(_container(item) for item in listed)
+        except (DockerException, RequestException, HTTPError) as error:
+            raise Unavailable(f"docker: {_in_short(error)}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Unavailable(f"docker gave an answer that is not a list of containers ({error!r})") from error
+
+    def _list(self) -> Any:
+        try:
+            if self._client is None:
+                self._client = docker.APIClient(version="auto", timeout=self._timeout, **self._where)
+            return self._client.containers(all=True)
+        except BaseException:
+            # An upgraded engine may speak another version: negotiate again.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _container(item: Mapping[str, Any]) -> Container:
+    labels = item.get("Labels") or {}
+    name = labels.get(f"{_LABEL}pod.name", "")
+    namespace = labels.get(f"{_LABEL}pod.namespace", "")
+    container_id, state = item["Id"], item["State"]
+    if not isinstance(container_id, str) or not isinstance(state, str):
+        raise TypeError(f"Id {container_id!r}, State {state!r}")
+    return Container(
+        id=container_id,
+        state=state,
+        created=int(item.get("Created") or 0),
+        pod=f"{namespace}/{name}" if name else "",
+        pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
+        # dockershim and cri-dockerd label every container of theirs with one of the two.
+        sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
+    )
+
+
+def _in_short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)

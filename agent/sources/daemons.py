@@ -1,0 +1,81 @@
+"""When the node, the kubelet and docker started, from the process table. Nothing here changes anything."""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent.model.snapshot import Daemons
+from agent.sources.unavailable import Unavailable
+
+_KUBELET = frozenset({"kubelet", "hyperkube"})
+_DOCKER = frozenset({"dockerd"})
+_NODE = _KUBELET | _DOCKER | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_START = 19
+"""Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the command in parentheses."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    command: str
+    start: int
+    """Clock ticks after boot."""
+
+
+class ProcessTable:
+    """The node's process table. The processes that matter are remembered: looking through all of them is dear."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._known: tuple[_Process, ...] = ()
+
+    def read(self) -> Daemons:
+        """Tell when each daemon started; raises Unavailable where the table cannot be read or is not the node's.
+
+        A table with neither a kubelet nor a container runtime is that of a container: nothing is concluded from it.
+        """
+        try:
+            booted = _boot_time((self._proc / "stat").read_text())
+            boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
+            self._known = self._still_known() or self._look_through()
+        except OSError as error:
+            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        except (ValueError, IndexError) as error:
+            raise Unavailable(f"{self._proc}: {error}") from error
+        if not self._known:
+            raise Unavailable(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
+        return Daemons(booted, boot_id, self._first(_KUBELET, booted), self._first(_DOCKER, booted))
+
+    def _still_known(self) -> tuple[_Process, ...]:
+        """Return the processes remembered, if all of them still run and none was missing."""
+        complete = all(any(one.command in names for one in self._known) for names in (_KUBELET, _DOCKER))
+        if complete and all(_process(self._proc, one.pid) == one for one in self._known):
+            return self._known
+        return ()
+
+    def _look_through(self) -> tuple[_Process, ...]:
+        pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
+        return tuple(one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
+
+    def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
+        starts = [one.start for one in self._known if one.command in names]
+        return booted + timedelta(seconds=min(starts) / os.sysconf("SC_CLK_TCK")) if starts else None
+
+
+def _boot_time(text: str) -> datetime:
+    for line in text.splitlines():
+        if line.startswith("btime "):
+            return datetime.fromtimestamp(int(line.split()[1]), UTC)
+    raise ValueError("stat has no btime")
+
+
+def _process(proc: Path, pid: int) -> _Process | None:
+    """Return one process; None where it has ended."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="backslashreplace")
+    except OSError:
+        return None
+    # The command may hold any character, parentheses too.
+    before, _, after = text.rpartition(")")
+    return _Process(pid, before.partition("(")[2], int(after.split()[_START]))

@@ -1,0 +1,150 @@
+"""host-local's directory: what it promised, byte for byte. Nothing here changes anything.
+
+The format is that of host-local 0.6 to 1.9: one file per address, named as Go prints the address, holding the sandbox's
+id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing at all after a crash; beside them
+`last_reserved_ip[.N]` and `lock`. Everything else is foreign. Files are read without host-local's lock, so a file
+that is being written can look empty: it is young then, and only age makes a reservation suspect.
+"""
+
+import errno
+import os
+import re
+import stat
+from ipaddress import ip_address
+from pathlib import Path
+
+from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
+
+LARGEST = 4096
+"""Bytes. host-local writes 70; whatever is larger is not host-local's."""
+
+_OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
+_CONTENT = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
+_ODD_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symbolic link",
+}
+# O_NONBLOCK: a FIFO must not hold us; O_NOFOLLOW: nobody leads us out of the directory.
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read(networks_dir: Path, network: str) -> Store:
+    """Read one network's directory; a directory that is not there, or is not one, is unread and never empty."""
+    directory = networks_dir / network
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return Store(network, Unread("reservations", _why_closed(directory, error)))
+    try:
+        return _read_entries(network, handle)
+    except OSError as error:
+        return Store(network, Unread("reservations", f"{directory}: {error.strerror}"))
+    finally:
+        os.close(handle)
+
+
+def _why_closed(directory: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        beside = _networks_beside(directory)
+        return f"{directory} does not exist: no pod of this network ran here, or it is not mounted{beside}"
+    if error.errno in {errno.ENOTDIR, errno.ELOOP}:
+        return f"{directory} is not a directory (links are not followed)"
+    return f"{directory}: {error.strerror}"
+
+
+def _networks_beside(directory: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory.parent) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return ""
+    return f" (networks here: {', '.join(names[:8])})" if names else ""
+
+
+def _read_entries(network: str, directory: int) -> Store:
+    reservations: list[Reservation] = []
+    foreign: list[Foreign] = []
+    for name in os.listdir(directory):
+        if _OWN.fullmatch(name):
+            continue
+        entry = read_one(network, name, directory)
+        if isinstance(entry, Reservation):
+            reservations.append(entry)
+        elif entry is not None:
+            foreign.append(entry)
+    return Store(network, Seen(tuple(reservations)), tuple(foreign))
+
+
+def read_one(network: str, name: str, directory: int) -> Reservation | Foreign | None:
+    """Read one entry by its directory's handle; None where it is gone by now. Raises OSError if it is unreadable."""
+    is_address = _is_canonical(name)
+    try:
+        handle = os.open(name, _OPEN, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        # What cannot be opened for what it is (a link, a socket) is foreign; what may not be opened is unread.
+        if error.errno not in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
+            raise
+        kind = "a symbolic link" if error.errno == errno.ELOOP else "a socket or a device"
+        return Foreign(network, _printable(name), f"it is {kind}", is_address)
+    try:
+        found = os.fstat(handle)
+        why = _why_foreign(found, is_address)
+        content = b"" if why else os.read(handle, LARGEST + 1)
+    finally:
+        os.close(handle)
+    if why:
+        return Foreign(network, _printable(name), why, is_address)
+    return _parse(network, name, content, found)
+
+
+def _why_foreign(found: os.stat_result, is_address: bool) -> str:
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        return f"it is {_ODD_KINDS.get(kind, 'not a regular file')}"
+    if not is_address:
+        return "its name is not an address as host-local writes it"
+    if found.st_size > LARGEST:
+        return f"it holds {found.st_size} bytes; host-local writes 70"
+    return ""
+
+
+def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Reservation | Foreign:
+    container_id = ifname = ""
+    if content:
+        matched = _CONTENT.fullmatch(content)
+        if matched is None:
+            return Foreign(network, name, _why_unparsable(content), blocks=True)
+        container_id = matched[1].decode("ascii")
+        try:
+            ifname = (matched[2] or b"").decode()
+        except UnicodeDecodeError:
+            return Foreign(network, name, _why_unparsable(content), blocks=True)
+    return Reservation(network, name, container_id, ifname, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _why_unparsable(content: bytes) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "its content is not text"
+    first = text.split("\n", 1)[0].strip()
+    shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognise it)
+    return f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
+
+
+def _is_canonical(name: str) -> bool:
+    # Most names are IPv4: digits and dots. Everything else is left to the parser, by way of its own spelling.
+    try:
+        return str(ip_address(name)) == name
+    except ValueError:
+        return False
+
+
+def _printable(name: str) -> str:
+    """Return a name that any output can carry; host-local's own names are ASCII."""
+    return name.encode(errors="backslashreplace").decode() if name.isprintable() else ascii(name)[1:-1]

@@ -1,0 +1,5 @@
+"""The one way in which reading fails."""
+
+
+class Unavailable(Exception):
+    """A source could not be read; the text says why, and the library's error is its cause."""

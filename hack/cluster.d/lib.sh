@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# Steps with a log and a line of progress; processes that are recorded, so that only they are ever stopped.
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf 'cluster: %s\n' "$*" >&2
+  exit 1
+}
+
+# LOG LABEL COMMAND...: run COMMAND with its output in LOG; one line when it is done, and one every 20 s before that.
+# Never call it in a condition: that would switch errexit off in COMMAND.
+step() {
+  local log=$1 label=$2 began=$SECONDS next=20 offset rc=0
+  shift 2
+  mkdir -p "${log%/*}"
+  printf -- '--- %s  %s\n' "$(date '+%F %T')" "$label" >>"$log"
+  offset=$(stat -c %s "$log")
+  set -m # its own process group, so that all of it can be interrupted
+  (
+    set +m -E
+    trap 'echo "failed ($?): $BASH_COMMAND"' ERR
+    "$@"
+  ) >>"$log" 2>&1 </dev/null &
+  STEP_PID=$! STEP_LABEL=$label
+  set +m
+  while kill -0 "$STEP_PID" 2>/dev/null; do
+    sleep 0.1
+    if ((SECONDS - began >= next)); then
+      say "$label: still at it after $((SECONDS - began)) s ($log)"
+      next=$((next + 20))
+    fi
+  done
+  wait "$STEP_PID" || rc=$?
+  STEP_PID=
+  if [ "$rc" != 0 ]; then
+    say "$label: FAILED after $((SECONDS - began)) s. The end of $log:"
+    tail -c "+$((offset + 1))" "$log" | tail -n 25 | sed 's/^/    /'
+    exit 1
+  fi
+  say "$label: done, $((SECONDS - began)) s"
+}
+
+interrupted() {
+  trap '' INT TERM
+  if [ -n "${STEP_PID-}" ]; then
+    kill -TERM -- "-$STEP_PID" 2>/dev/null || true
+    say "interrupted at: $STEP_LABEL"
+  fi
+  [ "$COMMAND" != start ] || say "what was started keeps running: hack/cluster status, hack/cluster stop"
+  [ "$1" = INT ] && exit 130
+  exit 143
+}
+
+# LOG: start a new one when it has grown big
+rotate() {
+  if [ "$(stat -c %s "$1" 2>/dev/null || echo 0)" -gt 50000000 ]; then mv "$1" "$1.1"; fi
+}
+
+# PID: what tells this process from a later one with the same pid, and from one before a reboot; fails when it is gone
+identity() {
+  local stat
+  { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+  read -ra stat <<<"${stat##*) }" # from the third field on
+  [[ ${stat[0]} != [ZX] ]] || return 1
+  printf '%s %s\n' "${stat[19]}" "$(</proc/sys/kernel/random/boot_id)"
+}
+
+# PART COMMAND...: run COMMAND on its own. It records itself before it becomes COMMAND, so no interrupt can lose it.
+# Nothing here needs a proxy to talk to this machine.
+spawn() {
+  local record=$STATE/run/$1
+  shift
+  rm -f "$record"
+  # shellcheck disable=SC2016
+  env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY setsid bash -c '
+    . "$0"
+    record=$1; shift
+    printf "%s %s\n" $$ "$(identity $$)" >"$record.new" && mv "$record.new" "$record"
+    exec "$@"' "$HERE/lib.sh" "$record" "$@" 9>&- &
+  until [ -e "$record" ]; do sleep 0.05; done
+}
+
+pid_of() { cut -d' ' -f1 "$STATE/run/$1"; }
+
+# PART: is the process that was started for it still there?
+mine() {
+  local pid identity
+  [ -e "$STATE/run/$1" ] && read -r pid identity <"$STATE/run/$1" && [ "$(identity "$pid")" = "$identity" ]
+}
+
+# PART: end its process, if it is still the one that was started
+halt() {
+  local part=$1 pid i grace=15
+  [ "$part" != apiserver ] || grace=3 # it would wait for every watch to end, and has nothing to lose
+  if mine "$part"; then
+    pid=$(pid_of "$part")
+    kill -TERM "$pid"
+    for ((i = 0; i < grace * 10; i++)); do
+      mine "$part" || break
+      sleep 0.1
+    done
+    if mine "$part"; then
+      echo "$part (pid $pid) still runs $grace s after SIGTERM: SIGKILL"
+      kill -KILL "$pid"
+      while mine "$part"; do sleep 0.1; done
+    fi
+  fi
+  rm -f "$STATE/run/$part"
+}
