@@ -160,7 +160,7 @@ class Config:
         optional_path,
         WHERE,
         "FILE",
-        "credentials for the API server; the kubelet's own will do. Default: the pod's service account, then KUBECONFIG",
+        "credentials for the API server (the kubelet's own will do); default: the service account, then KUBECONFIG",
     )
     api_timeout: timedelta = _knob("10s", short_span, WHERE, "SPAN", "how long one answer of the API server may take")
     grace: timedelta = _knob(

@@ -11,7 +11,7 @@ from agent.model.finding import Finding, Gap, Judged
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, Scene, State
-from agent.model.snapshot import Blind, Snapshot
+from agent.model.snapshot import Blind, LeftAlone, Snapshot
 from agent.occupancy import judge
 
 
@@ -45,7 +45,7 @@ def detect(scene: Scene, detectors: Iterable[Detector]) -> tuple[tuple[Finding, 
             for finding in detector.find(scene):
                 findings.append(finding)  # noqa: PERF402 (what was found before a gap stays found)
         except Blind as blind:
-            gaps.append(Gap(detector.NAME, str(blind)))
+            gaps.append(Gap(detector.NAME, str(blind), chosen=isinstance(blind, LeftAlone)))
         except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
             gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return tuple(findings), tuple(gaps)

@@ -1,10 +1,11 @@
 """What a Config becomes: the sources of a look, and the daemon with everything that hangs on it."""
 
+import os
 import platform
-import signal
-from collections.abc import Callable
-from threading import Event, Thread
-from typing import Any
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from agent import daemon
 from agent.config import Config, UsageError, option, variable
@@ -13,7 +14,17 @@ from agent.sources.containers import Docker
 from agent.sources.live import LiveSources
 from agent.sources.unavailable import Unavailable
 
-_SWITCHED_OFF = f"{option('api')}=off"
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from agent.exporters.http import HttpExporter
+    from agent.sources.api import Api, Query
+    from agent.sources.reflector import Reflector
+
+T = TypeVar("T")
+
+_BUG = 70
+"""Exit code of a process that ends by a fault of its own (EX_SOFTWARE)."""
 
 
 def node_name(config: Config) -> str:
@@ -24,103 +35,101 @@ def node_name(config: Config) -> str:
 def sources_for_a_look(config: Config) -> LiveSources:
     """Wire the sources for one command: the API server is asked once, and nothing is watched."""
     if config.api == "off":
-        return _sources(config, _nobody("pods"), _nobody("node"))
+        return _sources(config, _left_alone("pods"), _left_alone("node"))
+    # The API client is the greater part of such a process: not without need.
     from agent.sources import node, pods
-    from agent.sources.reflector import list_once
 
-    connect = _connector(config)
-    api = connect()
-
-    def ask(source: str, path: str, query: Any, parse: Any) -> Callable[[], Reading[Any]]:
-        def read() -> Reading[Any]:
-            try:
-                return Seen(list_once(api, path, query, parse))
-            except Unavailable as error:
-                return Unread(source, str(error))
-
-        return read
-
+    api = _connector(config)()
     return _sources(
         config,
-        ask("pods", pods.PATH, pods.query(config.node), pods.parse),
-        ask("node", node.PATH, node.query(config.node), node.parse),
+        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse),
+        _asked_once("node", api, node.PATH, node.query(config.node), node.parse),
     )
 
 
 def run_daemon(config: Config) -> int:
-    """Run rounds until SIGTERM or SIGINT; returns the exit code."""
+    """Run rounds until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
 
-    from agent.exporters.http import HttpExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
 
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    log = configure(config.log_format)
-    reflectors = _reflectors(config)
+    threading.excepthook = _end_loudly
+    stop = threading.Event()
+    pods, node = _reflectors(config)
+    watches = [reflector for reflector in (pods, node) if reflector is not None]
     sources = _sources(
         config,
-        reflectors["pods"].reading if reflectors else _nobody("pods"),
-        reflectors["node"].reading if reflectors else _nobody("node"),
+        pods.reading if pods else _left_alone("pods"),
+        node.reading if node else _left_alone("node"),
     )
     heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4)
     registry = CollectorRegistry()
-    http = _listening(config, registry, heartbeat, HttpExporter)
-    exporters: list[daemon.Exporter] = [
+    http = _listening(config, registry, heartbeat)
+    log = configure(config.log_format)
+    exporters: Sequence[daemon.Exporter] = (
         LogExporter(log),
-        MetricsExporter(registry, config.network, "observe", {name: one.counted for name, one in reflectors.items()}),
+        MetricsExporter(registry, config.network, "observe", watches),
         http,
-    ]
-    for name, reflector in reflectors.items():
-        Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
-    for reflector in reflectors.values():
-        # The first round waits for the API server's first word, so that it does not begin blind.
-        reflector.answered.wait(min(5.0, config.api_timeout.total_seconds()))
+    )
+    for watch in watches:
+        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     http.start()
     log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode="observe")
-    daemon.run(
-        sources,
-        node_name(config),
-        exporters,
-        patience=config.grace,
-        period=config.confirm,
-        interval=config.interval,
-        heartbeat=heartbeat,
-        stop=stop,
-    )
-    http.close()
-    log.info("agent.stopped")
+    try:
+        for watch in watches:
+            # The first round waits for the API server's first word, so that it does not begin blind.
+            watch.answered.wait(config.api_timeout.total_seconds())
+        daemon.run(
+            sources,
+            node_name(config),
+            exporters,
+            patience=config.grace,
+            period=config.confirm,
+            interval=config.interval,
+            heartbeat=heartbeat,
+            stop=stop,
+        )
+    finally:
+        stop.set()
+        http.close()
+        log.info("agent.stopped")
     return 0
 
 
-def _listening(config: Config, registry: Any, heartbeat: daemon.Heartbeat, exporter: Any) -> Any:
+def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
+    """End the process with a thread that failed: half an agent would look like a healthy node."""
+    traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    os._exit(_BUG)
+
+
+def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.Heartbeat) -> "HttpExporter":
+    from agent.exporters.http import HttpExporter
+
     host, port = config.listen
     try:
-        return exporter((host, port), registry, lambda: heartbeat.alive)
+        return HttpExporter(config.listen, registry, lambda: heartbeat.alive)
     except OSError as error:
-        raise UsageError(
-            f"{option('listen')} ({variable('listen')}): cannot listen on {host or '*'}:{port}: {error.strerror}"
-        ) from error
+        where = f"{option('listen')} ({variable('listen')})"
+        raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _reflectors(config: Config) -> dict[str, Any]:
+def _reflectors(config: Config) -> tuple["Reflector[Pod] | None", "Reflector[Node] | None"]:
     if config.api == "off":
-        return {}
+        return None, None
     from agent.sources import node, pods
     from agent.sources.reflector import Reflector
 
     connect = _connector(config)
-    connect().close()  # credentials that cannot work are a mistake to be told at once
-    timing: Any = {"clock": daemon.clock, "stale_after": config.stale_after.total_seconds()}
-    return {
-        "pods": Reflector("pods", connect, pods.PATH, pods.query(config.node), pods.parse, **timing),
-        "node": Reflector("node", connect, node.PATH, node.query(config.node), node.parse, **timing),
-    }
+    timing: Mapping[str, Any] = {"clock": daemon.clock, "stale_after": config.stale_after.total_seconds()}
+    return (
+        Reflector("pods", connect, pods.PATH, pods.query(config.node), pods.parse, **timing),
+        Reflector("node", connect, node.PATH, node.query(config.node), node.parse, **timing),
+    )
 
 
-def _connector(config: Config) -> Callable[[], Any]:
+def _connector(config: Config) -> Callable[[], "Api"]:
+    """Return what makes a connection with credentials read anew; those that cannot work are told at once."""
     from agent.sources.api import Api, NoCredentials
 
     def connect() -> Api:
@@ -129,8 +138,23 @@ def _connector(config: Config) -> Callable[[], Any]:
     try:
         connect().close()
     except NoCredentials as error:
-        raise UsageError(f"{option('kubeconfig')} ({variable('kubeconfig')}): {error}; or {_SWITCHED_OFF}") from error
+        where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
+        raise UsageError(f"{where}: {error}; {option('api')}=off does without the API server") from error
     return connect
+
+
+def _asked_once(
+    source: str, api: "Api", path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]
+) -> Callable[[], Reading[T]]:
+    from agent.sources.reflector import list_once
+
+    def read() -> Reading[T]:
+        try:
+            return Seen(list_once(api, path, query, parse))
+        except Unavailable as error:
+            return Unread(source, str(error))
+
+    return read
 
 
 def _sources(config: Config, pods: Callable[[], Reading[Pod]], node: Callable[[], Reading[Node]]) -> LiveSources:
@@ -150,5 +174,5 @@ def _sources(config: Config, pods: Callable[[], Reading[Pod]], node: Callable[[]
     )
 
 
-def _nobody(source: str) -> Callable[[], NotAsked]:
-    return lambda: NotAsked(source, _SWITCHED_OFF)
+def _left_alone(source: str) -> Callable[[], NotAsked]:
+    return lambda: NotAsked(source, f"{option('api')}=off")

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -118,6 +119,7 @@ class _Server(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         # The handler's timeout bounds one read; this, a client that says a byte at a time.
         deadline = Timer(_LONGEST, _hang_up, [request])
+        deadline.daemon = True
         deadline.start()
         try:
             super().process_request_thread(request, client_address)
@@ -126,7 +128,9 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Pass over a client that went away; anything else is a bug, and loud."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _hang_up(request: socket.socket) -> None:

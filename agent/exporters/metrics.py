@@ -6,9 +6,9 @@ lists, and from the networks that were named; never from a pod, an address or an
 
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,18 +25,28 @@ READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 ROUND_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 STAGES: Final = ("read", "judge")
 
-Restarts = Mapping[str, Callable[[], Mapping[str, int]]]
-"""By resource: how often its watch was started again, by cause."""
+
+class Watch(Protocol):
+    """A watched resource, and what became of its stream since the start."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def restarts(self) -> Mapping[Any, int]: ...
+    @property
+    def regressions(self) -> int: ...
 
 
 class MetricsExporter(Collector):
     """Everything under `/metrics` that is ours. `tell` belongs to one thread; `collect` may be called from any."""
 
-    def __init__(self, registry: CollectorRegistry, networks: Iterable[str], mode: str, restarts: Restarts) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[Watch]
+    ) -> None:
         disable_created_metrics()
         self._last: Report | None = None
         self._read_at: dict[str, float] = {}
-        self._mode, self._restarts = mode, restarts
+        self._mode, self._watches = mode, watches
         self._source_seconds = Histogram(
             f"{PREFIX}source_read_seconds",
             "Time that one reading of a source took.",
@@ -93,22 +103,11 @@ class MetricsExporter(Collector):
             "build_info", "The running agent.", version=version("nodeleak"), python_version=platform.python_version()
         )
         yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
-        yield self._watch_restarts()
+        yield from _streams(self._watches)
         if (report := self._last) is not None:
             yield from _networks(report)
             yield _findings(report)
             yield from self._sources(report)
-
-    def _watch_restarts(self) -> Metric:
-        family = CounterMetricFamily(
-            f"{PREFIX}watch_restarts",
-            "Watches of the API server started again, by cause.",
-            labels=["resource", "cause"],
-        )
-        for resource, count in self._restarts.items():
-            for cause, times in count().items():
-                family.add_metric([resource, cause], times)
-        return family
 
     def _sources(self, report: Report) -> Iterator[Metric]:
         up = GaugeMetricFamily(
@@ -127,6 +126,20 @@ class MetricsExporter(Collector):
             value=report.scene.snapshot.taken_at.timestamp(),
         )
         yield from (up, read_at, last)
+
+
+def _streams(watches: Sequence[Watch]) -> Iterator[Metric]:
+    restarts = CounterMetricFamily(
+        f"{PREFIX}watch_restarts", "Watches of the API server started again, by cause.", labels=["resource", "cause"]
+    )
+    regressions = CounterMetricFamily(
+        f"{PREFIX}watch_regressions", "Versions from the API server older than one before.", labels=["resource"]
+    )
+    for watch in watches:
+        for cause, times in sorted(watch.restarts.items()):
+            restarts.add_metric([watch.source, cause], times)
+        regressions.add_metric([watch.source], watch.regressions)
+    yield from (restarts, regressions)
 
 
 def _info(name: str, text: str, **labels: str) -> Metric:

@@ -32,11 +32,13 @@ def _lines(report: Report) -> Iterator[str]:
     if isinstance(snapshot.pods, NotAsked):
         yield ""
         yield f"Judged without the API server ({snapshot.pods.why}): by docker, checkpoints and network namespaces."
+        if without := [gap.detector for gap in report.gaps if gap.chosen]:
+            yield f"Not judged without it: {', '.join(without)}."
     if report.unread:
         yield ""
         yield "Could not be read (nothing is concluded from these):"
         yield from (f"  {one.source}: {one.why}" for one in report.unread)
-    if blind := [gap for gap in report.gaps if not isinstance(snapshot.pods, NotAsked) or gap.broken or report.unread]:
+    if blind := [gap for gap in report.gaps if not gap.chosen]:
         yield ""
         yield "Could not be judged:"
         yield from (f"  {gap.detector}: {gap.why}" for gap in blind)

@@ -61,3 +61,5 @@ class Gap:
     why: str
     broken: bool = False
     """The detector itself failed: a bug of ours, not a silent source."""
+    chosen: bool = False
+    """A source it needs was left alone by somebody's choice."""

@@ -37,5 +37,5 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that a verdict needs was read."""
-        return not self.unread and not any(gap.broken for gap in self.gaps)
+        """Whether everything that a verdict needs was read, but for what was left alone by choice."""
+        return all(gap.chosen for gap in self.gaps)

@@ -14,6 +14,10 @@ class Blind(Exception):
     """Nothing can be concluded, because a source gave no word."""
 
 
+class LeftAlone(Blind):
+    """The source was not asked, because somebody chose so: no word, and no fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[T_co]):
     """A source was read to the end; an empty tuple means that there is nothing."""
@@ -43,7 +47,7 @@ class NotAsked:
     why: str
 
     def known(self) -> NoReturn:
-        raise Blind(f"{self.source}: {self.why}")
+        raise LeftAlone(f"{self.source}: {self.why}")
 
 
 Reading: TypeAlias = Seen[T] | Unread | NotAsked

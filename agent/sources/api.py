@@ -24,7 +24,7 @@ _PAGE = 500
 Query = Sequence[tuple[str, str]]
 
 
-class NoCredentials(Exception):
+class NoCredentials(Unavailable):
     """There is no way to reach an API server; the text says what was looked for."""
 
 

@@ -73,7 +73,8 @@ class Reflector(Generic[T]):
     ) -> None:
         """`clock`: seconds, never jumping. `stale_after`: seconds without a word after which nothing is known."""
         self.source = source
-        self.restarts: Counter[Cause] = Counter()
+        self.restarts: Counter[Cause] = Counter(dict.fromkeys(Cause, 0))
+        """How often the watch was started again, by cause."""
         self.answered = Event()
         """Set when the first list was read, or could not be."""
         self._connect, self._path, self._query = connect, path, tuple(query)
@@ -87,6 +88,7 @@ class Reflector(Generic[T]):
 
     @property
     def regressions(self) -> int:
+        """How often the server handed out a version older than one before."""
         return self._replica.regressions
 
     def reading(self) -> Reading[T]:
