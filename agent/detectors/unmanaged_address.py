@@ -41,3 +41,5 @@ def find(scene: Scene) -> Iterator[Finding]:
             pod=occupancy.pod,
             identity=(occupancy.container_id,),
         )
+    # Said after what was seen: without the checkpoints, whose container is gone for good is not known.
+    snapshot.checkpoints.known()

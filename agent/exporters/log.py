@@ -21,6 +21,7 @@ def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _what_first,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -29,6 +30,11 @@ def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
     )
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger
+
+
+def _what_first(_logger: object, _method: str, event: Any) -> Any:
+    """Put when, how bad and what before the fields: lines are read by people too."""
+    return {key: event.pop(key) for key in ("timestamp", "level", "event")} | event
 
 
 class LogExporter:

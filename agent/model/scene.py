@@ -82,7 +82,10 @@ class Scene:
         if network == KUBENET and isinstance(snapshot.node, Seen):
             cidrs = [cidr for node in snapshot.node.items for cidr in node.pod_cidrs]
             if cidrs:
-                return tuple((subnet_range(cidr),) for cidr in cidrs)
+                try:
+                    return tuple((subnet_range(cidr),) for cidr in cidrs)
+                except ValueError as error:
+                    raise Blind(f"node: its pod CIDR: {error}") from error
         told = [result for result in snapshot.cni_results.known() if result.network == network and result.ranges]
         if not told:
             raise Blind(f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it")

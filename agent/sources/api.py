@@ -58,24 +58,12 @@ class Api:
             response.response.release_conn()
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
-        """Yield the lines of a watch as they come; ends when the server ends it.
+        """Start a watch, and return its lines as they come; they end when the server ends it.
 
         `silence`: seconds without a byte after which the connection counts as lost. A last line without its end is
-        an answer that broke off. Raises Unavailable.
+        an answer that broke off. Raises Unavailable, at once or between two lines.
         """
-        response = self._request(path, query, silence)
-        rest = b""
-        try:
-            for chunk in response.response.stream(amt=None, decode_content=True):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
-        except (HTTPError, OSError) as error:
-            raise Unavailable(f"API server: the watch broke off ({error})") from error
-        finally:
-            # Not given back to the pool: what is left of a watch must not be read as another answer.
-            response.response.close()
-        if rest:
-            raise Unavailable("API server: the watch broke off in the middle of a line")
+        return _lines(self._request(path, query, silence))
 
     def close(self) -> None:
         self._client.close()
@@ -136,6 +124,21 @@ def _refusal(response: Any) -> Refused:
 def _in_short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    try:
+        for chunk in response.response.stream(amt=None, decode_content=True):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+    except (HTTPError, OSError) as error:
+        raise Unavailable(f"API server: the watch broke off ({error})") from error
+    finally:
+        # Not given back to the pool: what is left of a watch must not be read as another answer.
+        response.response.close()
+    if rest:
+        raise Unavailable("API server: the watch broke off in the middle of a line")
 
 
 def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:

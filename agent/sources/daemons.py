@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.model.snapshot import Daemons
 from agent.sources.unavailable import Unavailable
 
-_KUBELET = frozenset({"kubelet", "hyperkube"})
+_KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
 _NODE = _KUBELET | _DOCKER | {"containerd", "crio", "k3s-server", "k3s-agent"}
 _START = 19

@@ -14,15 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from agent.model.snapshot import Reading, Seen, Unread
 from agent.sources.api import Api, Query, Refused, list_all
-from agent.sources.replica import Expired, Regressed, Replica
+from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica
 from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
 
 _BACKOFF = (0.5, 15.0)
 """Seconds: the first and the longest."""
-_HTTP_GONE, _HTTP_TIMEOUT = 410, 504
-"""What a server answers that has forgotten the version asked for, and one that has not got there yet."""
 
 
 def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:
@@ -39,7 +37,7 @@ class Cause(StrEnum):
     ENDED = "ended"
     """The server ended it in due time."""
     EXPIRED = "expired"
-    """Its version was too old for the server: a list followed."""
+    """Its version was none that the server has: a list followed."""
     REGRESSED = "regressed"
     """The server listed an older version than it had before."""
     REFUSED = "refused"
@@ -109,6 +107,8 @@ class Reflector(Generic[T]):
                 self._list_if_due()
                 self._watch()
                 self.restarts[Cause.ENDED] += 1
+                # A moment, so that a server that ends every watch at once is not asked without pause.
+                stop.wait(random.uniform(0, _BACKOFF[0]))  # noqa: S311
             except Unavailable as error:
                 self._recover_from(error)
                 failures = 0 if self._held.heard_at > heard_before else failures + 1
@@ -150,8 +150,7 @@ class Reflector(Generic[T]):
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
-        ahead_of_server = isinstance(error, Refused) and error.status == _HTTP_TIMEOUT and self._list_from is not None
-        if cause in {Cause.EXPIRED, Cause.REGRESSED} or ahead_of_server:
+        if cause in {Cause.EXPIRED, Cause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
         # Credentials may have been rotated, and the server replaced: connect anew.
         if self._api is not None:
@@ -168,7 +167,7 @@ def _cause(error: Unavailable) -> Cause:
     match error:
         case Expired():
             return Cause.EXPIRED
-        case Refused() if error.status == _HTTP_GONE:
+        case Refused() if error.status in UNWATCHABLE:
             return Cause.EXPIRED
         case Regressed():
             return Cause.REGRESSED

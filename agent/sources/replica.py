@@ -13,11 +13,12 @@ from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
 
-_GONE = 410
+UNWATCHABLE = frozenset({410, 504})
+"""What a server answers that has forgotten the version asked for, and one that has not got there yet."""
 
 
 class Expired(Unavailable):
-    """The version to watch from is too old for the server: only a new list helps."""
+    """The version to watch from is none that the server has: only a new list helps."""
 
 
 class Regressed(Unavailable):
@@ -92,4 +93,4 @@ def _version(item: Mapping[str, Any]) -> int:
 
 def _error(status: Mapping[str, Any]) -> Unavailable:
     said = f"API server: {status.get('code')} {status.get('message') or status.get('reason')}"
-    return Expired(said) if status.get("code") == _GONE or status.get("reason") == "Expired" else Unavailable(said)
+    return Expired(said) if status.get("code") in UNWATCHABLE else Unavailable(said)

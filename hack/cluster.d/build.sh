@@ -106,10 +106,14 @@ generate_openapi() {
     -h hack/boilerplate/boilerplate.generatego.txt -r "$SOURCE/violations.txt"
 }
 
+# Kubernetes keeps its version in two packages: what a binary says of itself, and what the API server says at /version.
 build_binary() {
-  local version=k8s.io/kubernetes/vendor/k8s.io/component-base/version
+  local package flags="-s -w"
+  for package in component-base client-go/pkg; do
+    package=k8s.io/kubernetes/vendor/k8s.io/$package/version
+    flags+=" -X $package.gitVersion=v$VERSION -X $package.gitMajor=1 -X $package.gitMinor=20"
+  done
   cd "$SOURCE/gopath/src/k8s.io/kubernetes" || return
-  go_build -o "$SOURCE/$1" -ldflags \
-    "-s -w -X $version.gitVersion=v$VERSION -X $version.gitMajor=1 -X $version.gitMinor=20" "./cmd/$1"
+  go_build -o "$SOURCE/$1" -ldflags "$flags" "./cmd/$1"
   mv "$SOURCE/$1" "$CACHE/bin/$1"
 }

@@ -1,0 +1,260 @@
+"""A stand-in for the Kubernetes API server (1.20) on loopback: one node's pods and its Node object, listed and watched.
+
+The real one has TLS, tokens and etcd behind it. This one speaks plain HTTP to anybody, and knows `/api/v1/pods` and
+`/api/v1/nodes` with field selectors, resource versions, bookmarks and watches that stay open. `/standin/requests` tells
+how often each was asked.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from http import HTTPStatus
+from http.server import HTTPServer
+from threading import Event
+from typing import Any
+from urllib.parse import SplitResult, parse_qs
+
+from standins.nodes import PodSandbox, StandinNode
+from standins.serving import Handler, Threads, compact, serving
+
+_VERSION = 48_213_007
+"""The resource version of everything here."""
+_BOOKMARK_EVERY = 10.0
+"""Seconds; the real one sends a bookmark about every minute."""
+_LONGEST_WATCH = 1800.0
+
+Tree = dict[str, Any]
+
+
+@contextmanager
+def apiserver(node: StandinNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[str]:
+    """Serve a node's objects while the block runs, and give the server's URL.
+
+    `pod_bytes`: the least and the most that a pod's JSON is filled up to, as injected environments do.
+    """
+    chance = random.Random(len(node.running))  # noqa: S311 (sizes that are the same every time)
+    pods = [_pod(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
+    pods += [_pending_pod(node, namespace, name) for namespace, name in node.pending]
+    server = _Server({"pods": pods, "nodes": [_node(node)]})
+    with serving(server):
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.closing.set()
+
+
+class _Server(Threads, HTTPServer):
+    request_queue_size = 64
+
+    def __init__(self, objects: Mapping[str, list[Tree]]) -> None:
+        self.objects = objects
+        self.requests: Counter[str] = Counter()
+        self.closing = Event()
+        super().__init__(("127.0.0.1", 0), _ApiHandler)
+
+
+class _ApiHandler(Handler):
+    server: _Server
+    disable_nagle_algorithm = True
+
+    def answer(self, url: SplitResult) -> None:
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        resource = url.path.removeprefix("/api/v1/")
+        if url.path == "/standin/requests":
+            self.send_tree(self.server.requests)
+        elif resource not in self.server.objects:
+            self.send_tree(_not_found(url.path), HTTPStatus.NOT_FOUND)
+        elif query.get("watch") in {"1", "true"}:
+            self.server.requests[f"WATCH {resource}"] += 1
+            self._watch(resource, query)
+        else:
+            self.server.requests[f"LIST {resource}"] += 1
+            self._list(resource, query)
+
+    def _list(self, resource: str, query: Mapping[str, str]) -> None:
+        kind = "PodList" if resource == "pods" else "NodeList"
+        # As the real one: the list's kind and version stand before the items, whose own kind is left out.
+        items = [
+            {name: value for name, value in item.items() if name not in {"kind", "apiVersion"}}
+            for item in self._selected(resource, query)
+        ]
+        self.send_tree(
+            {"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": str(_VERSION)}, "items": items}
+        )
+
+    def _watch(self, resource: str, query: Mapping[str, str]) -> None:
+        """Stream events until the time is over: what is newer than the version asked for, then bookmarks."""
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        if int(query.get("resourceVersion") or 0) < _VERSION:
+            for item in self._selected(resource, query):
+                self._event("ADDED", item)
+        bookmark = {
+            "kind": "Pod" if resource == "pods" else "Node",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": str(_VERSION), "creationTimestamp": None},
+        }
+        left = min(float(query.get("timeoutSeconds") or _LONGEST_WATCH), _LONGEST_WATCH)
+        while left > 0 and not self.server.closing.wait(min(left, _BOOKMARK_EVERY)):
+            left -= _BOOKMARK_EVERY
+            if query.get("allowWatchBookmarks") in {"1", "true"}:
+                self._event("BOOKMARK", bookmark)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, kind: str, item: Tree) -> None:
+        line = compact({"type": kind, "object": item})
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        self.wfile.flush()
+
+    def _selected(self, resource: str, query: Mapping[str, str]) -> list[Tree]:
+        wanted = [term.split("=", 1) for term in query.get("fieldSelector", "").split(",") if term]
+        return [
+            item for item in self.server.objects[resource] if all(_field(item, path) == value for path, value in wanted)
+        ]
+
+
+def _field(item: Tree, path: str) -> Any:
+    value: Any = item
+    for name in path.split("."):
+        value = value.get(name, {})
+    return value
+
+
+def _not_found(path: str) -> Tree:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": f"the stand-in API server has no {path}",
+        "reason": "NotFound",
+        "code": 404,
+    }
+
+
+def _node(node: StandinNode) -> Tree:
+    room = {"cpu": "32", "memory": "131072Mi", "pods": str(node.max_pods)}
+    return {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": node.name,
+            "uid": "9d1c2f8e-0000-4000-8000-004004004004",
+            "resourceVersion": str(_VERSION),
+            "creationTimestamp": _moment(node.booted),
+            "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"},
+        },
+        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)]},
+        "status": {
+            "capacity": room,
+            "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            "addresses": [{"type": "InternalIP", "address": node.ip}, {"type": "Hostname", "address": node.name}],
+            "nodeInfo": {"kubeletVersion": "v1.18.8", "containerRuntimeVersion": "docker://19.3.15"},
+        },
+    }
+
+
+def _pod(node: StandinNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
+    pod = _blank_pod(node, sandbox.namespace, sandbox.pod, sandbox.uid)
+    pod["metadata"]["creationTimestamp"] = _moment(sandbox.made)
+    ip = sandbox.ip or node.ip
+    if not sandbox.ip:
+        pod["spec"]["hostNetwork"] = True
+    pod["status"] = {
+        "phase": "Running",
+        "conditions": [
+            {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _moment(sandbox.made)}
+            for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+        ],
+        "hostIP": node.ip,
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
+        "startTime": _moment(sandbox.made),
+        "containerStatuses": [
+            {
+                "name": "app",
+                "state": {"running": {"startedAt": _moment(sandbox.made)}},
+                "lastState": {},
+                "ready": True,
+                "restartCount": sandbox.restarts,
+                "image": "registry.example/app:1",
+                "imageID": f"docker-pullable://registry.example/app@sha256:{sandbox.container_id[::-1]}",
+                "containerID": f"docker://{sandbox.container_id}",
+                "started": True,
+            }
+        ],
+        "qosClass": "BestEffort",
+    }
+    _fill(pod, least_bytes)
+    return pod
+
+
+def _pending_pod(node: StandinNode, namespace: str, name: str) -> Tree:
+    pod = _blank_pod(node, namespace, name, "5b1d7c1e-0000-4000-8000-000000000001")
+    pod["status"] = {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
+    return pod
+
+
+def _blank_pod(node: StandinNode, namespace: str, name: str, uid: str) -> Tree:
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "generateName": name[:-5],
+            "namespace": namespace,
+            "uid": uid,
+            "resourceVersion": str(_VERSION - 1),
+            "creationTimestamp": _moment(node.kubelet_started),
+            "labels": {"app": name.rsplit("-", 2)[0], "pod-template-hash": name.split("-")[-2]},
+            "managedFields": [],
+        },
+        "spec": {
+            "volumes": [{"name": "default-token", "secret": {"secretName": "default-token", "defaultMode": 420}}],
+            "containers": [
+                {
+                    "name": "app",
+                    "image": "registry.example/app:1",
+                    "env": [],
+                    "resources": {},
+                    "volumeMounts": [{"name": "default-token", "readOnly": True, "mountPath": "/var/run/secrets"}],
+                    "terminationMessagePath": "/dev/termination-log",
+                    "terminationMessagePolicy": "File",
+                    "imagePullPolicy": "IfNotPresent",
+                }
+            ],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "dnsPolicy": "ClusterFirst",
+            "serviceAccountName": "default",
+            "nodeName": node.name,
+            "securityContext": {},
+            "schedulerName": "default-scheduler",
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}],
+        },
+    }
+
+
+def _fill(pod: Tree, least_bytes: int) -> None:
+    """Grow a pod as real ones grow: an environment variable, and the field manager's note of it."""
+    environment: list[Tree] = pod["spec"]["containers"][0]["env"]
+    noted: Tree = {}
+    pod["metadata"]["managedFields"] = [
+        {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": {"f:env": noted}}}
+    ]
+    size = len(compact(pod))
+    while size < least_bytes:
+        name = f"SPRING_DATASOURCE_POOL_SETTING_{len(environment):03}"
+        environment.append({"name": name, "value": f"jdbc:mysql://db-{len(environment):03}.example:3306/orders"})
+        noted[f'k:{{"name":"{name}"}}'] = {".": {}, "f:name": {}, "f:value": {}}
+        size += len(compact(environment[-1])) + len(name) + 58
+
+
+def _moment(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

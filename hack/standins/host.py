@@ -1,0 +1,221 @@
+r"""A stand-in for a kubenet node's file system: host-local's store, libcni's cache, checkpoints and `/proc`.
+
+The formats are those of host-local >= 0.8 (`<id>\r\neth0`), libcni >= 0.8 (`cniCacheV1`), dockershim's checkpoints v1
+and proc(5), as far as anybody reads them.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from standins.nodes import PodSandbox, StandinNode
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_DOCKERD, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
+"""Process ids; the kubelet's is the incident's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One stand-in node's directory, laid out as a real root is."""
+
+    root: Path
+
+    @property
+    def networks(self) -> Path:
+        return self.root / "var/lib/cni/networks"
+
+    @property
+    def store(self) -> Path:
+        return self.networks / "kubenet"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "var/lib/cni/cache/results"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "var/lib/dockershim/sandbox"
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
+
+    @property
+    def docker_socket(self) -> Path:
+        return self.root / "run/docker.sock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.root / "etc/kubeconfig"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return nodeleak's options to look here, and nowhere else."""
+        return (
+            f"--docker-host=unix://{self.docker_socket}",
+            f"--cni-networks-dir={self.networks}",
+            f"--cni-cache-dir={self.cache}",
+            f"--checkpoint-dir={self.checkpoints}",
+            f"--proc={self.proc}",
+        )
+
+
+def build(root: Path, node: StandinNode) -> Host:
+    """Write a node's files under a directory."""
+    host = Host(root)
+    for directory in (host.store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
+        directory.mkdir(parents=True)
+    write_store(host.store, node.reserved)
+    for sandbox in node.reserved:
+        _write_results(host.cache, node, sandbox)
+    for sandbox in node.running:
+        _write_checkpoint(host.checkpoints, sandbox)
+    _write_proc(host.proc, node)
+    return host
+
+
+def write_store(store: Path, sandboxes: Iterable[PodSandbox]) -> None:
+    """Write host-local's directory: a file for each address, `last_reserved_ip.0` and `lock`."""
+    last = ""
+    for sandbox in sandboxes:
+        _write(store / sandbox.ip, f"{sandbox.id}\r\neth0", sandbox.made)
+        last = sandbox.ip
+    (store / "last_reserved_ip.0").write_text(last)
+    (store / "lock").touch()
+
+
+def write_kubeconfig(host: Host, server: str) -> None:
+    host.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+    host.kubeconfig.write_text(
+        json.dumps(  # which is YAML too
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "standin",
+                "clusters": [{"name": "standin", "cluster": {"server": server}}],
+                "users": [{"name": "standin", "user": {}}],
+                "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "standin"}}],
+            }
+        )
+    )
+
+
+def _write(path: Path, text: str, when: datetime) -> None:
+    path.write_bytes(text.encode())
+    os.utime(path, (when.timestamp(), when.timestamp()))
+
+
+def _write_results(cache: Path, node: StandinNode, sandbox: PodSandbox) -> None:
+    """Write what libcni keeps of the two ADDs of a kubenet sandbox.
+
+    kubenet itself passes no CNI arguments, so its cache names no pod; dockershim's cni plugin does. They are here
+    because only the kubelet's log would tell otherwise whose a leaked address was.
+    """
+    gateway = str(node.cidr.network_address + 1)
+    arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]
+    results = {
+        f"kubenet-{sandbox.id}-eth0": _cached(
+            sandbox,
+            "eth0",
+            {
+                "cniVersion": "0.1.0",
+                "name": "kubenet",
+                "type": "bridge",
+                "bridge": "cbr0",
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]},
+            },
+            {
+                "cniVersion": "0.2.0",
+                "ip4": {
+                    "ip": f"{sandbox.ip}/{node.cidr.prefixlen}",
+                    "gateway": gateway,
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+                "dns": {},
+            },
+            arguments,
+        ),
+        f"kubenet-loopback-{sandbox.id}-lo": _cached(
+            sandbox,
+            "lo",
+            {"cniVersion": "0.1.0", "name": "kubenet-loopback", "type": "loopback"},
+            {"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "dns": {}},
+            arguments,
+        ),
+    }
+    for name, tree in results.items():
+        _write(cache / name, json.dumps(tree, separators=(",", ":")), sandbox.made)
+
+
+def _cached(
+    sandbox: PodSandbox, ifname: str, config: dict[str, Any], result: dict[str, Any], arguments: list[list[str]]
+) -> dict[str, Any]:
+    return {
+        "kind": "cniCacheV1",
+        "containerId": sandbox.id,
+        "config": base64.b64encode(json.dumps(config).encode()).decode(),
+        "ifName": ifname,
+        "networkName": config["name"],
+        "cniArgs": arguments,
+        "result": result,
+    }
+
+
+def _write_checkpoint(directory: Path, sandbox: PodSandbox) -> None:
+    tree = {
+        "version": "v1",
+        "name": sandbox.pod,
+        "namespace": sandbox.namespace,
+        "data": {} if sandbox.ip else {"host_network": True},
+        "checksum": int(sandbox.id[:8], 16),
+    }
+    _write(directory / sandbox.id, json.dumps(tree, separators=(",", ":")), sandbox.made)
+
+
+def _write_proc(proc: Path, node: StandinNode) -> None:
+    booted = int(node.booted.timestamp())
+    (proc / "stat").write_text(f"cpu  1 0 1 1 0 0 0 0 0 0\nbtime {booted}\nprocesses 1\n")
+    boot_id = proc / "sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("3f0a9c52-7c1e-4d5a-9f2b-0040040040ac\n")
+    _write_process(proc, 1, "systemd", 0, node.ip, 0)
+    for pid, command, started in (
+        (_DOCKERD, "dockerd", node.docker_started),
+        (_KUBELET, "kubelet", node.kubelet_started),
+    ):
+        _write_process(proc, pid, command, started.timestamp() - booted, node.ip, 0)
+    for number, sandbox in enumerate(node.running, 1):
+        # A pod of the node's network lives in the node's own namespace.
+        namespace = number if sandbox.ip else 0
+        seconds = sandbox.made.timestamp() - booted
+        _write_process(proc, _FIRST_SANDBOX + number, "pause", seconds, sandbox.ip or node.ip, namespace)
+
+
+def _write_process(proc: Path, pid: int, command: str, seconds: float, ip: str, namespace: int) -> None:
+    directory = proc / str(pid)
+    (directory / "net").mkdir(parents=True)
+    (directory / "ns").mkdir()
+    fields = ["S", "1", str(pid), str(pid), *["0"] * 15, str(int(seconds * _TICKS)), *["0"] * 30]
+    (directory / "stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
+    (directory / "comm").write_text(f"{command}\n")
+    (directory / "ns/net").symlink_to(f"net:[{4026531840 + namespace}]")
+    (directory / "net/if_inet6").write_text("00000000000000000000000000000001 01 80 10 80       lo\n")
+    (directory / "net/fib_trie").write_text(_FIB_TRIE.format(ip=ip))
+
+
+_FIB_TRIE = """\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     |-- {ip}
+        /32 host LOCAL
+     |-- 127.0.0.1
+        /32 host LOCAL
+"""

@@ -1,0 +1,65 @@
+"""What the stand-ins' servers share: JSON over HTTP/1.1, a thread for each connection."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import BaseServer, ThreadingMixIn
+from threading import Thread
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+
+class Threads(ThreadingMixIn):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD; a subclass says with what."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body leave together, or each answer waits for a delayed acknowledgement
+
+    def answer(self, url: SplitResult) -> None:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self.answer(urlsplit(self.path))
+
+    def do_HEAD(self) -> None:
+        self.answer(urlsplit(self.path))
+
+    def send(self, body: bytes, content_type: str = "application/json", status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_tree(self, tree: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send(compact(tree), status=status)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
+        """Requests are not news."""
+
+
+def compact(tree: Any) -> bytes:
+    """Write JSON as Go does: without spaces, with a line's end."""
+    return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+
+
+@contextmanager
+def serving(server: BaseServer) -> Iterator[None]:
+    """Serve in a thread while the block runs."""
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,240 @@
+"""A healthy little node, and the words to say what is wrong with it.
+
+`node()` runs two pods on the pod network and one on the host's; everything agrees. A test names the differences:
+`node(reservation("10.244.1.9"))` has one file more, `node(pods=Unread("pods", "timeout"))` an API server that is silent.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, TypeVar
+
+from agent import cycle
+from agent.detectors import Detector
+from agent.model.finding import Finding
+from agent.model.ranges import RangeSets, subnet_range
+from agent.model.report import Report
+from agent.model.scene import Occupancy, Scene, State
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Foreign,
+    Node,
+    NotAsked,
+    Pod,
+    Reading,
+    Reservation,
+    Seen,
+    Snapshot,
+    Store,
+    Timing,
+    Unread,
+)
+from agent.occupancy import judge
+
+T = TypeVar("T")
+Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod
+Told: TypeAlias = Iterable[T] | Unread | NotAsked | None
+
+NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
+UPTIME: Final = timedelta(days=30)
+GRACE: Final = timedelta(minutes=5)
+OLD: Final = timedelta(hours=2)
+CIDR: Final = "10.244.1.0/24"
+
+WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
+"""The sandboxes of the two pods, and one that nobody knows any more."""
+
+
+def reservation(
+    ip: str, container_id: str = GONE, *, age: timedelta = OLD, network: str = "kubenet", ifname: str = "eth0"
+) -> Reservation:
+    made = NOW - age
+    content = f"{container_id}\r\n{ifname}" if ifname else container_id
+    return Reservation(
+        network=network,
+        ip=ip,
+        container_id=container_id,
+        ifname=ifname if container_id else "",
+        inode=1000 + sum(map(ord, network + ip)),
+        size=len(content) if container_id else 0,
+        mtime_ns=int(made.timestamp()) * 10**9,
+    )
+
+
+def empty_file(ip: str, *, age: timedelta = OLD) -> Reservation:
+    return reservation(ip, "", age=age)
+
+
+def foreign(name: str, *, blocks: bool = False, network: str = "kubenet", why: str = "it is a directory") -> Foreign:
+    return Foreign(network, name, why, blocks)
+
+
+def sandbox(container_id: str, pod_name: str, state: str = "running") -> Container:
+    return Container(container_id, state, int((NOW - OLD).timestamp()), pod_name, f"uid of {pod_name}", sandbox=True)
+
+
+def pod(
+    name: str, *ips: str, phase: str = "Running", host_network: bool = False, deleting: bool = False, uid: str = ""
+) -> Pod:
+    return Pod(name, uid or f"uid of {name}", phase, host_network, deleting, ips)
+
+
+def cni_result(
+    container_id: str, pod_name: str, *subnets: str, network: str = "kubenet", age: timedelta = OLD
+) -> CniResult:
+    return CniResult(
+        network, container_id, "eth0", pod_name, ranges(*subnets), "", int((NOW - age).timestamp()) * 10**9
+    )
+
+
+def ranges(*subnets: str) -> RangeSets:
+    """One set for each subnet, as in dual stack."""
+    return tuple((subnet_range(subnet),) for subnet in subnets)
+
+
+def daemons(
+    *, booted: timedelta = UPTIME, kubelet: timedelta | None = UPTIME, docker: timedelta | None = UPTIME
+) -> Daemons:
+    """Say how long ago each of them started."""
+    return Daemons(
+        booted=NOW - booted,
+        boot_id="11111111-2222-3333-4444-555555555555",
+        kubelet=None if kubelet is None else NOW - kubelet,
+        docker=None if docker is None else NOW - docker,
+    )
+
+
+RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
+CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
+CONTAINERS: Final = (
+    sandbox(WEB_ID, "shop/web"),
+    sandbox(DB_ID, "shop/db"),
+    sandbox("a" * 64, "kube-system/proxy"),
+    Container("b" * 64, "running", 0, "shop/web", "uid of shop/web", sandbox=False),
+    Container("c" * 64, "exited", 0, "", "", sandbox=False),
+)
+CNI_RESULTS: Final = (cni_result(WEB_ID, "shop/web", CIDR), cni_result(DB_ID, "shop/db", CIDR))
+ADDRESSES: Final = (
+    Address("10.244.1.1", 1, "systemd"),
+    Address("10.244.1.2", 71, "nginx"),
+    Address("10.244.1.3", 72, "postgres"),
+)
+PODS: Final = (
+    pod("shop/web", "10.244.1.2"),
+    pod("shop/db", "10.244.1.3"),
+    pod("kube-system/proxy", "192.168.0.7", host_network=True),
+)
+WORKER: Final = Node("worker-1", (CIDR,), 110)
+
+
+def node(
+    *things: Thing,
+    reservations: Told[Reservation] = None,
+    checkpoints: Told[Checkpoint] = None,
+    containers: Told[Container] = None,
+    cni_results: Told[CniResult] = None,
+    addresses: Told[Address] = None,
+    pods: Told[Pod] = None,
+    node: Told[Node] = None,
+    daemons: Told[Daemons] = None,
+    unread_networks: Iterable[str] = (),
+    later: timedelta = timedelta(0),
+    clock_set_by: timedelta = timedelta(0),
+) -> Snapshot:
+    """Build a healthy node with some `things` more, and with those readings replaced that are given."""
+
+    def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[T]:
+        if isinstance(given, (Unread, NotAsked)):
+            return given
+        more = (thing for thing in things if isinstance(thing, kind))
+        return Seen((*(healthy if given is None else given), *more))
+
+    promised = reading(reservations, RESERVATIONS, Reservation)
+    strange = tuple(thing for thing in things if isinstance(thing, Foreign))
+    return Snapshot(
+        node_name="worker-1",
+        taken_at=NOW + later + clock_set_by,
+        uptime=UPTIME + later,
+        reservations=_stores(promised, strange, tuple(unread_networks)),
+        checkpoints=reading(checkpoints, CHECKPOINTS, Checkpoint),
+        containers=reading(containers, CONTAINERS, Container),
+        cni_results=reading(cni_results, CNI_RESULTS, CniResult),
+        addresses=reading(addresses, ADDRESSES, Address),
+        pods=reading(pods, PODS, Pod),
+        node=reading(node, (WORKER,), Node),
+        daemons=reading(daemons, (_DAEMONS,), Daemons),
+        timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
+    )
+
+
+_DAEMONS = daemons()
+
+
+def _stores(
+    promised: Reading[Reservation], strange: tuple[Foreign, ...], unread_networks: tuple[str, ...]
+) -> tuple[Store, ...]:
+    if not isinstance(promised, Seen):
+        return (Store("kubenet", promised),)
+    networks = dict.fromkeys(["kubenet", *(one.network for one in (*promised.items, *strange))])
+    return (
+        *(
+            Store(
+                network,
+                Seen(tuple(one for one in promised.items if one.network == network)),
+                tuple(one for one in strange if one.network == network),
+            )
+            for network in networks
+            if network not in unread_networks
+        ),
+        *(Store(network, unread("reservations")) for network in unread_networks),
+    )
+
+
+def unread(source: str) -> Unread:
+    return Unread(source, "it gave no word")
+
+
+def dark_node() -> Snapshot:
+    """Not one source answered."""
+    return node(
+        reservations=unread("reservations"),
+        checkpoints=unread("checkpoints"),
+        containers=unread("containers"),
+        cni_results=unread("cni_results"),
+        addresses=unread("addresses"),
+        pods=unread("pods"),
+        node=unread("node"),
+        daemons=unread("daemons"),
+    )
+
+
+def no_api() -> NotAsked:
+    return NotAsked("pods", "--api=off")
+
+
+def scene(snapshot: Snapshot, grace: timedelta = GRACE) -> Scene:
+    return judge(snapshot, grace)
+
+
+def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> Occupancy:
+    """Say what one entry is."""
+    (occupancy,) = (one for one in judge(snapshot, grace).of(network) if one.name == ip)
+    return occupancy
+
+
+def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> State:
+    return judged(snapshot, ip, network, grace).state
+
+
+def found(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
+    return list(detector.find(judge(snapshot, grace)))
+
+
+def scanned(*looks: Snapshot, patience: timedelta = GRACE) -> Report:
+    """Judge a node as `nodeleak scan` does: two looks a second apart, unless other looks are given."""
+    if len(looks) == 1:
+        looks = (looks[0], looks[0])
+    return cycle.replay(looks, patience=patience, period=timedelta(0))

@@ -1,0 +1,149 @@
+"""Leaks: which reservations are found, why they most likely leaked, and what blinds the detector."""
+
+from datetime import timedelta
+
+import pytest
+
+from agent.detectors import leaked_reservation
+from agent.model.finding import Cause
+from agent.model.scene import Scene
+from agent.model.snapshot import Blind, Checkpoint, Daemons, Snapshot
+from tests.builders import (
+    CIDR,
+    DB_ID,
+    GONE,
+    NOW,
+    OLD,
+    cni_result,
+    daemons,
+    empty_file,
+    foreign,
+    found,
+    no_api,
+    node,
+    reservation,
+    sandbox,
+    scene,
+    unread,
+)
+
+LOST = reservation("10.244.1.9")
+AN_HOUR_AGO = timedelta(hours=1)
+
+
+def test_a_healthy_node_has_no_leak() -> None:
+    assert found(leaked_reservation, node()) == []
+
+
+def test_a_leak_is_found_with_its_address_and_its_container() -> None:
+    (finding,) = found(leaked_reservation, node(LOST))
+    assert finding.subject == "kubenet/10.244.1.9"
+    assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which is gone; ")
+    assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
+
+
+def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
+    (finding,) = found(leaked_reservation, node(LOST, cni_result(GONE, "shop/cart", CIDR)))
+    assert finding.pod == "shop/cart"
+    assert "of pod shop/cart" in finding.message
+
+
+@pytest.mark.parametrize(
+    "innocent",
+    [
+        node(LOST, sandbox(GONE, "shop/cart", "exited")),
+        node(LOST, Checkpoint(GONE, "shop/cart")),
+        node(reservation("10.244.1.9", age=timedelta(seconds=1))),
+        node(reservation("10.244.1.9", age=timedelta(hours=-1))),
+        node(foreign("10.244.1.9", blocks=True)),
+    ],
+    ids=["held", "teardown_pending", "young", "from the future", "foreign"],
+)
+def test_what_is_not_leaked_is_not_found(innocent: Snapshot) -> None:
+    assert found(leaked_reservation, innocent) == []
+
+
+def test_both_addresses_of_a_dual_stack_sandbox_are_found() -> None:
+    findings = found(leaked_reservation, node(LOST, reservation("fd00::9")))
+    assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
+
+
+def test_one_address_in_two_networks_is_two_findings() -> None:
+    other = reservation("10.244.1.9", "8" * 64, network="storage")
+    assert {finding.key for finding in found(leaked_reservation, node(LOST, other))} >= {
+        ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns)
+    }
+    assert {finding.network for finding in found(leaked_reservation, node(LOST, other))} == {"kubenet", "storage"}
+
+
+def test_a_file_made_anew_is_another_finding() -> None:
+    (before,) = found(leaked_reservation, node(LOST))
+    (after,) = found(leaked_reservation, node(reservation(LOST.ip, age=OLD / 2)))
+    assert before.subject == after.subject
+    assert before.key != after.key
+
+
+# Causes
+
+
+@pytest.mark.parametrize(
+    ("since_then", "cause", "began"),
+    [
+        (daemons(), Cause.UNKNOWN, OLD),
+        (daemons(kubelet=AN_HOUR_AGO), Cause.KUBELET_RESTART, AN_HOUR_AGO),
+        (daemons(docker=AN_HOUR_AGO), Cause.RUNTIME_RESTART, AN_HOUR_AGO),
+        (daemons(kubelet=AN_HOUR_AGO, docker=AN_HOUR_AGO * 1.5), Cause.KUBELET_RESTART, AN_HOUR_AGO),
+        (daemons(booted=AN_HOUR_AGO, kubelet=AN_HOUR_AGO / 2, docker=AN_HOUR_AGO / 2), Cause.NODE_REBOOT, AN_HOUR_AGO),
+        (daemons(kubelet=None, docker=AN_HOUR_AGO), Cause.RUNTIME_RESTART, AN_HOUR_AGO),
+        (daemons(kubelet=None, docker=None), Cause.UNKNOWN, OLD),
+    ],
+    ids=["nothing", "kubelet", "docker", "docker, then kubelet", "reboot", "docker, kubelet stopped", "all stopped"],
+)
+def test_the_likely_cause_is_what_restarted_since(since_then: Daemons, cause: Cause, began: timedelta) -> None:
+    (finding,) = found(leaked_reservation, node(LOST, daemons=[since_then]))
+    assert (finding.cause, finding.since) == (cause, NOW - began)
+    assert f"{NOW - began:%Y-%m-%d %H:%M:%S}Z" in finding.message
+
+
+def test_an_empty_file_is_its_own_cause() -> None:
+    (finding,) = found(leaked_reservation, node(empty_file("10.244.1.9"), daemons=[daemons(kubelet=AN_HOUR_AGO)]))
+    assert (finding.cause, finding.since) == (Cause.EMPTY_FILE, NOW - OLD)
+    assert "nobody (the file is empty)" in finding.message
+
+
+def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
+    (finding,) = found(leaked_reservation, node(LOST, daemons=unread("daemons")))
+    assert (finding.cause, finding.since) == (Cause.UNKNOWN, NOW - OLD)
+    assert "nothing has restarted" not in finding.message
+
+
+# Blind
+
+
+@pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
+def test_without_a_word_from_an_owner_the_detector_is_blind(source: str) -> None:
+    silent: dict[str, object] = {source: unread(source)}
+    with pytest.raises(Blind, match=source):
+        found(leaked_reservation, node(LOST, **silent))  # type: ignore[arg-type]
+
+
+def test_an_unread_directory_blinds_it() -> None:
+    with pytest.raises(Blind, match="reservations"):
+        found(leaked_reservation, node(reservations=unread("reservations")))
+
+
+def test_without_the_api_on_purpose_it_sees() -> None:
+    assert len(found(leaked_reservation, node(LOST, pods=no_api()))) == 1
+
+
+def test_what_was_seen_before_the_gap_stays_found() -> None:
+    findings = leaked_reservation.find(_half_seen())
+    assert next(findings).subject == "kubenet/10.244.1.9"
+    with pytest.raises(Blind):
+        next(findings)
+
+
+def _half_seen() -> Scene:
+    return scene(
+        node(empty_file("10.244.1.9"), sandbox(DB_ID, "shop/db"), containers=unread("containers")),
+    )

@@ -1,0 +1,83 @@
+"""Two running pods with one address."""
+
+import pytest
+
+from agent.detectors import shared_ip
+from agent.model.snapshot import Blind, Snapshot
+from tests.builders import PODS, found, no_api, node, pod, sandbox, unread
+
+CART = sandbox("4" * 64, "shop/cart")
+
+
+def test_on_a_healthy_node_nobody_shares() -> None:
+    assert found(shared_ip, node()) == []
+
+
+def test_two_running_pods_with_one_address_are_found_once() -> None:
+    (finding,) = found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2")))
+    assert finding.message == "2 running pods have the address 10.244.1.2: shop/cart and shop/web"
+    assert finding.identity == ("uid of shop/cart", "uid of shop/web")
+
+
+def test_three_pods_with_one_address_are_one_finding() -> None:
+    third = (sandbox("5" * 64, "shop/pay"), pod("shop/pay", "10.244.1.2"))
+    (finding,) = found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), *third))
+    assert finding.message.startswith("3 running pods")
+
+
+def test_a_pod_that_is_being_deleted_still_gets_the_others_traffic() -> None:
+    assert len(found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2", deleting=True)))) == 1
+
+
+def test_each_shared_address_of_a_dual_stack_pair_is_found() -> None:
+    pods = [pod("shop/web", "10.244.1.2", "fd00::2"), pod("shop/cart", "10.244.1.2", "fd00::2")]
+    assert [one.subject for one in found(shared_ip, node(CART, pods=pods))] == [
+        "10.244.1.2 of shop/cart and shop/web",
+        "fd00::2 of shop/cart and shop/web",
+    ]
+
+
+def test_the_second_address_of_one_may_be_the_first_of_the_other() -> None:
+    snapshot = node(CART, pod("shop/cart", "fd00::9", "10.244.1.2"))
+    assert len(found(shared_ip, snapshot)) == 1
+
+
+@pytest.mark.parametrize(
+    "innocent",
+    [
+        node(CART, pod("shop/cart", "10.244.1.2", host_network=True)),
+        node(CART, pod("shop/cart", "10.244.1.2", phase="Succeeded")),
+        node(CART, pod("shop/cart", "10.244.1.2", phase="Failed")),
+        node(pod("shop/cart", "10.244.1.2")),
+        node(sandbox("4" * 64, "shop/cart", "exited"), pod("shop/cart", "10.244.1.2")),
+        node(CART, pod("shop/cart")),
+        node(CART, pod("shop/cart", "10.244.1.9", "10.244.1.9")),
+    ],
+    ids=["host network", "succeeded", "failed", "no sandbox", "sandbox stopped", "no address", "named twice"],
+)
+def test_what_only_looks_shared_is_not_found(innocent: Snapshot) -> None:
+    assert found(shared_ip, innocent) == []
+
+
+def test_host_network_pods_share_the_nodes_address_by_design() -> None:
+    second = pod("kube-system/agent", "192.168.0.7", host_network=True)
+    assert found(shared_ip, node(sandbox("4" * 64, "kube-system/agent"), second)) == []
+
+
+@pytest.mark.parametrize("source", ["containers", "pods"])
+def test_without_docker_or_pods_it_is_blind(source: str) -> None:
+    silent: dict[str, object] = {source: unread(source)}
+    with pytest.raises(Blind, match=source):
+        found(shared_ip, node(**silent))  # type: ignore[arg-type]
+
+
+def test_without_the_api_it_is_blind() -> None:
+    with pytest.raises(Blind, match="--api=off"):
+        found(shared_ip, node(pods=no_api()))
+
+
+def test_it_needs_no_reservations() -> None:
+    snapshot = node(
+        CART, reservations=unread("reservations"), pods=[*PODS, pod("shop/cart", "10.244.1.2")]
+    )  # fmt: skip
+    assert len(found(shared_ip, snapshot)) == 1

@@ -1,0 +1,133 @@
+"""Pods whose address nobody reserved."""
+
+import pytest
+
+from agent.detectors import unreserved_pod_ip
+from agent.model.snapshot import Blind, Node, Snapshot
+from tests.builders import (
+    CIDR,
+    CONTAINERS,
+    DB_ID,
+    WEB_ID,
+    cni_result,
+    empty_file,
+    foreign,
+    found,
+    no_api,
+    node,
+    pod,
+    reservation,
+    sandbox,
+    unread,
+)
+
+CART = sandbox("4" * 64, "shop/cart")
+DB = reservation("10.244.1.3", DB_ID)
+
+
+def test_on_a_healthy_node_every_pods_address_is_reserved() -> None:
+    assert found(unreserved_pod_ip, node()) == []
+
+
+def test_a_pod_whose_file_was_removed_is_found() -> None:
+    (finding,) = found(unreserved_pod_ip, node(reservations=[DB]))
+    assert finding.subject == "kubenet/10.244.1.2 of pod shop/web"
+    assert (finding.pod, finding.network) == ("shop/web", "kubenet")
+    assert "the next pod may be given it too" in finding.message
+
+
+def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
+    def key(uid: str) -> object:
+        (finding,) = found(unreserved_pod_ip, node(CART, pod("shop/cart", "10.244.1.9", uid=uid)))
+        return finding.key
+
+    assert key("first") != key("second")
+
+
+@pytest.mark.parametrize(
+    "innocent",
+    [
+        node(CART, pod("shop/cart", "10.244.1.9", host_network=True)),
+        node(CART, pod("shop/cart", "10.244.1.9", phase="Succeeded")),
+        node(CART, pod("shop/cart", "10.244.1.9", phase="Failed")),
+        node(CART, pod("shop/cart", "10.244.1.9", deleting=True)),
+        node(CART, pod("shop/cart")),
+        node(pod("shop/cart", "10.244.1.9")),
+        node(sandbox("4" * 64, "shop/cart", "exited"), pod("shop/cart", "10.244.1.9")),
+        node(CART, pod("shop/cart", "172.16.0.9")),
+        node(CART, pod("shop/cart", "fd00::9")),
+        node(CART, empty_file("10.244.1.9"), pod("shop/cart", "10.244.1.9")),
+        node(CART, foreign("10.244.1.9", blocks=True), pod("shop/cart", "10.244.1.9")),
+        node(CART, reservation("10.244.1.9", "5" * 64), pod("shop/cart", "10.244.1.9")),
+    ],
+    ids=[
+        "host network",
+        "succeeded",
+        "failed",
+        "being deleted",
+        "no address yet",
+        "no sandbox",
+        "sandbox stopped",
+        "another network's address",
+        "a family that the network has not",
+        "empty file",
+        "foreign entry that blocks the address",
+        "reserved for somebody else",
+    ],
+)
+def test_what_cannot_be_handed_out_twice_is_not_found(innocent: Snapshot) -> None:
+    assert found(unreserved_pod_ip, innocent) == []
+
+
+def test_a_foreign_entry_that_is_no_address_reserves_nothing() -> None:
+    assert len(found(unreserved_pod_ip, node(CART, foreign("notes"), pod("shop/cart", "10.244.1.9")))) == 1
+
+
+def test_each_family_of_a_dual_stack_pod_needs_its_own_reservation() -> None:
+    dual = Node("worker-1", (CIDR, "fd00::/64"), 110)
+    snapshot = node(
+        CART, reservation("10.244.1.9", CART.id), pod("shop/cart", "10.244.1.9", "fd00::9"), node=[dual]
+    )  # fmt: skip
+    (finding,) = found(unreserved_pod_ip, snapshot)
+    assert finding.subject == "kubenet/fd00::9 of pod shop/cart"
+    assert found(unreserved_pod_ip, node(reservation("fd00::9", CART.id), node=[dual])) == []
+
+
+def test_each_of_several_networks_is_looked_into() -> None:
+    storage = cni_result("5" * 64, "shop/other", "10.99.0.0/24", network="storage")
+    other = reservation("10.99.0.7", "5" * 64, network="storage")
+    (finding,) = found(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.9")))
+    assert finding.network == "storage"
+    assert found(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.7"))) == []
+
+
+@pytest.mark.parametrize("source", ["reservations", "containers", "pods"])
+def test_without_what_it_compares_it_is_blind(source: str) -> None:
+    silent: dict[str, object] = {source: unread(source)}
+    with pytest.raises(Blind, match=source):
+        found(unreserved_pod_ip, node(**silent))  # type: ignore[arg-type]
+
+
+def test_without_the_api_it_is_blind() -> None:
+    with pytest.raises(Blind, match="--api=off"):
+        found(unreserved_pod_ip, node(pods=no_api()))
+
+
+def test_without_a_known_range_it_is_blind() -> None:
+    with pytest.raises(Blind, match="range of network kubenet"):
+        found(unreserved_pod_ip, node(node=[], cni_results=[]))
+
+
+def test_libcnis_cache_tells_the_range_where_the_node_object_is_silent() -> None:
+    (finding,) = found(unreserved_pod_ip, node(reservations=[DB], node=unread("node")))
+    assert finding.pod == "shop/web"
+
+
+def test_an_unread_second_network_may_hold_the_reservation() -> None:
+    with pytest.raises(Blind, match="reservations"):
+        found(unreserved_pod_ip, node(reservations=[DB], unread_networks=["storage"]))
+
+
+def test_a_sandbox_of_a_pod_is_not_any_container_of_it() -> None:
+    only_the_app = [one for one in CONTAINERS if one.id != WEB_ID]
+    assert found(unreserved_pod_ip, node(reservations=[DB], containers=only_the_app)) == []
