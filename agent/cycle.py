@@ -11,7 +11,7 @@ from agent.model.finding import Finding, Gap, Judged
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, Scene, State
-from agent.model.snapshot import Blind, LeftAlone, Snapshot
+from agent.model.snapshot import Blind, LeftAlone, Seen, Snapshot
 from agent.occupancy import judge
 
 
@@ -19,7 +19,7 @@ def run(
     snapshot: Snapshot, memory: grace.Memory | None, *, patience: timedelta, period: timedelta
 ) -> tuple[Report, grace.Memory]:
     """Judge one look. `patience`: how old an ownerless file must be; `period`: how long a finding must last."""
-    scene = judge(snapshot, patience)
+    scene = judge(snapshot, patience, memory.pods if memory else None)
     findings, gaps = detect(scene, DETECTORS)
     judged, remembered = grace.weigh(findings, gaps, memory, snapshot.taken_at, snapshot.uptime, period)
     scene = _a_leak_seen_once_is_young(scene, judged)
@@ -33,7 +33,7 @@ def run(
             one for one in judged if one.confirmed and not ((old := known.get(one.finding.key)) and old.confirmed)
         ),
         clock_stepped=grace.clock_stepped(memory, snapshot.taken_at, snapshot.uptime),
-    ), remembered
+    ), replace(remembered, pods=_names(scene, memory))
 
 
 def detect(scene: Scene, detectors: Iterable[Detector]) -> tuple[tuple[Finding, ...], tuple[Gap, ...]]:
@@ -65,6 +65,13 @@ def _a_leak_seen_once_is_young(scene: Scene, judged: Iterable[Judged]) -> Scene:
         return replace(occupancy, state=State.YOUNG, why="no owner of any kind, but seen only a moment ago")
 
     return replace(scene, occupancies=tuple(map(settled, scene.occupancies)))
+
+
+def _names(scene: Scene, memory: grace.Memory | None) -> dict[str, str]:
+    """Keep the pods of the ids that are reserved, and all of them when no reservation was read."""
+    if memory is not None and not any(isinstance(store.reading, Seen) for store in scene.snapshot.reservations):
+        return dict(memory.pods)
+    return {one.container_id: one.pod for one in scene.occupancies if one.container_id and one.pod}
 
 
 def _summary(scene: Scene, network: str) -> NetworkSummary:

@@ -1,11 +1,11 @@
 """A finding is believed when it lasts. Pure: the old memory and this look in, the new memory out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from agent.model.finding import Cause, Finding, Gap, Judged
+from agent.model.finding import Finding, Gap, Judged
 
 CLOCK_STEP = timedelta(seconds=5)
 """More than this between the wall clock's progress and the boot clock's is a clock that was set."""
@@ -15,10 +15,9 @@ CLOCK_STEP = timedelta(seconds=5)
 class Sighting:
     """What is remembered of one finding between two looks."""
 
-    detector: str
+    first: Finding
     first_seen: datetime
     first_uptime: timedelta
-    cause: Cause | None
     confirmed: bool = False
 
 
@@ -32,6 +31,8 @@ class Memory:
     taken_at: datetime
     uptime: timedelta
     sightings: Mapping[Key, Sighting]
+    pods: Mapping[str, str] = field(default_factory=dict)
+    """The pod of each container id that has a reservation: a leak's owner has vanished from every other record."""
 
 
 def clock_stepped(memory: Memory | None, taken_at: datetime, uptime: timedelta) -> bool:
@@ -57,15 +58,15 @@ def weigh(
     known = {} if memory is None or clock_stepped(memory, taken_at, uptime) else memory.sightings
     confirmed_before = {} if memory is None else {key: one for key, one in memory.sightings.items() if one.confirmed}
     blind = {gap.detector for gap in gaps}
-    kept = {key: one for key, one in confirmed_before.items() if one.detector in blind}
+    kept = {key: one for key, one in confirmed_before.items() if one.first.detector in blind}
 
     judged: list[Judged] = []
     sightings: dict[Key, Sighting] = dict(kept)
     for finding in findings:
         before = known.get(finding.key) or confirmed_before.get(finding.key)
-        sighting = before or Sighting(finding.detector, taken_at, uptime, finding.cause)
+        sighting = before or Sighting(finding, taken_at, uptime)
         lasted = before is not None and uptime - sighting.first_uptime >= period
         sighting = replace(sighting, confirmed=sighting.confirmed or lasted)
         sightings[finding.key] = sighting
-        judged.append(Judged(finding, sighting.first_seen, sighting.confirmed).because(sighting.cause))
+        judged.append(Judged(finding, sighting.first_seen, sighting.confirmed).because(sighting.first))
     return tuple(judged), Memory(taken_at, uptime, sightings)

@@ -16,6 +16,7 @@ CLOCK_SLACK = timedelta(seconds=10)
 """A file made while we look is newer than the look by a moment; by more than this, a clock was moved."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MOMENT, _LAST_MOMENT = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def made_at(reservation: Reservation) -> datetime:
@@ -24,12 +25,15 @@ def made_at(reservation: Reservation) -> datetime:
         return _EPOCH + timedelta(microseconds=reservation.mtime_ns // 1000)
     except OverflowError:
         # A file system's years go further than the calendar's.
-        return (datetime.max if reservation.mtime_ns > 0 else datetime.min).replace(tzinfo=UTC)
+        return _LAST_MOMENT if reservation.mtime_ns > 0 else _FIRST_MOMENT
 
 
-def judge(snapshot: Snapshot, grace: timedelta) -> Scene:
-    """Tell of every entry of every network what it is."""
-    evidence = _Evidence.of(snapshot)
+def judge(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Scene:
+    """Tell of every entry of every network what it is.
+
+    `remembered`: pods by container id, as earlier looks knew them; it names, it never judges.
+    """
+    evidence = _Evidence.of(snapshot, remembered or {})
     alone = tuple(
         _judge_alone(reservation, evidence, grace)
         for store in snapshot.reservations
@@ -53,10 +57,11 @@ class _Evidence:
     pods: Mapping[str, str]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "_Evidence":
+    def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
         containers, checkpoints = _seen(snapshot.containers), _seen(snapshot.checkpoints)
         claims = {ip: pod.name for pod in _seen(snapshot.pods) if pod.live and not pod.host_network for ip in pod.ips}
-        pods = {result.container_id: result.pod for result in _seen(snapshot.cni_results) if result.pod}
+        pods = dict(remembered)
+        pods |= {result.container_id: result.pod for result in _seen(snapshot.cni_results) if result.pod}
         pods |= {checkpoint.container_id: checkpoint.pod for checkpoint in checkpoints if checkpoint.pod}
         pods |= {container.id: container.pod for container in containers if container.pod}
         return cls(

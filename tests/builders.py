@@ -1,12 +1,13 @@
 """A healthy little node, and the words to say what is wrong with it.
 
 `node()` runs two pods on the pod network and one on the host's; everything agrees. A test names the differences:
-`node(reservation("10.244.1.9"))` has one file more, `node(pods=Unread("pods", "timeout"))` an API server that is silent.
+`node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the API server is silent.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from agent import cycle
 from agent.detectors import Detector
@@ -15,6 +16,7 @@ from agent.model.ranges import RangeSets, subnet_range
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import (
+    SOURCES,
     Address,
     Checkpoint,
     CniResult,
@@ -178,7 +180,9 @@ def _stores(
 ) -> tuple[Store, ...]:
     if not isinstance(promised, Seen):
         return (Store("kubenet", promised),)
-    networks = dict.fromkeys(["kubenet", *(one.network for one in (*promised.items, *strange))])
+    networks = dict.fromkeys(
+        ["kubenet", *(one.network for one in promised.items), *(one.network for one in strange)]
+    )  # fmt: skip
     return (
         *(
             Store(
@@ -197,22 +201,23 @@ def unread(source: str) -> Unread:
     return Unread(source, "it gave no word")
 
 
+def without(snapshot: Snapshot, *sources: str) -> Snapshot:
+    """Say of a node that these sources could not be read."""
+    silent: dict[str, Any] = {source: unread(source) for source in sources}
+    if "reservations" in silent:
+        stores = (replace(store, reading=unread("reservations"), foreign=()) for store in snapshot.reservations)
+        silent["reservations"] = tuple(stores)
+    return replace(snapshot, **silent)
+
+
 def dark_node() -> Snapshot:
     """Not one source answered."""
-    return node(
-        reservations=unread("reservations"),
-        checkpoints=unread("checkpoints"),
-        containers=unread("containers"),
-        cni_results=unread("cni_results"),
-        addresses=unread("addresses"),
-        pods=unread("pods"),
-        node=unread("node"),
-        daemons=unread("daemons"),
-    )
+    return without(node(), *SOURCES)
 
 
-def no_api() -> NotAsked:
-    return NotAsked("pods", "--api=off")
+def without_api(snapshot: Snapshot) -> Snapshot:
+    """Say of a node that the API server was left alone on purpose."""
+    return replace(snapshot, pods=NotAsked("pods", "--api=off"), node=NotAsked("node", "--api=off"))
 
 
 def scene(snapshot: Snapshot, grace: timedelta = GRACE) -> Scene:

@@ -18,14 +18,14 @@ from tests.builders import (
     empty_file,
     foreign,
     judged,
-    no_api,
     node,
     pod,
     reservation,
     sandbox,
     scene,
     state,
-    unread,
+    without,
+    without_api,
 )
 
 LOST = reservation("10.244.1.9")
@@ -154,8 +154,8 @@ def test_an_empty_file_whose_address_is_configured_is_alive() -> None:
 
 
 def test_an_empty_file_needs_no_word_from_docker() -> None:
-    silent = {"containers": unread("containers"), "checkpoints": unread("checkpoints")}
-    assert state(node(empty_file("10.244.1.9"), **silent), "10.244.1.9") is State.LEAKED
+    snapshot = without(node(empty_file("10.244.1.9")), "containers", "checkpoints")
+    assert state(snapshot, "10.244.1.9") is State.LEAKED
 
 
 def test_empty_files_do_not_save_each_other() -> None:
@@ -172,7 +172,7 @@ def test_a_dark_node_has_no_reservations_to_judge() -> None:
 
 
 def test_when_docker_is_silent_everything_is_unknown() -> None:
-    snapshot = node(LOST, containers=unread("containers"))
+    snapshot = without(node(LOST), "containers")
     assert {one.state for one in scene(snapshot).occupancies} == {State.UNKNOWN}
     assert judged(snapshot, LOST.ip).why == "containers: it gave no word"
 
@@ -180,10 +180,10 @@ def test_when_docker_is_silent_everything_is_unknown() -> None:
 @pytest.mark.parametrize(
     "snapshot",
     [
-        node(LOST, sandbox(DB_ID, "shop/db", "exited"), checkpoints=unread("checkpoints")),
-        node(LOST, addresses=unread("addresses")),
+        without(node(LOST, sandbox(DB_ID, "shop/db", "exited")), "checkpoints"),
+        without(node(LOST), "addresses"),
         node(LOST, addresses=NotAsked("addresses", "nobody needed them")),
-        node(LOST, pods=unread("pods")),
+        without(node(LOST), "pods"),
     ],
     ids=["checkpoints unread", "addresses unread", "addresses not asked", "pods unread"],
 )
@@ -194,22 +194,21 @@ def test_a_silent_source_makes_unknown_only_what_depends_on_it(snapshot: Snapsho
 
 
 def test_a_checkpoint_speaks_where_namespaces_and_pods_are_unread() -> None:
-    snapshot = node(LOST, Checkpoint(GONE, "shop/cart"), addresses=unread("addresses"), pods=unread("pods"))
+    snapshot = without(node(LOST, Checkpoint(GONE, "shop/cart")), "addresses", "pods")
     assert state(snapshot, LOST.ip) is State.TEARDOWN_PENDING
 
 
 def test_a_namespace_speaks_where_the_api_server_is_silent() -> None:
-    assert state(node(LOST, Address(LOST.ip, 1, "java"), pods=unread("pods")), LOST.ip) is State.ALIVE
+    assert state(without(node(LOST, Address(LOST.ip, 1, "java")), "pods"), LOST.ip) is State.ALIVE
 
 
 def test_without_the_api_on_purpose_the_other_owners_decide() -> None:
-    assert state(node(LOST, pods=no_api()), LOST.ip) is State.LEAKED
+    assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED
 
 
 @pytest.mark.parametrize("source", ["cni_results", "node", "daemons"])
 def test_what_only_names_things_changes_no_verdict(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
-    snapshot = node(LOST, **silent)  # type: ignore[arg-type]
+    snapshot = without(node(LOST), source)
     assert [one.state for one in scene(snapshot).occupancies] == [one.state for one in scene(node(LOST)).occupancies]
 
 
@@ -281,7 +280,7 @@ def test_what_is_not_host_locals_is_listed_and_never_judged() -> None:
 
 
 def test_foreign_entries_are_foreign_whatever_is_unread() -> None:
-    assert state(node(foreign("notes.txt"), containers=unread("containers")), "notes.txt") is State.FOREIGN
+    assert state(without(node(foreign("notes.txt")), "containers"), "notes.txt") is State.FOREIGN
 
 
 def test_reservations_of_healthy_pods_are_those_of_the_builders() -> None:

@@ -19,8 +19,15 @@ NAME = "exhausted_range"
 
 
 def find(scene: Scene) -> Iterator[Finding]:
+    gap: Blind | None = None
     for store in scene.snapshot.reservations:
-        yield from _in_network(scene, store.network)
+        try:
+            yield from _in_network(scene, store.network)
+        except Blind as blind:
+            gap = blind
+    # Said after what was seen: a network that cannot be judged does not hide that another one is full.
+    if gap is not None:
+        raise gap
 
 
 def _in_network(scene: Scene, network: str) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ _BECAUSE = {
     Cause.RUNTIME_RESTART: "the container runtime restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
     Cause.NODE_REBOOT: "the node rebooted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
     Cause.EMPTY_FILE: "a crash or a power cut left it so at {since:%Y-%m-%d %H:%M:%S}Z",
-    Cause.UNKNOWN: "it was made at {since:%Y-%m-%d %H:%M:%S}Z, and nothing has restarted since",
+    Cause.UNKNOWN: "it was made at {since:%Y-%m-%d %H:%M:%S}Z, and no restart is known since",
 }
 
 

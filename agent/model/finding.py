@@ -48,9 +48,11 @@ class Judged:
     def since(self) -> datetime:
         return self.finding.since or self.first_seen
 
-    def because(self, cause: Cause | None) -> "Judged":
-        """Keep the cause of the first sighting: a later restart did not make an earlier leak."""
-        return replace(self, finding=replace(self.finding, cause=cause))
+    def because(self, first: Finding) -> "Judged":
+        """Keep what the first sighting said of the cause: a later restart did not make an earlier leak."""
+        if first.cause is None:
+            return self
+        return replace(self, finding=replace(self.finding, cause=first.cause, since=first.since, message=first.message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,16 @@ from agent.occupancy import judge
 from tests.builders import (
     GRACE,
     PODS,
-    RESERVATIONS,
     WORKER,
     cni_result,
     empty_file,
     foreign,
     found,
-    no_api,
     node,
     pod,
     reservation,
-    sandbox,
-    unread,
+    without,
+    without_api,
 )
 
 SMALL = "10.244.1.0/28"
@@ -79,7 +77,9 @@ def test_files_outside_the_range_take_nothing() -> None:
 
 
 def test_empty_and_foreign_files_take_their_address() -> None:
-    finding = only(node(*leaks(4, 12), empty_file("10.244.1.13"), foreign("10.244.1.14", blocks=True), node=[SMALL_NODE]))
+    finding = only(
+        node(*leaks(4, 12), empty_file("10.244.1.13"), foreign("10.244.1.14", blocks=True), node=[SMALL_NODE])
+    )
     assert finding.message.endswith("of 13 addresses 13 are taken, 10 of them leaked")
 
 
@@ -115,25 +115,23 @@ def test_a_second_network_is_exhausted_only_when_it_is_full() -> None:
 
 def test_without_the_api_only_a_full_range_is_found() -> None:
     told = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
-    off = {"pods": no_api(), "node": no_api()}
-    assert found(exhausted_range, node(told, *leaks(4, 13), **off)) == []
-    assert len(found(exhausted_range, node(told, *leaks(4, 14), **off))) == 1
+    assert found(exhausted_range, without_api(node(told, *leaks(4, 13)))) == []
+    assert len(found(exhausted_range, without_api(node(told, *leaks(4, 14))))) == 1
 
 
 def test_what_is_taken_but_not_known_to_be_leaked_is_said_to_be_unknown() -> None:
-    finding = only(node(*leaks(4, 14), node=[SMALL_NODE], containers=unread("containers")))
+    finding = only(without(node(*leaks(4, 14), node=[SMALL_NODE]), "containers"))
     assert finding.message.endswith("0 of them leaked, 13 unknown")
 
 
 def test_a_full_range_is_found_without_pods_and_docker() -> None:
-    assert len(found(exhausted_range, node(*leaks(4, 14), node=[SMALL_NODE], pods=unread("pods")))) == 1
+    assert len(found(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
 
 
 @pytest.mark.parametrize("source", ["reservations", "pods", "node"])
 def test_without_what_it_counts_it_is_blind(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
     with pytest.raises(Blind, match=source):
-        found(exhausted_range, node(**silent))  # type: ignore[arg-type]
+        found(exhausted_range, without(node(), source))
 
 
 def test_a_node_that_does_not_say_how_many_pods_it_takes_blinds_it() -> None:
@@ -154,7 +152,7 @@ def test_without_a_range_it_is_blind() -> None:
 
 def test_the_newest_of_libcnis_results_tells_the_range() -> None:
     older = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(days=3))
-    assert found(exhausted_range, node(older, *leaks(4, 14), node=no_api())) == []
+    assert found(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
 
 
 def test_one_network_that_cannot_be_judged_does_not_hide_the_others() -> None:
@@ -167,8 +165,3 @@ def test_one_network_that_cannot_be_judged_does_not_hide_the_others() -> None:
     assert next(findings).network == "kubenet"
     with pytest.raises(Blind, match="reservations"):
         next(findings)
-
-
-def test_the_healthy_node_of_the_builders_has_room() -> None:
-    assert len(RESERVATIONS) < len(PODS) < 110
-    assert sandbox("4" * 64, "shop/cart").running

@@ -19,12 +19,12 @@ from tests.builders import (
     empty_file,
     foreign,
     found,
-    no_api,
     node,
     reservation,
     sandbox,
     scene,
-    unread,
+    without,
+    without_api,
 )
 
 LOST = reservation("10.244.1.9")
@@ -112,7 +112,7 @@ def test_an_empty_file_is_its_own_cause() -> None:
 
 
 def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
-    (finding,) = found(leaked_reservation, node(LOST, daemons=unread("daemons")))
+    (finding,) = found(leaked_reservation, without(node(LOST), "daemons"))
     assert (finding.cause, finding.since) == (Cause.UNKNOWN, NOW - OLD)
     assert "nothing has restarted" not in finding.message
 
@@ -122,18 +122,17 @@ def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
 
 @pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
 def test_without_a_word_from_an_owner_the_detector_is_blind(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
     with pytest.raises(Blind, match=source):
-        found(leaked_reservation, node(LOST, **silent))  # type: ignore[arg-type]
+        found(leaked_reservation, without(node(LOST), source))
 
 
 def test_an_unread_directory_blinds_it() -> None:
     with pytest.raises(Blind, match="reservations"):
-        found(leaked_reservation, node(reservations=unread("reservations")))
+        found(leaked_reservation, without(node(), "reservations"))
 
 
 def test_without_the_api_on_purpose_it_sees() -> None:
-    assert len(found(leaked_reservation, node(LOST, pods=no_api()))) == 1
+    assert len(found(leaked_reservation, without_api(node(LOST)))) == 1
 
 
 def test_what_was_seen_before_the_gap_stays_found() -> None:
@@ -145,5 +144,5 @@ def test_what_was_seen_before_the_gap_stays_found() -> None:
 
 def _half_seen() -> Scene:
     return scene(
-        node(empty_file("10.244.1.9"), sandbox(DB_ID, "shop/db"), containers=unread("containers")),
+        without(node(empty_file("10.244.1.9"), sandbox(DB_ID, "shop/db")), "containers"),
     )

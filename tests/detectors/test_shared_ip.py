@@ -4,7 +4,14 @@ import pytest
 
 from agent.detectors import shared_ip
 from agent.model.snapshot import Blind, Snapshot
-from tests.builders import PODS, found, no_api, node, pod, sandbox, unread
+from tests.builders import (
+    found,
+    node,
+    pod,
+    sandbox,
+    without,
+    without_api,
+)
 
 CART = sandbox("4" * 64, "shop/cart")
 
@@ -66,18 +73,15 @@ def test_host_network_pods_share_the_nodes_address_by_design() -> None:
 
 @pytest.mark.parametrize("source", ["containers", "pods"])
 def test_without_docker_or_pods_it_is_blind(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
     with pytest.raises(Blind, match=source):
-        found(shared_ip, node(**silent))  # type: ignore[arg-type]
+        found(shared_ip, without(node(), source))
 
 
 def test_without_the_api_it_is_blind() -> None:
     with pytest.raises(Blind, match="--api=off"):
-        found(shared_ip, node(pods=no_api()))
+        found(shared_ip, without_api(node()))
 
 
 def test_it_needs_no_reservations() -> None:
-    snapshot = node(
-        CART, reservations=unread("reservations"), pods=[*PODS, pod("shop/cart", "10.244.1.2")]
-    )  # fmt: skip
-    assert len(found(shared_ip, snapshot)) == 1
+    snapshot = node(CART, pod("shop/cart", "10.244.1.2"))
+    assert len(found(shared_ip, without(snapshot, "reservations"))) == 1

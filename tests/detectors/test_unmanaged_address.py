@@ -17,7 +17,7 @@ from tests.builders import (
     reservation,
     sandbox,
     scene,
-    unread,
+    without,
 )
 
 LOST = reservation("10.244.1.9")
@@ -86,17 +86,16 @@ def test_where_every_reservation_has_an_owner_namespaces_need_not_be_asked() -> 
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "addresses", "checkpoints"])
 def test_without_what_it_compares_it_is_blind(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
     with pytest.raises(Blind, match=source):
-        found(unmanaged_address, node(**silent))  # type: ignore[arg-type]
+        found(unmanaged_address, without(node(), source))
 
 
 def test_a_pod_list_that_is_unread_does_not_blind_it() -> None:
-    assert len(found(unmanaged_address, node(LOST, JAVA, pods=unread("pods")))) == 1
+    assert len(found(unmanaged_address, without(node(LOST, JAVA), "pods"))) == 1
 
 
 def test_an_orphan_seen_before_the_gap_stays_found() -> None:
-    findings = unmanaged_address.find(scene(node(empty_file("10.244.1.9"), JAVA, checkpoints=unread("checkpoints"))))
+    findings = unmanaged_address.find(scene(without(node(empty_file("10.244.1.9"), JAVA), "checkpoints")))
     assert next(findings).subject == "kubenet/10.244.1.9"
     with pytest.raises(Blind):
         next(findings)

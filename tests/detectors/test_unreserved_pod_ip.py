@@ -13,12 +13,12 @@ from tests.builders import (
     empty_file,
     foreign,
     found,
-    no_api,
     node,
     pod,
     reservation,
     sandbox,
-    unread,
+    without,
+    without_api,
 )
 
 CART = sandbox("4" * 64, "shop/cart")
@@ -103,14 +103,13 @@ def test_each_of_several_networks_is_looked_into() -> None:
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "pods"])
 def test_without_what_it_compares_it_is_blind(source: str) -> None:
-    silent: dict[str, object] = {source: unread(source)}
     with pytest.raises(Blind, match=source):
-        found(unreserved_pod_ip, node(**silent))  # type: ignore[arg-type]
+        found(unreserved_pod_ip, without(node(), source))
 
 
 def test_without_the_api_it_is_blind() -> None:
     with pytest.raises(Blind, match="--api=off"):
-        found(unreserved_pod_ip, node(pods=no_api()))
+        found(unreserved_pod_ip, without_api(node()))
 
 
 def test_without_a_known_range_it_is_blind() -> None:
@@ -119,7 +118,7 @@ def test_without_a_known_range_it_is_blind() -> None:
 
 
 def test_libcnis_cache_tells_the_range_where_the_node_object_is_silent() -> None:
-    (finding,) = found(unreserved_pod_ip, node(reservations=[DB], node=unread("node")))
+    (finding,) = found(unreserved_pod_ip, without(node(reservations=[DB]), "node"))
     assert finding.pod == "shop/web"
 
 
