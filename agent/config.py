@@ -176,7 +176,7 @@ class Config:
         span,
         BELIEF,
         "SPAN",
-        "how long trouble must last to be believed. scan: the time between its two looks (default 1s); "
+        "how long trouble must last to be believed. scan: the time between its two looks (default 100ms); "
         "run: the age of a finding, seen in every round (default 30s)",
     )
     stale_after: timedelta = _knob(
@@ -201,7 +201,7 @@ class Config:
     )
 
 
-DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "1s", "record": "1s"}
+DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "100ms", "record": "100ms"}
 
 
 def knobs(command: str) -> dict[str, Knob]:
@@ -265,8 +265,10 @@ def _shown(text: str | list[str]) -> str:
     return repr(text if isinstance(text, str) else ",".join(text))
 
 
-_SERVICE_LINKS = (f"{PREFIX}SERVICE_", f"{PREFIX}PORT")
-"""What Kubernetes itself sets in every pod beside a Service named nodeleak."""
+_SERVICE_LINK = re.compile(
+    r"\w+_SERVICE_(HOST|PORT\w*)=.*|\w+_PORT_\d+_(TCP|UDP|SCTP)\w*=.*|\w+_PORT=(tcp|udp|sctp)://.*"
+)
+"""What Kubernetes itself sets in every pod beside a Service named nodeleak, or nodeleak-metrics."""
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -275,7 +277,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [
         f"{name}: there is no such setting; did you mean {_nearest(name, known)}?"
         for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known and not name.startswith(_SERVICE_LINKS)
+        if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
     ]
 
 

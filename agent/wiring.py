@@ -1,5 +1,6 @@
 """What a Config becomes: the sources of a look, and the daemon with everything that hangs on it."""
 
+import gc
 import os
 import platform
 import threading
@@ -76,6 +77,10 @@ def run_daemon(config: Config) -> int:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     http.start()
     log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode="observe")
+    # What was imported stays: it need not be looked through again.
+    gc.collect()
+    gc.freeze()
+    gc.enable()
     try:
         for watch in watches:
             # The first round waits for the API server's first word, so that it does not begin blind.

@@ -43,8 +43,8 @@ def stop(child: subprocess.Popen[bytes], patience: float = 5.0) -> int:
     return child.wait()
 
 
-def until(deadline: float) -> Iterator[None]:
-    """Yield now and then until `deadline`, seconds of the monotonic clock."""
+def until(deadline: float, every: float = 0.05) -> Iterator[None]:
+    """Yield now and then until `deadline`, seconds of the monotonic clock. `every`: seconds."""
     while time.monotonic() < deadline:
         yield
-        time.sleep(0.05)
+        time.sleep(every)

@@ -164,7 +164,8 @@ def _tell_what_would_be_released(host: Host, node: StandinNode) -> None:
         if finding["cause"] != "kubelet_restart":
             raise Different(f"expected the cause kubelet_restart, saw {finding['cause']} for {one['ip']}")
         _say(f"  {one['ip']:14}{one['container_id'][:12]:14}{finding['since']:22}{finding['cause']:17}{one['pod']}")
-    _say("  Pods are named by libcni's cache here; kubenet itself leaves no names in it, the cni plugin does.")
+    _say("  Pods are named by libcni's cache here; kubenet itself leaves none there, and only a daemon that")
+    _say("  ran before the leak remembers them.")
 
 
 def _free_port() -> int:

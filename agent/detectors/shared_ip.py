@@ -18,9 +18,8 @@ NAME = "shared_ip"
 
 def find(scene: Scene) -> Iterator[Finding]:
     holders: defaultdict[str, list[Pod]] = defaultdict(list)
-    for pod in scene.networked_pods():
-        for ip in set(pod.ips):
-            holders[ip].append(pod)
+    for pod, ip in scene.networked_pods():
+        holders[ip].append(pod)
 
     for ip, pods in sorted(holders.items()):
         if len(pods) == 1:

@@ -22,18 +22,15 @@ def find(scene: Scene) -> Iterator[Finding]:
     reserved = {occupancy.name for network in networks for occupancy in scene.of(network) if occupancy.blocks}
     ranges = {network: scene.ranges(network) for network in networks}
 
-    for pod in scene.networked_pods():
-        if pod.deleting:
+    for pod, ip in scene.networked_pods():
+        network = next((network for network in networks if covers(ranges[network], ip)), None)
+        if pod.deleting or ip in reserved or network is None:
             continue
-        for ip in pod.ips:
-            network = next((network for network in networks if covers(ranges[network], ip)), None)
-            if ip in reserved or network is None:
-                continue
-            yield Finding(
-                detector=NAME,
-                subject=f"{network}/{ip} of pod {pod.name}",
-                message=f"pod {pod.name} runs with {ip}, which is not reserved: the next pod may be given it too",
-                network=network,
-                pod=pod.name,
-                identity=(pod.uid,),
-            )
+        yield Finding(
+            detector=NAME,
+            subject=f"{network}/{ip} of pod {pod.name}",
+            message=f"pod {pod.name} runs with {ip}, which is not reserved: the next pod may be given it too",
+            network=network,
+            pod=pod.name,
+            identity=(pod.uid,),
+        )

@@ -32,18 +32,21 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     """Fill in what the configuration leaves out, as host-local's `Range.Canonicalize` does.
 
     The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
-    Raises ValueError for anything that is not an address or a subnet, or is too small to give anything out.
+    Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or is a range outside.
     """
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")
     lowest = network.network_address + 1
     highest = network.broadcast_address - 1 if network.version == 4 else network.broadcast_address  # noqa: PLR2004
-    return Range(
+    given = Range(
         ip_address(first) if first else lowest,
         ip_address(last) if last else highest,
         ip_address(gateway) if gateway else lowest,
     )
+    if given.first not in network or given.last not in given or given.last not in network:
+        raise ValueError(f"{given} is no range of {subnet}")
+    return given
 
 
 RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
@@ -69,12 +72,25 @@ def usable(sets: RangeSets) -> int:
 
 def free(sets: RangeSets, taken: Iterable[str]) -> int:
     """Count the sandboxes for which there are addresses left: the fullest set decides."""
-    blocked = [ip_address(ip) for ip in taken]
-    return min(
-        (
-            sum(one.usable for one in ranges)
-            - sum(any(ip in one and ip != one.gateway for one in ranges) for ip in blocked)
-            for ranges in sets
-        ),
-        default=0,
+    blocked = [_numbered(ip) for ip in taken]
+    return min((sum(one.usable for one in ranges) - _within(ranges, blocked) for ranges in sets), default=0)
+
+
+def _within(ranges: tuple[Range, ...], blocked: list[tuple[int, int]]) -> int:
+    """Count the addresses that these ranges would give out."""
+    bounds = [(one.first.version, int(one.first), int(one.last), int(one.gateway)) for one in ranges]
+    return sum(
+        any(
+            version == family and first <= number <= last and number != gateway
+            for version, first, last, gateway in bounds
+        )
+        for family, number in blocked
     )
+
+
+def _numbered(ip: str) -> tuple[int, int]:
+    """Return an address's family and number; an IPv4 one as host-local prints it, without the price of parsing any."""
+    if ":" in ip:
+        return 6, int(IPv6Address(ip))
+    first, second, third, fourth = map(int, ip.split("."))
+    return 4, first << 24 | second << 16 | third << 8 | fourth

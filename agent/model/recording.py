@@ -62,7 +62,7 @@ def anonymous(text: str, salt: str) -> str:
 
     def clean(node: Any, field: str = "") -> Any:
         if isinstance(node, dict):
-            return {key: clean(value, key) for key, value in node.items()}
+            return {key: value if _is_address(node, key) else clean(value, key) for key, value in node.items()}
         if isinstance(node, list):
             return [clean(value, field) for value in node]
         if isinstance(node, str) and field in _NAMED:
@@ -81,12 +81,18 @@ _NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "bo
 def _names(node: Any, field: str = "") -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from _names(value, key)
+            if not _is_address(node, key):
+                yield from _names(value, key)
     elif isinstance(node, list):
         for value in node:
             yield from _names(value, field)
     elif isinstance(node, str) and field in _NAMED:
         yield from (part for part in node.split("/") if part)
+
+
+def _is_address(node: Mapping[str, Any], field: str) -> bool:
+    """Tell a foreign entry whose name is an address, by which its range is counted."""
+    return field == "name" and node.get("blocks") is True
 
 
 def _hashed(name: str, salt: str) -> str:

@@ -50,6 +50,10 @@ class Occupancy:
         return self.entry.container_id if isinstance(self.entry, Reservation) else ""
 
     @property
+    def ifname(self) -> str:
+        return self.entry.ifname if isinstance(self.entry, Reservation) else ""
+
+    @property
     def network(self) -> str:
         return self.entry.network
 
@@ -91,11 +95,29 @@ class Scene:
             raise Blind(f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it")
         return max(told, key=lambda result: result.mtime_ns).ranges
 
-    def networked_pods(self) -> tuple[Pod, ...]:
-        """Return the pods that own their addresses now: live, on the pod network, their sandbox running."""
-        running = {
-            container.pod for container in self.snapshot.containers.known() if container.sandbox and container.running
+    def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
+        """Return the pods that hold addresses now, each with every address it holds by the API server's word.
+
+        Live, on the pod network, with a running sandbox. An address is left out where the sandbox has another one of
+        that family reserved for its `eth0`: it was made anew, and the pod's status has not followed yet.
+        """
+        sandboxes = {
+            container.id: container.pod
+            for container in self.snapshot.containers.known()
+            if container.sandbox and container.running
         }
+        reserved = {
+            (sandboxes[occupancy.container_id], ":" in occupancy.name, occupancy.name)
+            for store in self.snapshot.reservations
+            for occupancy in self.of(store.network)
+            if occupancy.container_id in sandboxes and occupancy.ifname in {"eth0", ""}
+        }
+        running = frozenset(sandboxes.values())
+        elsewhere = {(pod, is_ipv6) for pod, is_ipv6, _ in reserved}
         return tuple(
-            pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network and pod.name in running
+            (pod, ip)
+            for pod in self.snapshot.pods.known()
+            if pod.live and not pod.host_network and pod.name in running
+            for ip in dict.fromkeys(pod.ips)
+            if (pod.name, ":" in ip) not in elsewhere or (pod.name, ":" in ip, ip) in reserved
         )

@@ -26,16 +26,15 @@ def read(proc: Path) -> tuple[Address, ...]:
     """
     found: dict[str, Address] = {}
     seen_namespaces: set[str] = set()
-    pids = _pids(proc)
-    if not pids:
-        raise Unavailable(f"{proc} shows no process")
-    for pid in pids:
+    looked = False
+    for pid in _pids(proc):
         namespace = _namespace(proc, pid)
         if namespace in seen_namespaces:
             continue
         ips = _addresses(proc, pid)
         if ips is None:
             continue
+        looked = True
         if namespace is not None:
             seen_namespaces.add(namespace)
         command = ""
@@ -43,6 +42,8 @@ def read(proc: Path) -> tuple[Address, ...]:
             if ip not in found:
                 command = command or _command(proc, pid)
                 found[ip] = Address(ip, pid, command)
+    if not looked:
+        raise Unavailable(f"{proc} shows no process's network")
     return tuple(found.values())
 
 
@@ -56,13 +57,13 @@ def _pids(proc: Path) -> list[int]:
 def _namespace(proc: Path, pid: int) -> str | None:
     """Name the namespace, so that it is read once; without the right to ask, each process is read."""
     try:
-        return str((proc / str(pid) / "ns" / "net").readlink())
+        return str((proc / f"{pid}/ns/net").readlink())
     except OSError:
         return None
 
 
 def _addresses(proc: Path, pid: int) -> set[str] | None:
-    net = proc / str(pid) / "net"
+    net = proc / f"{pid}/net"
     try:
         ips = set(_LOCAL4.findall((net / "fib_trie").read_text()))
     except OSError as error:
@@ -84,6 +85,6 @@ def _addresses(proc: Path, pid: int) -> set[str] | None:
 
 def _command(proc: Path, pid: int) -> str:
     try:
-        return (proc / str(pid) / "comm").read_text(errors="backslashreplace").strip()
+        return (proc / f"{pid}/comm").read_text(errors="backslashreplace").strip()
     except OSError:
         return "?"

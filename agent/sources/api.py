@@ -12,14 +12,15 @@ from typing import Any
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.sources.unavailable import Unavailable
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _AGENT = "nodeleak"
 _LARGEST_ERROR = 4096
-_PAGE = 500
-"""Objects: a node has fewer pods, so one answer is the rule."""
+_LIMIT = ("limit", "500")
+"""Objects in an answer: a node has fewer pods, so one answer is the rule."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -98,8 +99,9 @@ def _client(kubeconfig: Path | None) -> client.ApiClient:
             config.load_kube_config(client_configuration=settings)
         else:
             raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
-    except (config.ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
-        raise NoCredentials(f"{kubeconfig or os.environ.get('KUBECONFIG') or _IN_CLUSTER.parent}: {error}") from error
+    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        where = kubeconfig or os.environ.get("KUBECONFIG") or _IN_CLUSTER.parent
+        raise NoCredentials(f"{where}: {_in_short(str(error))}") from error
     settings.retries = False
     settings.connection_pool_maxsize = 2
     api = client.ApiClient(settings)
@@ -143,7 +145,9 @@ def _lines(response: Any) -> Iterator[bytes]:
 
 def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:
     """List a resource: its version, and its items parsed one at a time; raises Unavailable, as the iterator may."""
-    version, more, items = parse_list(api.get(path, (*query, ("limit", str(_PAGE)))))
+    # With a limit, a named version means exactly that one and not "this or newer" (KEP-2523); "0" means any.
+    named = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
+    version, more, items = parse_list(api.get(path, query if named else (*query, _LIMIT)))
     return version, _with_pages(api, path, query, items, more)
 
 
@@ -153,7 +157,7 @@ def _with_pages(
     yield from items
     while more:
         unversioned = [(name, value) for name, value in query if name != "resourceVersion"]
-        page = api.get(path, (*unversioned, ("limit", str(_PAGE)), ("continue", more)))
+        page = api.get(path, (*unversioned, _LIMIT, ("continue", more)))
         _, more, items = parse_list(page)
         yield from items
 
@@ -175,8 +179,11 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
             return (*_metadata(head), _items(text, start + len('"items":[')))
         tree = json.loads(body)
         version, more = _metadata(tree)
-        return version, more, iter(tree.get("items") or ())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        items = tree["items"]
+        if items is not None and not isinstance(items, list):
+            raise TypeError("items")  # an empty object is not an empty list
+        return version, more, iter(items or ())
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Unavailable(f"API server: the answer is not a list of objects ({_in_short(repr(error))})") from error
 
 

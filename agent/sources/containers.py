@@ -30,7 +30,7 @@ class Docker:
         try:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
             parse_host(self._where.get("base_url"))
-        except DockerException as error:
+        except (DockerException, ValueError) as error:
             raise Unavailable(f"docker: {error}") from error
         self._timeout: Any = timeout  # the stubs say int; requests takes either
         self._client: docker.APIClient | None = None
@@ -46,11 +46,15 @@ class Docker:
         )
         try:
             listed = quickly(self._list)
+            if not isinstance(listed, list):
+                raise TypeError(f"{type(listed).__name__}")  # an empty object is not an empty list
             return tuple(_container(item) for item in listed)
         except (DockerException, RequestException, HTTPError) as error:
             raise Unavailable(f"docker: {_in_short(error)}") from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise Unavailable(f"docker gave an answer that is not a list of containers ({error!r})") from error
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Unavailable(
+                f"docker gave an answer that is not a list of containers ({_in_short(repr(error))})"
+            ) from error
 
     def _list(self) -> Any:
         try:
@@ -72,20 +76,21 @@ def _container(item: Mapping[str, Any]) -> Container:
     labels = item.get("Labels") or {}
     name = labels.get(f"{_LABEL}pod.name", "")
     namespace = labels.get(f"{_LABEL}pod.namespace", "")
-    container_id, state = item["Id"], item["State"]
-    if not isinstance(container_id, str) or not isinstance(state, str):
-        raise TypeError(f"Id {container_id!r}, State {state!r}")
-    return Container(
-        id=container_id,
-        state=state,
+    container = Container(
+        id=item["Id"],
+        state=item["State"],
         created=int(item.get("Created") or 0),
         pod=f"{namespace}/{name}" if name else "",
         pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
         # dockershim and cri-dockerd label every container of theirs with one of the two.
         sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
     )
+    for text in (container.id, container.state, container.pod_uid):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} where a text should be")
+    return container
 
 
-def _in_short(error: Exception) -> str:
-    text = " ".join(str(error).split())
+def _in_short(said: object) -> str:
+    text = " ".join(str(said).split())
     return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)

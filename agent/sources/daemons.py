@@ -74,8 +74,8 @@ def _process(proc: Path, pid: int) -> _Process | None:
     """Return one process; None where it has ended."""
     try:
         text = (proc / str(pid) / "stat").read_text(errors="backslashreplace")
-    except OSError:
+        # The command may hold any character, parentheses too.
+        before, _, after = text.rpartition(")")
+        return _Process(pid, before.partition("(")[2], int(after.split()[_START]))
+    except (OSError, ValueError, IndexError):
         return None
-    # The command may hold any character, parentheses too.
-    before, _, after = text.rpartition(")")
-    return _Process(pid, before.partition("(")[2], int(after.split()[_START]))

@@ -57,7 +57,7 @@ class Replica(Generic[T]):
             if kind == "ERROR":
                 raise _error(item)
             version = _version(item)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Unavailable(f"API server: a line of the watch is not an event ({line[:60]!r})") from error
         if version < self.version:
             self.regressions += 1
@@ -76,7 +76,7 @@ class Replica(Generic[T]):
     def _parse(self, item: Mapping[str, Any]) -> T:
         try:
             return self.parse(item)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Unavailable(f"API server: an object lacks what every object of its kind has ({error!r})") from error
 
 

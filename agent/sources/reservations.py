@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
@@ -120,9 +120,8 @@ def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Re
         if matched is None:
             return Foreign(network, name, _why_unparsable(content), blocks=True)
         container_id = matched[1].decode("ascii")
-        try:
-            ifname = (matched[2] or b"").decode()
-        except UnicodeDecodeError:
+        ifname = (matched[2] or b"").decode(errors="surrogateescape")
+        if not ifname.isprintable():  # control characters, or not UTF-8
             return Foreign(network, name, _why_unparsable(content), blocks=True)
     return Reservation(network, name, container_id, ifname, found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -138,11 +137,14 @@ def _why_unparsable(content: bytes) -> str:
 
 
 def _is_canonical(name: str) -> bool:
-    # Most names are IPv4: digits and dots. Everything else is left to the parser, by way of its own spelling.
     try:
-        return str(ip_address(name)) == name
+        address = ip_address(name)
     except ValueError:
         return False
+    # Go's addresses have no zone, and it prints an IPv4 address mapped into IPv6 as IPv4.
+    if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
+        return False
+    return str(address) == name
 
 
 def _printable(name: str) -> str:

@@ -115,7 +115,7 @@ def _write_results(cache: Path, node: StandinNode, sandbox: PodSandbox) -> None:
     """Write what libcni keeps of the two ADDs of a kubenet sandbox.
 
     kubenet itself passes no CNI arguments, so its cache names no pod; dockershim's cni plugin does. They are here
-    because only the kubelet's log would tell otherwise whose a leaked address was.
+    because otherwise only a daemon that ran before would know whose a leaked address was.
     """
     gateway = str(node.cidr.network_address + 1)
     arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]

@@ -8,6 +8,7 @@ from tests.builders import (
     found,
     node,
     pod,
+    reservation,
     sandbox,
     without,
     without_api,
@@ -82,6 +83,16 @@ def test_without_the_api_it_is_blind() -> None:
         found(shared_ip, without_api(node()))
 
 
-def test_it_needs_no_reservations() -> None:
-    snapshot = node(CART, pod("shop/cart", "10.244.1.2"))
-    assert len(found(shared_ip, without(snapshot, "reservations"))) == 1
+def test_without_reservations_it_is_blind() -> None:
+    with pytest.raises(Blind, match="reservations"):
+        found(shared_ip, without(node(CART, pod("shop/cart", "10.244.1.2")), "reservations"))
+
+
+def test_a_status_that_has_not_followed_a_new_sandbox_is_no_second_holder() -> None:
+    made_anew = reservation("10.244.1.9", CART.id)
+    assert found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), made_anew)) == []
+
+
+def test_a_second_interface_does_not_excuse_the_first() -> None:
+    elsewhere = reservation("192.168.7.7", CART.id, ifname="net1")
+    assert len(found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), elsewhere))) == 1

@@ -59,6 +59,7 @@ def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
         node(CART, empty_file("10.244.1.9"), pod("shop/cart", "10.244.1.9")),
         node(CART, foreign("10.244.1.9", blocks=True), pod("shop/cart", "10.244.1.9")),
         node(CART, reservation("10.244.1.9", "5" * 64), pod("shop/cart", "10.244.1.9")),
+        node(CART, reservation("10.244.1.8", CART.id), pod("shop/cart", "10.244.1.9")),
     ],
     ids=[
         "host network",
@@ -73,6 +74,7 @@ def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
         "empty file",
         "foreign entry that blocks the address",
         "reserved for somebody else",
+        "a status that has not followed a new sandbox",
     ],
 )
 def test_what_cannot_be_handed_out_twice_is_not_found(innocent: Snapshot) -> None:

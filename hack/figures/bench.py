@@ -1,0 +1,87 @@
+"""`make bench`: measures, prints, and with --write keeps docs/figures.md."""
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from figures import resident, scan, store
+from figures.measure import Figure
+from figures.surroundings import ROOT, runtime
+
+_PAGE = ROOT / "docs/figures.md"
+_SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__doc__}
+
+
+def main() -> int:
+    """Measure; returns 1 where a target was missed."""
+    parser = argparse.ArgumentParser(prog="hack/bench", description="The figures of docs/figures.md.")
+    parser.add_argument("section", nargs="*", help=f"only these, of: {', '.join(_SECTIONS)}")
+    parser.add_argument("--write", action="store_true", help="write docs/figures.md")
+    given = parser.parse_args()
+    chosen = given.section or list(_SECTIONS)
+    if unknown := set(chosen) - set(_SECTIONS):
+        parser.error(f"there is no section {', '.join(unknown)}")
+    if given.write and given.section:
+        parser.error("--write is for all sections together")
+    text, missed = [], 0
+    try:
+        bin_ = runtime()  # once, so that the sections are of the same agent
+        for name in chosen:
+            print(f"measuring: {name} …", file=sys.stderr, flush=True)
+            figures = list(_measure(name, bin_))
+            missed += sum(not figure.met for figure in figures)
+            section = "\n".join(_section(name, figures))
+            print(section, flush=True)
+            text.append(section)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    if given.write:
+        _PAGE.write_text("\n".join([*_head(), *text]) + "\n")
+    return 1 if missed else 0
+
+
+def _measure(name: str, bin_: Path) -> Iterator[Figure]:
+    match name:
+        case "store":
+            return store.figures()
+        case "scan":
+            return scan.figures(bin_)
+        case _:
+            return resident.figures(bin_)
+
+
+def _section(name: str, figures: Iterable[Figure]) -> Iterator[str]:
+    yield f"## {name.capitalize()}"
+    yield ""
+    yield (_SECTIONS[name] or "").strip()
+    yield ""
+    yield "| what | measured | target | met |"
+    yield "|---|---|---|---|"
+    yield from map(str, figures)
+    yield ""
+
+
+def _head() -> Iterator[str]:
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1024**2
+    yield "# Figures"
+    yield ""
+    yield (
+        "Measured by `hack/bench --write`, in one run; `make bench` measures again. Times are ratios of what ran in "
+        "turn on the same machine, because seconds say more of a machine than of a program; memory is what it is."
+    )
+    yield ""
+    yield (
+        f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()} "
+        f"{platform.machine()}, Python {platform.python_version()}. The command and the daemon ran in an environment "
+        "with the versions of `constraints.txt` and without development tools, as in the image."
+    )
+    yield ""

@@ -1,0 +1,48 @@
+"""The obvious code, to measure the agent against: typed models, a request for every container, gauges that are set.
+
+`python obvious.py KUBECONFIG DOCKER_HOST STORE NODE PORT INTERVAL ROUNDS`. It says nothing but what each of these
+libraries' first page of documentation says, does the reading half of the agent's round, and no judging.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import docker
+import structlog
+from kubernetes import client, config
+from prometheus_client import Gauge, start_http_server
+from tenacity import retry, stop_after_attempt
+
+kubeconfig, docker_host, store, node, port, interval, rounds = sys.argv[1:]
+config.load_kube_config(kubeconfig)
+api = client.CoreV1Api()
+engine = docker.DockerClient(base_url=docker_host)
+log = structlog.get_logger()
+leaked = Gauge("leaked", "Reservations without a container.")
+pods_seen = Gauge("pods", "Pods on this node.")
+done = Gauge("rounds", "Rounds done.")
+
+
+@retry(stop=stop_after_attempt(3))
+def look() -> None:
+    reserved = {
+        path.name: path.read_text().split("\r\n")[0]
+        for path in Path(store).iterdir()
+        if path.name != "lock" and not path.name.startswith("last_reserved_ip")
+    }
+    containers = {container.id for container in engine.containers.list(all=True)}
+    pods: Any = api.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={node}").items
+    ips = {pod.status.pod_ip for pod in pods}
+    pods_seen.set(len(pods))
+    leaked.set(sum(1 for ip, owner in reserved.items() if owner not in containers and ip not in ips))
+
+
+start_http_server(int(port), addr="127.0.0.1")
+for number in range(int(rounds)):
+    look()
+    done.set(number + 1)
+    time.sleep(float(interval))
+log.info("done")
+time.sleep(3600)

@@ -1,0 +1,135 @@
+"""The daemon on a healthy node with 110 pods of 12 KB and 220 containers, and the obvious code beside it.
+
+docker and the API server are stand-ins in another process, without TLS. The daemon does its rounds one after the other
+instead of every 15 s. The obvious code is `hack/figures/obvious.py`: `CoreV1Api` with its typed models, docker's
+`containers.list(all=True)`, the same files, the same libraries for metrics and logs; it only reads.
+"""
+
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+import children
+from figures.measure import Figure, Footprint, footprint
+from figures.surroundings import ROOT, standin_node
+from standins.host import Host
+
+_PODS, _POD_BYTES = 110, (7_700, 17_500)
+_WARM, _ROUNDS, _OBVIOUS_ROUNDS = 100, 2_000, 60
+_STEADY_MIB, _PEAK_MIB, _CPU_MS, _GROWTH_MIB = 60.0, 75.0, 15.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One process: what it had taken after `_WARM` rounds, and at the end."""
+
+    warm: Footprint
+    end: Footprint
+    cpu_ms_a_round: float
+    rounds: int
+
+
+def figures(bin_: Path) -> Iterator[Figure]:
+    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
+        agent = _daemon(bin_, host)
+        asked = json.loads(_get(f"{url}/standin/requests"))
+    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
+        obvious = _obvious(bin_, host)
+    growth = agent.end.rss_mib - agent.warm.rss_mib
+    yield _at_most("resident memory, steady", agent.end.rss_mib, "MiB", _STEADY_MIB)
+    yield _at_most("resident memory, peak", agent.end.peak_mib, "MiB", _PEAK_MIB)
+    yield _at_most(f"growth over {agent.rounds:,} rounds", growth, "MiB", _GROWTH_MIB)
+    yield _at_most("CPU a round", agent.cpu_ms_a_round, "ms", _CPU_MS)
+    yield Figure(
+        f"requests to the API server in {agent.rounds + _WARM:,} rounds",
+        ", ".join(f"{count} {request}" for request, count in sorted(asked.items())),
+        "one LIST and one WATCH each",
+        set(asked) == {f"{verb} {what}" for verb in ("LIST", "WATCH") for what in ("pods", "nodes")}
+        and set(asked.values()) == {1},
+    )
+    yield Figure("the obvious code: resident memory, steady", f"{obvious.end.rss_mib:.1f} MiB")
+    yield Figure("the obvious code: resident memory, peak", f"{obvious.end.peak_mib:.1f} MiB")
+    yield Figure("the obvious code: CPU a round", f"{obvious.cpu_ms_a_round:.1f} ms")
+    yield Figure(
+        "memory, steady: the agent against the obvious code", f"{agent.end.rss_mib / obvious.end.rss_mib:.2f}x"
+    )
+    yield Figure(
+        "CPU a round: the agent against the obvious code", f"{agent.cpu_ms_a_round / obvious.cpu_ms_a_round:.2f}x"
+    )
+
+
+def _at_most(what: str, measured: float, unit: str, most: float) -> Figure:
+    return Figure(what, f"{measured:.1f} {unit}", f"at most {most:g} {unit}", measured <= most)
+
+
+def _daemon(bin_: Path, host: Host) -> Course:
+    port = _free_port()
+    command = [
+        str(bin_ / "nodeleak"),
+        "run",
+        "--node=worker-1",
+        f"--kubeconfig={host.kubeconfig}",
+        *host.options,
+        f"--listen=127.0.0.1:{port}",
+        "--interval=1ms",
+        "--stale-after=1h",  # so long that no watch comes to its end, and none is begun anew
+    ]
+    return _course(command, port, "nodeleak_round_seconds_count", _ROUNDS)
+
+
+def _obvious(bin_: Path, host: Host) -> Course:
+    port = _free_port()
+    arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", port, 0.02, 10**6)
+    command = [str(bin_ / "python"), str(ROOT / "hack/figures/obvious.py"), *map(str, arguments)]
+    return _course(command, port, "rounds", _OBVIOUS_ROUNDS)
+
+
+def _course(command: Sequence[str], port: int, counter: str, rounds: int) -> Course:
+    """Run a command until it has done so many rounds, by its own count."""
+    with (
+        tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory,
+        children.running(command, Path(directory) / "log", children.environment()) as child,
+    ):
+        done = partial(_rounds, port, counter)
+        begun = _wait(child.poll, done, min(_WARM, rounds // 3), Path(directory) / "log")
+        warm = footprint(child.pid)
+        ended = _wait(child.poll, done, begun + rounds, Path(directory) / "log")
+        end = footprint(child.pid)
+    return Course(warm, end, (end.cpu_ms - warm.cpu_ms) / (ended - begun), ended - begun)
+
+
+def _wait(poll: Callable[[], int | None], done: Callable[[], int], rounds: int, log: Path) -> int:
+    """Wait for a number of rounds, asking seldom: the questions are part of the load."""
+    for _ in children.until(time.monotonic() + 300, every=0.5):
+        if poll() is not None:
+            raise OSError(f"it ended by itself:\n{log.read_text()[-2000:]}")
+        if (now := done()) >= rounds:
+            return now
+    raise OSError(f"{rounds} rounds were not done in five minutes:\n{log.read_text()[-2000:]}")
+
+
+def _rounds(port: int, counter: str) -> int:
+    try:
+        metrics = _get(f"http://127.0.0.1:{port}/metrics")
+    except OSError:
+        return 0
+    return next((int(float(line.split()[1])) for line in metrics.splitlines() if line.startswith(f"{counter} ")), 0)
+
+
+def _get(url: str) -> str:
+    opener: Any = build_opener(ProxyHandler({}))
+    with opener.open(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,90 @@
+"""Reading and judging a store in process, beside a bare loop that lists, opens and reads the same files.
+
+Read: `agent.sources.reservations`, as every round does. Judged: a whole round of `agent.cycle` after it, in which one
+reservation of 18 is leaked, as on the node of seeds/004. The bare loop is `os.listdir` and `open(…).read()`.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from agent import cycle
+from agent.model.ranges import subnet_range
+from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
+from agent.sources import reservations
+from figures.measure import Figure, best, interleaved, ratio
+from standins.host import write_store
+from standins.nodes import PodSandbox, StandinNode, healthy
+
+_CIDR = "10.64.0.0/15"
+_SIZES = {125: 60, 1_000: 30, 10_000: 9, 65_000: 5}
+"""Reservations, and how often each is read."""
+_ONE_LEAK_IN = 18  # as on the node of seeds/004: 7 of 125
+
+
+def figures() -> Iterator[Figure]:
+    per_file = {}
+    now = datetime.now(UTC)
+    for size, rounds in _SIZES.items():
+        node = healthy(now, size, _CIDR)
+        with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as root:
+            directory = Path(root) / "kubenet"
+            directory.mkdir()
+            write_store(directory, node.reserved)
+            times = best(
+                interleaved(
+                    {
+                        "bare": partial(_bare_loop, str(directory)),
+                        "read": partial(reservations.read, Path(root), "kubenet"),
+                        "judged": partial(_read_and_judge, Path(root), _owners(node), now),
+                    },
+                    rounds,
+                )
+            )
+        per_file[size] = times["read"] / size
+        yield ratio(f"{size:,} reservations: read, against the bare loop", times["read"], times["bare"], 2)
+        yield ratio(f"{size:,} reservations: read and judged, against the bare loop", times["judged"], times["bare"], 2)
+    yield ratio(
+        "one reservation of 65,000: read, against one of 1,000 (linear: 1x)", per_file[65_000], per_file[1_000], 1.5
+    )
+
+
+def _bare_loop(directory: str) -> None:
+    for name in os.listdir(directory):
+        open(os.path.join(directory, name)).read()  # noqa: PTH118, PTH123, SIM115 (the barest loop there is)
+
+
+def _owners(node: StandinNode) -> tuple[Container, ...]:
+    """Return the containers of a node on which a few sandboxes have lost theirs."""
+    return tuple(_container(sandbox) for number, sandbox in enumerate(node.running) if number % _ONE_LEAK_IN)
+
+
+def _container(sandbox: PodSandbox) -> Container:
+    return Container(sandbox.id, "running", 0, f"{sandbox.namespace}/{sandbox.pod}", sandbox.uid, sandbox=True)
+
+
+def _read_and_judge(networks: Path, containers: tuple[Container, ...], now: datetime) -> None:
+    snapshot = _snapshot(reservations.read(networks, "kubenet"), containers, now)
+    cycle.run(snapshot, None, patience=timedelta(minutes=5), period=timedelta(0))
+
+
+def _snapshot(store: Store, containers: tuple[Container, ...], now: datetime) -> Snapshot:
+    """Return a look at a node of which everything but the store costs nothing to read."""
+    ranges = ((subnet_range(_CIDR),),)
+    no_checkpoints: Seen[Checkpoint] = Seen(())
+    return Snapshot(
+        node_name="worker-1",
+        taken_at=now,
+        uptime=timedelta(days=3),
+        reservations=(store,),
+        checkpoints=no_checkpoints,
+        containers=Seen(containers),
+        cni_results=Seen((CniResult("kubenet", "0" * 64, "eth0", "", ranges, "", 0),)),
+        addresses=Seen(()),
+        pods=NotAsked("pods", "not what is measured"),
+        node=NotAsked("node", "not what is measured"),
+        daemons=Seen((Daemons(now - timedelta(days=3), "", now - timedelta(hours=9), now - timedelta(hours=9)),)),
+    )

@@ -1,0 +1,71 @@
+"""What the figures are measured in: an environment like the image's, and stand-ins in a process of their own."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import children
+from standins.host import Host
+
+ROOT = Path(__file__).resolve().parents[2]
+_BENCH = ROOT / "build/bench"
+_INSTALLED = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "agent")
+
+
+def runtime() -> Path:
+    """Return the `bin` of an environment with the agent and what it needs, and no tool of development.
+
+    structlog, for one, imports rich wherever it is installed, at 4 MiB. Made anew when the agent has changed.
+    """
+    digest, stamp = _digest(), _BENCH / "digest"
+    if not stamp.exists() or stamp.read_text() != digest:
+        print("making an environment without development tools (half a minute) …", file=sys.stderr, flush=True)
+        shutil.rmtree(_BENCH, ignore_errors=True)
+        venv.create(_BENCH / "venv", with_pip=True)
+        with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as copy:
+            # A copy, because building in place leaves files in build/ that a later build would pick up.
+            for name in _INSTALLED:
+                source = ROOT / name
+                if source.is_dir():
+                    shutil.copytree(source, Path(copy) / name, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(source, copy)
+            pip = (_BENCH / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check")
+            command = [*map(str, pip), "--constraint", str(ROOT / "constraints.txt"), copy]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise OSError(f"pip could not install the agent:\n{done.stderr}")
+        stamp.write_text(digest)
+    return _BENCH / "venv/bin"
+
+
+def _digest() -> str:
+    files = (path for name in _INSTALLED for path in (ROOT / name, *sorted((ROOT / name).rglob("*.py"))))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
+
+
+@contextmanager
+def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
+    """Run a healthy node's stand-ins in another process while the block runs; gives the host and the API's URL."""
+    with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
+        host = Host(Path(directory) / "node")
+        child = subprocess.Popen(
+            [sys.executable, "-m", "standins", str(host.root), str(pods), cidr, *map(str, pod_bytes)],
+            cwd=ROOT / "hack",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=children.environment(),
+            start_new_session=True,  # a Ctrl-C is ours to pass on
+        )
+        try:
+            if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
+                raise OSError("the stand-ins did not start")
+            yield host, url
+        finally:
+            children.stop(child)

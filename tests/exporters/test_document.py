@@ -1,0 +1,186 @@
+"""The document `nodeleak.scan/v1`: exactly these keys, and null for what is not known."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from agent.exporters.document import document, in_order, moment
+from agent.model.report import Report
+from agent.model.scene import Scene, State
+from agent.model.snapshot import Node
+from tests.builders import (
+    CIDR,
+    GONE,
+    cni_result,
+    daemons,
+    dark_node,
+    empty_file,
+    foreign,
+    node,
+    reservation,
+    scanned,
+    scene,
+    without,
+    without_api,
+)
+
+LOST = reservation("10.244.1.9")
+
+
+def told(report: Report) -> Any:
+    """Draw a report, and read it back as a program would."""
+    return json.loads(json.dumps(document(report), allow_nan=False))
+
+
+def test_a_healthy_node_is_told_in_full() -> None:
+    tree = told(scanned(node()))
+    assert tree == {
+        "schema": "nodeleak.scan/v1",
+        "node": "worker-1",
+        "taken_at": "2026-03-26T20:00:00Z",
+        "networks": [
+            {
+                "name": "kubenet",
+                "ranges": ["10.244.1.1-10.244.1.254"],
+                "usable": 253,
+                "reserved": 2,
+                "free": 251,
+                "states": {state.value: 2 if state is State.IN_USE else 0 for state in State},
+            }
+        ],
+        "reservations": [
+            {
+                "network": "kubenet",
+                "ip": ip,
+                "container_id": container_id,
+                "ifname": "eth0",
+                "state": "in_use",
+                "pod": pod,
+                "age_seconds": 7200.0,
+                "why": "its container is running",
+            }
+            for ip, container_id, pod in (
+                ("10.244.1.2", "1" * 64, "shop/web"),
+                ("10.244.1.3", "2" * 64, "shop/db"),
+            )
+        ],
+        "findings": [],
+        "unread": [],
+        "blind": [],
+    }
+
+
+def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
+    hour = timedelta(hours=1)
+    report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), daemons=[daemons(kubelet=hour)]))
+    (finding,) = told(report)["findings"]
+    assert finding == {
+        "detector": "leaked_reservation",
+        "subject": "kubenet/10.244.1.9",
+        "message": "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone; "
+        "the kubelet restarted after it was made, at 2026-03-26 19:00:00Z",
+        "since": "2026-03-26T19:00:00Z",
+        "confirmed": True,
+        "cause": "kubelet_restart",
+        "network": "kubenet",
+        "pod": "shop/cart",
+    }
+
+
+def test_a_finding_without_a_cause_has_null() -> None:
+    (finding,) = told(scanned(node(reservations=[reservation("10.244.1.2", "1" * 64)])))["findings"]
+    assert (finding["detector"], finding["cause"], finding["pod"]) == ("unreserved_pod_ip", None, "shop/db")
+
+
+def test_in_the_dark_nothing_is_zero() -> None:
+    tree = told(scanned(dark_node()))
+    (network,) = tree["networks"]
+    assert network == {
+        "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None
+    }  # fmt: skip
+    assert tree["reservations"] == []
+    assert {one["source"] for one in tree["unread"]} >= {"reservations", "containers", "pods"}
+    assert all(one["why"] == "it gave no word" for one in tree["unread"])
+    assert len(tree["blind"]) == 5
+
+
+def test_what_was_left_alone_by_choice_is_not_unread_but_blinds() -> None:
+    tree = told(scanned(without_api(node())))
+    assert tree["unread"] == []
+    assert {one["detector"]: one["why"] for one in tree["blind"]}["shared_ip"] == "pods: --api=off"
+
+
+def test_a_foreign_entry_has_a_name_and_no_more() -> None:
+    tree = told(scanned(node(foreign("notes.txt"))))
+    assert tree["reservations"][-1] == {
+        "network": "kubenet",
+        "ip": "notes.txt",
+        "container_id": None,
+        "ifname": None,
+        "state": "foreign",
+        "pod": None,
+        "age_seconds": None,
+        "why": "it is a directory",
+    }
+
+
+def test_an_empty_file_is_reserved_for_the_empty_id() -> None:
+    tree = told(scanned(node(empty_file("10.244.1.9"))))
+    assert (tree["reservations"][-1]["container_id"], tree["reservations"][-1]["state"]) == ("", "leaked")
+
+
+def test_numbers_are_numbers() -> None:
+    wide = Node("worker-1", ("fd00::/64",), 110)
+    (network,) = told(scanned(node(reservation("fd00::9"), node=[wide])))["networks"]
+    assert network["usable"] == 2**64 - 2
+    assert all(type(n) is int for n in network["states"].values())
+
+
+def test_a_file_from_the_future_has_a_negative_age() -> None:
+    tree = told(scanned(node(reservation("10.244.1.9", age=timedelta(seconds=-90)))))
+    assert tree["reservations"][-1]["age_seconds"] == -90.0
+
+
+def test_states_are_the_closed_set_in_every_network() -> None:
+    tree = told(scanned(node(reservation("10.9.0.2", network="storage"))))
+    assert [set(one["states"]) for one in tree["networks"]] == [{state.value for state in State}] * 2
+
+
+def test_an_unread_network_is_null_beside_one_that_was_read() -> None:
+    kubenet, storage = told(scanned(node(unread_networks=["storage"])))["networks"]
+    assert (kubenet["reserved"], storage["reserved"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        (datetime(2026, 3, 26, 20, 0, 0, 999999, tzinfo=UTC), "2026-03-26T20:00:00Z"),
+        (datetime(2026, 3, 26, 20, 0, tzinfo=timezone(timedelta(hours=8))), "2026-03-26T12:00:00Z"),
+    ],
+)
+def test_times_are_utc_to_the_second(when: datetime, text: str) -> None:
+    assert moment(when) == text
+
+
+def test_addresses_are_in_the_order_in_which_people_count_them() -> None:
+    names = ["10.244.1.9", "10.244.1.10", "10.244.0.200", "fd00::9", "fd00::10", "fd00::a", "fd00:0:1::1", "fd00::"]
+    snapshot = node(*(reservation(ip) for ip in names), foreign("zebra"), foreign("alpha"), reservations=[])
+    assert ordered(scene(snapshot)) == [
+        "10.244.0.200", "10.244.1.9", "10.244.1.10",
+        "fd00::", "fd00::9", "fd00::a", "fd00::10", "fd00:0:1::1", "alpha", "zebra",
+    ]  # fmt: skip
+
+
+def ordered(told: Scene) -> list[str]:
+    return [one.name for one in in_order(told.occupancies)]
+
+
+def test_networks_are_kept_apart_in_the_order() -> None:
+    snapshot = node(reservation("10.0.0.1", network="storage"), reservations=[LOST])
+    assert ordered(scene(snapshot)) == ["10.244.1.9", "10.0.0.1"]
+
+
+def test_what_could_not_be_read_is_told_with_its_reason() -> None:
+    assert told(scanned(without(node(), "daemons")))["unread"] == [{"source": "daemons", "why": "it gave no word"}]

@@ -1,0 +1,220 @@
+"""Log lines: changes, not rounds."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+
+from agent import cycle
+from agent.exporters.log import LogExporter, configure
+from agent.grace import Memory
+from agent.model.finding import Gap
+from agent.model.report import Report
+from agent.model.snapshot import Snapshot, Unread
+from tests.builders import (
+    CIDR,
+    GONE,
+    GRACE,
+    cni_result,
+    dark_node,
+    node,
+    reservation,
+    without,
+)
+
+LOST = reservation("10.244.1.9")
+
+
+class Daemon:
+    """Rounds, and the lines that each of them adds."""
+
+    def __init__(self, capture: structlog.testing.LogCapture) -> None:
+        self._capture, self._seconds = capture, 0
+        self._memory: Memory | None = None
+        self._exporter = LogExporter(structlog.get_logger())
+
+    def round(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        self._seconds += 15
+        later = timedelta(seconds=self._seconds)
+        snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
+        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        return self.tell(report)
+
+    def tell(self, report: Report) -> list[dict[str, Any]]:
+        before = len(self._capture.entries)
+        self._exporter.tell(report, 0.01)
+        return [dict(entry) for entry in self._capture.entries[before:]]
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    capture = structlog.testing.LogCapture()
+    structlog.configure(processors=[capture])
+    yield Daemon(capture)
+    structlog.reset_defaults()
+
+
+def events(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["event"] for line in lines]
+
+
+def confirmed(daemon: Daemon, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Look till a finding is believed; return the lines of that round."""
+    for _ in range(2):
+        assert daemon.round(snapshot) == []
+    return daemon.round(snapshot)
+
+
+def test_a_healthy_node_is_silent(daemon: Daemon) -> None:
+    assert [daemon.round(node()) for _ in range(5)] == [[]] * 5
+
+
+def test_a_candidate_is_no_news(daemon: Daemon) -> None:
+    assert daemon.round(node(LOST)) == []
+    assert daemon.round(node()) == []
+
+
+def test_a_confirmed_finding_is_told_once_with_what_is_known_of_it(daemon: Daemon) -> None:
+    sick = node(LOST, cni_result(GONE, "shop/cart", CIDR))
+    (line,) = confirmed(daemon, sick)
+    text = line.pop("text")
+    assert line == {
+        "event": "finding.opened",
+        "log_level": "warning",
+        "detector": "leaked_reservation",
+        "subject": "kubenet/10.244.1.9",
+        "since": "2026-03-26T18:00:00+00:00",
+        "cause": "unknown",
+        "pod": "shop/cart",
+    }
+    assert text.startswith("10.244.1.9 is reserved for container 999999999999 of pod shop/cart")
+    assert [daemon.round(sick) for _ in range(3)] == [[]] * 3
+
+
+def test_a_finding_that_is_gone_is_closed(daemon: Daemon) -> None:
+    confirmed(daemon, node(LOST))
+    assert daemon.round(node()) == [
+        {
+            "event": "finding.closed",
+            "log_level": "info",
+            "detector": "leaked_reservation",
+            "subject": "kubenet/10.244.1.9",
+        }
+    ]
+    assert daemon.round(node()) == []
+
+
+def test_what_is_only_not_seen_is_not_closed(daemon: Daemon) -> None:
+    confirmed(daemon, node(LOST))
+    assert events(daemon.round(without(node(LOST), "containers"))) == ["source.unread"]
+    assert daemon.round(without(node(LOST), "containers")) == []
+    assert events(daemon.round(node(LOST))) == ["source.read"]
+    assert daemon.round(node(LOST)) == []
+
+
+def test_what_went_away_in_a_gap_is_closed_when_the_detector_sees_again(daemon: Daemon) -> None:
+    confirmed(daemon, node(LOST))
+    daemon.round(dark_node())
+    lines = daemon.round(node())
+    assert set(events(lines)) == {"source.read", "finding.closed"}
+    assert events(lines)[-1] == "finding.closed"
+
+
+def test_two_findings_with_one_subject_are_two(daemon: Daemon) -> None:
+    confirmed(daemon, node(LOST))
+    assert events(daemon.round(node(reservation(LOST.ip, "8" * 64)))) == ["finding.closed"]
+    daemon.round(node(reservation(LOST.ip, "8" * 64)))
+    assert events(daemon.round(node(reservation(LOST.ip, "8" * 64)))) == ["finding.opened"]
+
+
+# Sources
+
+
+def test_a_source_that_falls_silent_is_told_once_and_when_it_speaks_again(daemon: Daemon) -> None:
+    assert daemon.round(without(node(), "containers")) == [
+        {"event": "source.unread", "log_level": "error", "source": "containers", "why": "it gave no word"}
+    ]
+    assert daemon.round(without(node(), "containers")) == []
+    assert daemon.round(node()) == [{"event": "source.read", "log_level": "info", "source": "containers"}]
+
+
+def test_a_reason_that_counts_is_no_change(daemon: Daemon) -> None:
+    assert events(daemon.round(node(pods=Unread("pods", "no word for 120 s")))) == ["source.unread"]
+    assert daemon.round(node(pods=Unread("pods", "no word for 135 s"))) == []
+
+
+def test_in_the_dark_each_source_is_told_once(daemon: Daemon) -> None:
+    lines = daemon.round(dark_node())
+    assert sorted(line["source"] for line in lines) == sorted(
+        ["reservations", "checkpoints", "containers", "cni_results", "addresses", "pods", "node", "daemons"]
+    )
+    assert daemon.round(dark_node()) == []
+
+
+def test_two_networks_fail_apart(daemon: Daemon) -> None:
+    stores = node(unread_networks=["storage"]).reservations
+    (storage,) = (store for store in stores if store.network == "storage")
+    second = replace(storage, network="other", reading=Unread("reservations", "/net/other does not exist"))
+    both = replace(node(), reservations=(*stores, second))
+    assert events(daemon.round(replace(node(), reservations=stores))) == ["source.unread"]
+    (line,) = daemon.round(both)
+    assert line["why"] == "/net/other does not exist"
+
+
+# Clock, and our own bugs
+
+
+def test_a_clock_that_was_set_is_told(daemon: Daemon) -> None:
+    daemon.round(node())
+    assert events(daemon.round(node(clock_set_by=timedelta(hours=2)))) == ["clock.stepped"]
+
+
+def test_a_detector_that_fails_is_told_once(daemon: Daemon) -> None:
+    report, _ = cycle.run(node(), None, patience=GRACE, period=timedelta(0))
+    broken = replace(report, gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    assert daemon.tell(broken) == [
+        {"event": "detector.failed", "log_level": "error", "detector": "shared_ip", "why": "KeyError: 'a bug'"}
+    ]
+    assert daemon.tell(broken) == []
+
+
+# How lines look
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("restored")
+def test_lines_are_json_with_what_matters_first(capsys: pytest.CaptureFixture[str]) -> None:
+    log = configure("json")
+    log.debug("round.done")
+    log.warning("finding.opened", detector="shared_ip", text="ünïcode\nand a second line")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    tree = json.loads(line)
+    assert list(tree) == ["timestamp", "level", "event", "detector", "text"]
+    assert (tree["level"], tree["event"]) == ("warning", "finding.opened")
+    assert tree["timestamp"].endswith("Z")
+
+
+@pytest.mark.usefixtures("restored")
+def test_away_from_a_terminal_text_has_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("text").info("agent.started", node="worker-1")
+    line = capsys.readouterr().err
+    assert "agent.started" in line
+    assert "node=worker-1" in line
+    assert "\x1b" not in line
+
+
+@pytest.mark.usefixtures("restored")
+def test_auto_is_json_away_from_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("auto").info("agent.started")
+    assert json.loads(capsys.readouterr().err)["event"] == "agent.started"

@@ -1,0 +1,322 @@
+"""Metrics: closed names and labels, zero where zero is known, and nothing where nothing is."""
+
+import math
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent import cycle
+from agent.detectors import DETECTORS
+from agent.exporters.metrics import MetricsExporter
+from agent.grace import Memory
+from agent.model.finding import Cause, Gap
+from agent.model.scene import State
+from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
+from tests.builders import (
+    GRACE,
+    NOW,
+    OLD,
+    daemons,
+    dark_node,
+    empty_file,
+    foreign,
+    node,
+    reservation,
+    without,
+    without_api,
+)
+
+LOST = reservation("10.244.1.9")
+
+CLOSED: Mapping[str, set[str]] = {
+    "nodeleak_build_info": {"version", "python_version"},
+    "nodeleak_mode_info": {"mode"},
+    "nodeleak_reservations": {"network", "state"},
+    "nodeleak_range_addresses": {"network"},
+    "nodeleak_range_free_addresses": {"network"},
+    "nodeleak_oldest_leak_timestamp_seconds": {"network"},
+    "nodeleak_leaks_confirmed_total": {"network", "cause"},
+    "nodeleak_findings": {"detector", "phase"},
+    "nodeleak_source_up": {"source"},
+    "nodeleak_source_last_read_timestamp_seconds": {"source"},
+    "nodeleak_source_read_seconds_bucket": {"source", "le"},
+    "nodeleak_source_read_seconds_count": {"source"},
+    "nodeleak_source_read_seconds_sum": {"source"},
+    "nodeleak_round_seconds_bucket": {"le"},
+    "nodeleak_round_seconds_count": set(),
+    "nodeleak_round_seconds_sum": set(),
+    "nodeleak_round_failures_total": {"stage"},
+    "nodeleak_last_round_timestamp_seconds": set(),
+    "nodeleak_watch_restarts_total": {"resource", "cause"},
+    "nodeleak_watch_regressions_total": {"resource"},
+}
+"""Every sample of ours, and its labels."""
+
+
+class Stream:
+    """A watch, as the exporter sees it."""
+
+    source = "pods"
+    restarts: Mapping[str, int] = {"ended": 3, "expired": 0}
+    regressions = 1
+
+
+class Daemon:
+    """Rounds, and what a scrape after them says."""
+
+    def __init__(self, *networks: str) -> None:
+        self.registry = CollectorRegistry()
+        self._exporter = MetricsExporter(self.registry, networks or ("kubenet",), "observe", [Stream()])
+        self._memory: Memory | None = None
+        self._seconds = 0
+
+    def round(self, snapshot: Snapshot, gaps: tuple[Gap, ...] = ()) -> "Daemon":
+        self._seconds += 15
+        later = timedelta(seconds=self._seconds)
+        snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
+        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        self._exporter.tell(replace(report, gaps=(*report.gaps, *gaps)), 0.02)
+        return self
+
+    def rounds(self, count: int, snapshot: Snapshot) -> "Daemon":
+        for _ in range(count):
+            self.round(snapshot)
+        return self
+
+    def scrape(self) -> str:
+        return generate_latest(self.registry).decode()
+
+    def get(self, sample: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"nodeleak_{sample}", labels)
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        return [one.labels for family in self.registry.collect() for one in family.samples if one.name == name]
+
+
+def everything() -> Daemon:
+    """A daemon that has something to say under every name."""
+    return Daemon().rounds(3, node(LOST)).round(dark_node()).round(node(LOST))
+
+
+def test_names_and_labels_are_these_and_no_others() -> None:
+    found: dict[str, set[str]] = {}
+    for family in everything().registry.collect():
+        for sample in family.samples:
+            if sample.name.startswith("nodeleak_"):
+                found.setdefault(sample.name, set()).update(sample.labels)
+    assert found == CLOSED
+
+
+def test_no_label_is_a_pod_an_address_or_an_id() -> None:
+    closed = (
+        {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
+        | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
+    )  # fmt: skip
+    found = {
+        value
+        for family in everything().registry.collect()
+        for sample in family.samples
+        for label, value in sample.labels.items()
+        if sample.name.startswith("nodeleak_") and label not in {"le", "version", "python_version"}
+    }
+    assert found - closed == set()
+
+
+def test_before_the_first_round_only_what_needs_no_look_is_told() -> None:
+    daemon = Daemon()
+    assert daemon.get("mode_info", mode="observe") == 1
+    assert daemon.get("watch_restarts_total", resource="pods", cause="ended") == 3
+    assert daemon.get("watch_regressions_total", resource="pods") == 1
+    for name in ("reservations", "findings", "source_up", "last_round_timestamp_seconds"):
+        assert daemon.labels(f"nodeleak_{name}") == []
+
+
+def test_a_healthy_node_is_filled_with_zeros() -> None:
+    daemon = Daemon("kubenet", "storage").round(node())
+    assert {state: daemon.get("reservations", network="kubenet", state=state.value) for state in State} == {
+        state: 2 if state is State.IN_USE else 0 for state in State
+    }
+    for detector in DETECTORS:
+        assert daemon.get("findings", detector=detector.NAME, phase="candidate") == 0
+        assert daemon.get("findings", detector=detector.NAME, phase="confirmed") == 0
+    for network in ("kubenet", "storage"):
+        for cause in Cause:
+            assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
+    for source in SOURCES:
+        assert daemon.get("source_up", source=source) == 1
+    for stage in ("read", "judge"):
+        assert daemon.get("round_failures_total", stage=stage) == 0
+    assert daemon.get("range_addresses", network="kubenet") == 253
+    assert daemon.get("range_free_addresses", network="kubenet") == 251
+    assert daemon.labels("nodeleak_oldest_leak_timestamp_seconds") == []
+
+
+def test_a_leak_is_a_candidate_then_confirmed() -> None:
+    daemon = Daemon()
+    phases = []
+    for _ in range(3):
+        daemon.round(node(LOST))
+        phases.append([daemon.get("findings", detector="leaked_reservation", phase=phase) for phase in _PHASES])
+    assert phases == [[1, 0], [1, 0], [0, 1]]
+    assert daemon.get("reservations", network="kubenet", state="leaked") == 1
+    assert daemon.get("oldest_leak_timestamp_seconds", network="kubenet") == (NOW - OLD).timestamp()
+
+
+_PHASES = ("candidate", "confirmed")
+
+
+def test_the_oldest_of_several_leaks_is_told_and_none_when_they_are_gone() -> None:
+    younger = reservation("10.244.1.10", "8" * 64, age=OLD / 2)
+    daemon = Daemon().rounds(3, node(LOST, younger))
+    assert daemon.get("oldest_leak_timestamp_seconds", network="kubenet") == (NOW - OLD).timestamp()
+    assert (
+        daemon.round(node(younger)).get("oldest_leak_timestamp_seconds", network="kubenet")
+        == (NOW - OLD / 2).timestamp()
+    )
+    assert daemon.round(node()).get("oldest_leak_timestamp_seconds", network="kubenet") is None
+
+
+# Confirmed leaks are counted once
+
+
+def counted(daemon: Daemon, cause: Cause = Cause.UNKNOWN) -> float | None:
+    return daemon.get("leaks_confirmed_total", network="kubenet", cause=cause.value)
+
+
+def test_a_leak_is_counted_when_it_is_confirmed_and_once() -> None:
+    daemon = Daemon()
+    assert [counted(daemon.round(node(LOST))) for _ in range(6)] == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints", "addresses", "pods"])
+def test_a_leak_is_counted_once_even_across_a_gap(source: str) -> None:
+    daemon = Daemon().rounds(3, node(LOST)).rounds(4, without(node(LOST), source)).rounds(4, node(LOST))
+    assert counted(daemon) == 1
+
+
+def test_a_leak_that_was_released_and_leaks_again_is_another() -> None:
+    daemon = Daemon().rounds(3, node(LOST)).round(node()).rounds(3, node(LOST))
+    assert counted(daemon) == 2
+
+
+def test_each_cause_is_counted_for_itself() -> None:
+    snapshot = node(LOST, empty_file("10.244.1.10"), daemons=[daemons(kubelet=OLD / 2)])
+    daemon = Daemon().rounds(3, snapshot)
+    assert {cause: counted(daemon, cause) for cause in Cause} == {
+        Cause.KUBELET_RESTART: 1, Cause.EMPTY_FILE: 1, Cause.UNKNOWN: 0, Cause.RUNTIME_RESTART: 0, Cause.NODE_REBOOT: 0
+    }  # fmt: skip
+
+
+def test_a_restart_that_comes_later_counts_nothing_again() -> None:
+    daemon = Daemon().rounds(3, node(LOST)).rounds(3, node(LOST, daemons=[daemons(kubelet=timedelta(0))]))
+    assert [counted(daemon, cause) for cause in Cause] == [0, 0, 0, 0, 1]
+
+
+# Blind is absent
+
+
+def test_a_gauge_does_not_say_zero_for_do_not_know() -> None:
+    daemon = Daemon().rounds(3, node(LOST)).round(dark_node())
+    for name in (
+        "reservations",
+        "range_addresses",
+        "range_free_addresses",
+        "oldest_leak_timestamp_seconds",
+        "findings",
+    ):
+        assert daemon.labels(f"nodeleak_{name}") == [], name
+    assert counted(daemon) == 1, "what was counted stays counted"
+    for source in SOURCES:
+        assert daemon.get("source_up", source=source) == 0
+
+
+def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
+    daemon = Daemon().round(without_api(node()))
+    present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
+    assert present == {"leaked_reservation", "unmanaged_address", "exhausted_range"}
+
+
+def test_a_broken_detector_is_absent_and_counted() -> None:
+    daemon = Daemon().round(node(), (Gap("shared_ip", "KeyError", broken=True),))
+    assert daemon.get("findings", detector="shared_ip", phase="confirmed") is None
+    assert daemon.get("round_failures_total", stage="judge") == 1
+    assert daemon.get("round_failures_total", stage="read") == 0
+
+
+def test_a_source_that_was_left_alone_is_neither_up_nor_down() -> None:
+    daemon = Daemon().round(node(addresses=NotAsked("addresses", "nobody needed them")))
+    assert daemon.get("source_up", source="addresses") is None
+    assert daemon.get("source_up", source="containers") == 1
+
+
+def test_a_silent_source_is_down_and_says_when_it_last_spoke() -> None:
+    daemon = Daemon().round(node())
+    spoke = daemon.get("source_last_read_timestamp_seconds", source="containers")
+    assert spoke == (NOW + timedelta(seconds=15)).timestamp()
+    daemon.round(without(node(), "containers"))
+    assert daemon.get("source_up", source="containers") == 0
+    assert daemon.get("source_last_read_timestamp_seconds", source="containers") == spoke
+    assert daemon.get("source_last_read_timestamp_seconds", source="pods") != spoke
+    assert daemon.get("round_failures_total", stage="read") == 1
+
+
+def test_one_unread_network_takes_reservations_down_and_the_others_numbers_stay() -> None:
+    daemon = Daemon("kubenet", "storage").round(node(unread_networks=["storage"]))
+    assert daemon.get("source_up", source="reservations") == 0
+    assert daemon.get("reservations", network="kubenet", state="in_use") == 2
+    assert daemon.get("reservations", network="storage", state="in_use") is None
+
+
+def test_foreign_entries_are_counted_as_such() -> None:
+    daemon = Daemon().round(node(foreign("notes"), foreign("10.244.1.9", blocks=True)))
+    assert daemon.get("reservations", network="kubenet", state="foreign") == 2
+    assert daemon.get("range_free_addresses", network="kubenet") == 250
+
+
+# Times
+
+
+def test_times_of_rounds_and_readings_are_kept() -> None:
+    daemon = Daemon().round(replace(node(), timings=(Timing("containers", 0.03), Timing("containers", 0.3))))
+    assert daemon.get("round_seconds_count") == 1
+    assert daemon.get("source_read_seconds_count", source="containers") == 2
+    assert daemon.get("source_read_seconds_bucket", source="containers", le="0.1") == 1
+    assert math.isclose(daemon.get("source_read_seconds_sum", source="containers") or 0, 0.33)
+    assert daemon.get("last_round_timestamp_seconds") == (NOW + timedelta(seconds=15)).timestamp()
+
+
+# The text
+
+
+@pytest.mark.parametrize("daemon", [Daemon(), everything(), Daemon().round(dark_node())], ids=["new", "sick", "dark"])
+def test_the_text_can_be_parsed_and_holds_each_sample_once(daemon: Daemon) -> None:
+    families = list(text_string_to_metric_families(daemon.scrape()))
+    samples = [(one.name, *sorted(one.labels.items())) for family in families for one in family.samples]
+    assert len(samples) == len(set(samples)) > 10
+    assert all(family.documentation and family.type != "unknown" for family in families)
+
+
+def test_no_series_says_when_it_was_created() -> None:
+    assert "_created" not in everything().scrape()
+
+
+def test_process_metrics_are_there() -> None:
+    assert "process_resident_memory_bytes" in Daemon().scrape()
+
+
+def test_promtool_has_nothing_to_say_against_them() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip(
+            "NOT RUN: promtool is not installed (Debian: apt-get install prometheus), nobody checked the metrics"
+        )
+    checked = subprocess.run(  # noqa: S603 (a program of the machine's own)
+        [promtool, "check", "metrics"], input=everything().scrape(), capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

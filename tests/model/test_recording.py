@@ -1,0 +1,217 @@
+"""Recordings: what is written is read back, what is damaged says where, and names can be taken out."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent import cycle
+from agent.exporters.document import document
+from agent.exporters.table import table
+from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
+from agent.model.report import Report
+from agent.model.snapshot import Address, Node, Snapshot, Unread
+from tests.builders import (
+    CIDR,
+    GONE,
+    GRACE,
+    NOW,
+    cni_result,
+    dark_node,
+    foreign,
+    node,
+    pod,
+    reservation,
+    sandbox,
+    without_api,
+)
+
+LOST = reservation("10.244.1.9")
+
+
+def recording(*looks: Snapshot) -> Recording:
+    return Recording(patience=GRACE, period=timedelta(0), looks=looks)
+
+
+def replayed(text: str) -> Report:
+    told = loads(text)
+    return cycle.replay(told.looks, patience=told.patience, period=told.period)
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        node(),
+        dark_node(),
+        without_api(node(LOST)),
+        node(LOST, foreign("notes"), unread_networks=["storage"]),
+        node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
+    ],
+    ids=["healthy", "dark", "api off", "several networks", "dual stack"],
+)
+def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> None:
+    written = recording(snapshot, snapshot)
+    assert loads(dumps(written)) == written
+
+
+def test_a_recording_replays_to_the_same_verdicts() -> None:
+    looks = (node(LOST), node(LOST, later=timedelta(seconds=1)))
+    assert replayed(dumps(recording(*looks))) == cycle.replay(looks, patience=GRACE, period=timedelta(0))
+
+
+def test_an_unknown_field_is_passed_over() -> None:
+    assert loads(changed(lambda tree: tree | {"weather": "fine"})) == recording(node(LOST))
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> str:
+    return json.dumps(change(json.loads(dumps(recording(node(LOST))))))
+
+
+def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], Any]:
+    def change(tree: dict[str, Any]) -> Any:
+        place: Any = tree
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+        return tree
+
+    return change
+
+
+def lose(*path: str | int) -> Callable[[dict[str, Any]], Any]:
+    def change(tree: dict[str, Any]) -> Any:
+        place: Any = tree
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+        return tree
+
+    return change
+
+
+FILE = ("looks", 0, "reservations", 0, "reading", "seen", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[]", "it has no schema: `nodeleak record` writes recordings"),
+        ("null", "it has no schema"),
+        ('"text"', "it has no schema"),
+        ("{}", "it has no schema"),
+        ('{"schema": "nodeleak.scan/v1"}', "its schema is 'nodeleak.scan/v1'; this version reads"),
+        ('{"schema": "nodeleak.recording/v2"}', "its schema is 'nodeleak.recording/v2'; this version reads"),
+        (changed(lose("patience")), "recording.patience: missing"),
+        (changed(put("looks", value=[])), "recording.looks: it holds no look"),
+        (changed(put("looks", value={})), "recording.looks: expected a list, found {}"),
+        (changed(put("looks", 0, value=7)), "recording.looks[0]: expected an object, found 7"),
+        (changed(put("patience", value="5m")), 'recording.patience: expected timedelta, found "5m"'),
+        (changed(put("patience", value=True)), "recording.patience: expected timedelta, found true"),
+        (changed(put("patience", value=1e300)), "recording.patience: expected timedelta"),
+        (changed(put("patience", value=float("nan"))), "recording.patience: expected timedelta"),
+        (changed(lose(*FILE, "ip")), "recording.looks[0].reservations[0].reading[2].ip: missing"),
+        (changed(put(*FILE, "inode", value="7")), 'reading[2].inode: expected int, found "7"'),
+        (changed(put(*FILE, "inode", value=True)), "reading[2].inode: expected int, found true"),
+        (changed(put("looks", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
+        (changed(put("looks", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
+        (changed(put("looks", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
+        (changed(put("looks", 0, "pods", value=[])), "pods: expected seen, unread or not_asked, found []"),
+        (changed(put("looks", 0, "pods", value={"seen": 1})), "pods: expected seen, unread or not_asked"),
+        (changed(put("looks", 0, "pods", "seen", 0, "ips", value="10.0.0.1")), "pods[0].ips: expected a list"),
+        (
+            changed(put("looks", 0, "cni_results", "seen", 0, "ranges", 0, 0, "first", value="banana")),
+            "cni_results[0].ranges[0][0].first: 'banana' does not appear to be",
+        ),
+    ],
+)
+def test_a_damaged_recording_says_what_and_where(text: str, complaint: str) -> None:
+    with pytest.raises(Damaged) as raised:
+        loads(text)
+    assert complaint in str(raised.value)
+
+
+def test_a_long_value_is_shortened_in_the_complaint() -> None:
+    with pytest.raises(Damaged) as raised:
+        loads(changed(put("looks", 0, "pods", value="x" * 5000)))
+    assert len(str(raised.value)) < 200
+
+
+# Names
+
+
+NAMES = (
+    "worker-berlin-7", "secretshop", "checkout-6d4f", "ledger-0", "payments-77", "billingd", "postgres-main",
+    "uid-of-checkout", "uid-of-ledger", "11111111-2222-3333-4444-555555555555", "confidential-notes",
+)  # fmt: skip
+
+
+def telltale() -> str:
+    """Record a node with every name that a recording can hold, and every trouble; in its second look, one in words."""
+    look = node(
+        LOST,
+        reservation("10.244.1.10", "8" * 64),
+        foreign("confidential-notes", why="'secretshop' is not a container id"),
+        foreign("10.244.1.11", blocks=True),
+        cni_result(GONE, "secretshop/payments-77", CIDR),
+        Address("10.244.1.10", 4711, "billingd"),
+        Address("10.244.1.12", 4712, "postgres-main/1"),
+        sandbox("4" * 64, "secretshop/checkout-6d4f"),
+        sandbox("5" * 64, "secretshop/ledger-0"),
+        pod("secretshop/checkout-6d4f", "10.244.1.20", uid="uid-of-checkout"),
+        pod("secretshop/ledger-0", "10.244.1.20", uid="uid-of-ledger"),
+        node=[Node("worker-berlin-7", (CIDR,), 250)],
+    )
+    named = replace(look, node_name="worker-berlin-7")
+    unread = Unread("daemons", "no process of worker-berlin-7 has a comm like billingd in secretshop")
+    return dumps(recording(named, replace(named, daemons=unread)))
+
+
+def verdicts(report: Report) -> Any:
+    return (
+        [(one.name if one.blocks else "", one.state, bool(one.pod)) for one in report.scene.occupancies],
+        [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
+        [(one.name, one.usable, one.reserved, one.free, one.states) for one in report.networks],
+        [(gap.detector, gap.broken) for gap in report.gaps],
+    )
+
+
+def test_without_names_no_name_is_left() -> None:
+    plain = telltale()
+    text = anonymous(plain, "salt")
+    report = replayed(text)
+    told = "\n".join((text, json.dumps(document(report)), table(report)))
+    assert [name for name in NAMES if name not in plain] == [], "the node of this test has them all"
+    assert [name for name in NAMES if name in told] == []
+
+
+def test_without_names_the_verdicts_are_the_same() -> None:
+    plain = telltale()
+    before = replayed(plain)
+    assert {one.finding.detector for one in before.findings} >= {"leaked_reservation", "shared_ip", "unmanaged_address"}
+    assert verdicts(replayed(anonymous(plain, "salt"))) == verdicts(before)
+
+
+def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
+    plain = dumps(recording(node()))
+    (look,) = loads(anonymous(plain, "salt")).looks
+    assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
+    assert look.node_name == look.node.known()[0].name
+    assert anonymous(plain, "salt") == anonymous(plain, "salt")
+    assert anonymous(plain, "salt") != anonymous(plain, "pepper")
+
+
+def test_a_node_that_is_named_by_its_address_loses_it() -> None:
+    named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
+    assert "10.12.97.31" not in anonymous(dumps(recording(named)), "salt")
+
+
+def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
+    (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).looks
+    assert look.reservations == node(LOST).reservations
+    assert look.taken_at == NOW

@@ -1,0 +1,173 @@
+"""How the first recordings were made: `python -m tests.nodes.make NAME...` writes them anew.
+
+They are kept as text, because recordings outlive code: a change of the format must go on reading these. A recording of
+a real node (`nodeleak record --anonymous`) is as welcome here: put it beside them, with the diagnosis you expect.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from agent.model.recording import Recording, dumps
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    NotAsked,
+    Reservation,
+    Seen,
+    Snapshot,
+    Store,
+    Unread,
+)
+from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
+
+# What seeds/004 tells: the addresses, ids and pods of its leaks, from its own logs.
+SEED_LEAKS: Final = {
+    130: ("950b9e02d470d2a3bf7c39100827b0b49ef00f251d4abf354069c78bc25e0a5f", "eventwatcher/container-exporter-m9d2r"),
+    131: ("7e7a27ecd60f42446fe5ac4709e444f125ac88d6810de9dfd71e5721fdad0d71", "weimob-ops/k8s-sla-wqm6b"),
+    132: (
+        "4988eaaf02d8cd2164f81a94b264a7b6e03cf87cb0b3a76ae74679f1bd5d3e97",
+        "weimob-ops/filebeat-applog-collection-rndhr",
+    ),
+    134: ("8190a101707a17793e8cfd35485785a9610d9c524f7f041b7dced457e79268e5", "weimob-ops/push-netstat-htjvj"),
+    135: ("decef236193c498235ab5efc33498d06abc34bea58ee7a68d1110228e4e59df2", "debug/debug-agent-2r94g"),
+    217: ("a1c4b1a54172d325df761de068e1ccb37040bfd7c175539912fa60232eca9b5e", "kube-system/fluentd-cz8qq"),
+    235: (
+        "0a917f395c84f42f6d060bee9bcbac403c396dceec88e7d4c9301493a7ad9233",
+        "weimob-ops/filebeat-opslog-collection-c59hf",
+    ),
+}
+SEED_CIDR: Final = "10.253.6.128/25"
+KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
+
+
+def seed_004() -> Snapshot:
+    """A docker upgrade: the kubelet stopped, containers removed, docker upgraded, the kubelet started."""
+    before, after = KUBELET_STARTED - timedelta(days=9), KUBELET_STARTED + timedelta(minutes=3)
+    files, containers, checkpoints, pods = [], [], [], []
+    for last in range(130, 255):
+        ip = f"10.253.6.{last}"
+        if last in SEED_LEAKS:
+            files.append(_file(ip, SEED_LEAKS[last][0], before))
+            continue
+        name = f"saas-{last}/app-{last}"
+        container_id = sha256(name.encode()).hexdigest()
+        files.append(_file(ip, container_id, after))
+        containers.append(Container(container_id, "running", int(after.timestamp()), name, f"uid-{last}", sandbox=True))
+        checkpoints.append(Checkpoint(container_id, name))
+        pods.append(pod(name, ip, uid=f"uid-{last}"))
+    results = [
+        CniResult("kubenet", container_id, "eth0", name, ranges(SEED_CIDR), "", int(before.timestamp()) * 10**9)
+        for container_id, name in SEED_LEAKS.values()
+    ]
+    return Snapshot(
+        node_name="10.12.97.31",
+        taken_at=KUBELET_STARTED + timedelta(hours=9),
+        uptime=timedelta(days=40),
+        reservations=(Store("kubenet", Seen(tuple(files))),),
+        checkpoints=Seen(tuple(checkpoints)),
+        containers=Seen(tuple(containers)),
+        cni_results=Seen(tuple(results)),
+        addresses=Seen((Address("10.253.6.129", 1, "systemd"), Address("10.12.97.31", 1, "systemd"))),
+        pods=Seen(tuple(pods)),
+        node=Seen((Node("10.12.97.31", (SEED_CIDR,), 125),)),
+        daemons=Seen(
+            (
+                Daemons(
+                    KUBELET_STARTED - timedelta(days=40),
+                    "boot",
+                    KUBELET_STARTED,
+                    KUBELET_STARTED - timedelta(minutes=6),
+                ),
+            )
+        ),
+    )
+
+
+def _file(ip: str, container_id: str, made: datetime) -> Reservation:
+    return Reservation("kubenet", ip, container_id, "eth0", 7000 + int(ip[9:]), 70, int(made.timestamp()) * 10**9)
+
+
+def docker_silent() -> Snapshot:
+    """docker is down; a reservation without owner, an empty file and a full house are all unjudged."""
+    refused = Unread("containers", "docker: Error while fetching server API version: connection refused")
+    unasked = NotAsked("addresses", "no reservation is known to be without an owner")
+    return node(reservation("10.244.1.9"), empty_file("10.244.1.10"), containers=refused, addresses=unasked)
+
+
+def dual_stack() -> Snapshot:
+    """Two sandboxes are gone: of one both addresses leaked, of the other a process still holds the IPv6 one."""
+    lost, orphan = "7" * 64, "8" * 64
+    return node(
+        reservation("10.244.1.7", lost),
+        reservation("fd00:10:244:1::7", lost),
+        reservation("10.244.1.8", orphan),
+        reservation("fd00:10:244:1::8", orphan),
+        cni_result(lost, "shop/cart", "10.244.1.0/24", "fd00:10:244:1::/64"),
+        Address("fd00:10:244:1::8", 4711, "java"),
+        node=[Node("worker-1", ("10.244.1.0/24", "fd00:10:244:1::/64"), 110)],
+    )
+
+
+def api_off() -> Snapshot:
+    """Nobody has credentials: docker, checkpoints and namespaces judge."""
+    gone = cni_result("9" * 64, "shop/cart", "10.244.1.0/24")
+    return without_api(node(reservation("10.244.1.9"), gone))
+
+
+def clock_moved() -> Snapshot:
+    """The clock was set back two days: files are newer than now, and nothing is concluded from their age."""
+    return replace(node(reservation("10.244.1.9")), taken_at=node().taken_at - timedelta(days=2))
+
+
+def docker_upgrade_orphan() -> Snapshot:
+    """docker lost a container that goes on running."""
+    return node(reservation("10.244.1.9"), Address("10.244.1.9", 4711, "java"))
+
+
+def files_removed_by_hand() -> Snapshot:
+    """The one-liner that everybody copies took away addresses in use, and one was handed out again."""
+    return node(
+        reservation("10.244.1.2", "4" * 64),
+        sandbox("4" * 64, "shop/cart"),
+        pod("shop/cart", "10.244.1.2"),
+        reservations=[],
+    )
+
+
+def power_cut() -> Snapshot:
+    """The node lost power while host-local wrote."""
+    return node(empty_file("10.244.1.9"))
+
+
+NODES: Final = {
+    "seed-004": seed_004,
+    "docker-silent": docker_silent,
+    "dual-stack": dual_stack,
+    "api-off": api_off,
+    "clock-moved": clock_moved,
+    "docker-upgrade-orphan": docker_upgrade_orphan,
+    "files-removed-by-hand": files_removed_by_hand,
+    "power-cut": power_cut,
+}
+
+
+def write(names: Iterable[str]) -> None:
+    for name in names:
+        look = NODES[name]()
+        again = replace(look, taken_at=look.taken_at + timedelta(seconds=1), uptime=look.uptime + timedelta(seconds=1))
+        text = dumps(Recording(patience=GRACE, period=timedelta(0), looks=(look, again)))
+        Path(__file__).with_name(f"{name}.json").write_text(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:] or NODES)

@@ -1,0 +1,69 @@
+"""Recorded nodes: the diagnosis of each is the one written down beside it."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import cycle
+from agent.exporters.table import table
+from agent.model.recording import anonymous, loads
+from agent.model.report import Report
+
+HERE = Path(__file__).parent
+NODES = sorted(HERE.glob("*.json"))
+
+each = pytest.mark.parametrize("path", NODES, ids=lambda path: path.stem)
+
+
+def replayed(text: str) -> Report:
+    recording = loads(text)
+    return cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+
+
+def diagnosis(report: Report) -> dict[str, Any]:
+    networks = {
+        one.name: {"usable": one.usable, "reserved": one.reserved, "free": one.free}
+        | {state.value: n for state, n in (one.states or {}).items() if n}
+        for one in report.networks
+    }
+    told = (
+        (one.finding.detector, one.finding.subject, one.finding.cause, one.finding.pod) for one in report.findings
+    )  # fmt: skip
+    return {
+        **networks,
+        "complete": report.complete,
+        "findings": sorted(" ".join(str(part) for part in parts if part) for parts in told),
+        "unread": [one.source for one in report.unread],
+        "blind": sorted(gap.detector for gap in report.gaps),
+    }
+
+
+def test_there_are_recorded_nodes_each_with_its_diagnosis() -> None:
+    """A glob finds nothing in silence."""
+    assert len(NODES) >= 8
+    assert {path.stem for path in NODES} == {path.stem for path in HERE.glob("*.toml")}
+
+
+@each
+def test_the_diagnosis_is_the_one_beside_it(path: Path) -> None:
+    expected = tomllib.loads(path.with_suffix(".toml").read_text())
+    says = expected.pop("says")
+    report = replayed(path.read_text())
+    assert diagnosis(report) == {"unread": [], "blind": []} | expected
+    text = table(report)
+    assert [words for words in says if words not in text] == []
+
+
+@each
+def test_without_names_the_diagnosis_is_the_same(path: Path) -> None:
+    def verdicts(text: str) -> Any:
+        report = replayed(text)
+        return (
+            [one.state for one in report.scene.occupancies],
+            sorted((one.finding.detector, str(one.finding.cause)) for one in report.findings),
+            [(one.usable, one.reserved, one.free, one.states) for one in report.networks],
+        )
+
+    assert verdicts(anonymous(path.read_text(), "salt")) == verdicts(path.read_text())

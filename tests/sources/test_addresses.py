@@ -1,0 +1,218 @@
+"""Addresses in the namespaces of processes: from a copy of a real /proc, and from real namespaces."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.model.snapshot import Address
+from agent.sources import addresses
+from agent.sources.unavailable import Unavailable
+from tests.wire import NOBODY, as_nobody, needs, run, until
+
+# Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.
+FIB_TRIE = """\
+Main:
+  +-- 10.9.0.0/20 4 1 11
+     |-- 10.9.5.5
+        /32 host LOCAL
+     |-- 10.9.7.0
+        /32 host LOCAL
+        /31 link UNICAST
+     |-- 10.9.8.7
+        /32 host LOCAL
+        /32 link UNICAST
+     +-- 10.9.9.0/24 2 0 2
+        +-- 10.9.9.0/31 1 0 0
+           |-- 10.9.9.0
+              /24 link UNICAST
+           |-- 10.9.9.1
+              /32 host LOCAL
+              /32 link UNICAST
+        |-- 10.9.9.255
+           /32 link BROADCAST
+     +-- 127.0.0.0/8 2 0 2
+        +-- 127.0.0.0/31 1 0 0
+           |-- 127.0.0.0
+              /8 host LOCAL
+           |-- 127.0.0.1
+              /32 host LOCAL
+        |-- 127.255.255.255
+           /32 link BROADCAST
+"""
+ONE_LEAF = "Main:\n  |-- 10.9.6.6\n     /32 host LOCALLocal:\n  |-- 10.9.6.6\n     /32 host LOCAL"
+"""As Linux writes it where a namespace has a single address."""
+IF_INET6 = """\
+00000000000000000000000000000001 01 80 10 80       lo
+fe80000000000000149513fffee25e5f 02 40 20 c0     eth0
+fd000099000000000000000000000009 03 40 00 82     eth0
+20010db8000000000000000000000001 03 40 00 80     eth0
+"""
+
+
+def process(
+    proc: Path, pid: int, fib_trie: str | None = "Main:\n", *, if_inet6: str | None = "", namespace: int = 0
+) -> Path:
+    """Copy one process; None leaves a file out."""
+    home = proc / str(pid)
+    (home / "net").mkdir(parents=True)
+    (home / "ns").mkdir()
+    (home / "ns/net").symlink_to(f"net:[{namespace or pid}]")
+    (home / "comm").write_text(f"command {pid}\n")
+    for name, text in (("fib_trie", fib_trie), ("if_inet6", if_inet6)):
+        if text is not None:
+            (home / "net" / name).write_text(text)
+    return home
+
+
+def ips(proc: Path) -> set[str]:
+    return {address.ip for address in addresses.read(proc)}
+
+
+def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> None:
+    process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
+    assert ips(tmp_path) == {"10.9.5.5", "10.9.7.0", "10.9.8.7", "10.9.9.1", "fd00:99::9", "2001:db8::1"}
+
+
+def test_a_namespace_with_a_single_address_is_read(tmp_path: Path) -> None:
+    process(tmp_path, 1, ONE_LEAF)
+    assert addresses.read(tmp_path) == (Address("10.9.6.6", 1, "command 1"),)
+
+
+def test_networks_broadcasts_and_loopback_are_no_addresses(tmp_path: Path) -> None:
+    process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
+    assert not ips(tmp_path) & {"10.9.9.0", "10.9.9.255", "127.0.0.1", "127.0.0.0", "::1"}
+    assert not any(ip.startswith("fe80") for ip in ips(tmp_path))
+
+
+def test_each_namespace_is_read_once_and_by_its_oldest_process(tmp_path: Path) -> None:
+    for pid in (30, 4, 100):
+        process(tmp_path, pid, ONE_LEAF, namespace=7)
+    (tmp_path / "30/net/fib_trie").unlink()  # never looked at
+    assert addresses.read(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
+
+
+def test_without_the_right_to_ask_for_its_namespace_each_process_is_read(tmp_path: Path) -> None:
+    for pid, text in ((1, FIB_TRIE), (2, ONE_LEAF)):
+        (process(tmp_path, pid, text) / "ns/net").unlink()
+    assert {"10.9.9.1", "10.9.6.6"} <= ips(tmp_path)
+
+
+@pytest.mark.parametrize("gone", ["net/fib_trie", "net/if_inet6", "comm", "ns/net"])
+def test_a_process_that_ends_meanwhile_hides_no_other(tmp_path: Path, gone: str) -> None:
+    (process(tmp_path, 1, FIB_TRIE, namespace=1) / gone).unlink()
+    process(tmp_path, 2, ONE_LEAF, namespace=2)
+    assert "10.9.6.6" in ips(tmp_path)
+
+
+def test_a_namespace_whose_first_process_ended_is_read_by_the_next(tmp_path: Path) -> None:
+    process(tmp_path, 1, None, namespace=7)
+    process(tmp_path, 2, ONE_LEAF, namespace=7)
+    assert addresses.read(tmp_path) == (Address("10.9.6.6", 2, "command 2"),)
+
+
+def test_a_kernel_without_ipv6_has_ipv4(tmp_path: Path) -> None:
+    process(tmp_path, 1, ONE_LEAF, if_inet6=None)
+    assert ips(tmp_path) == {"10.9.6.6"}
+
+
+def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
+    process(tmp_path, 1, ONE_LEAF)
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "self").symlink_to("1")
+    (tmp_path / "٣").mkdir()
+    assert ips(tmp_path) == {"10.9.6.6"}
+
+
+@pytest.mark.parametrize("name", ["fib_trie", "if_inet6"])
+def test_unread_is_not_empty_a_namespace_we_may_not_look_into_is_unread(open_dir: Path, name: str) -> None:
+    home = process(open_dir, 1, ONE_LEAF)
+    (home / "net" / name).chmod(0o000)
+    with as_nobody(), pytest.raises(Unavailable, match=f"{home}/net/{name}: Permission denied"):
+        addresses.read(open_dir)
+
+
+def test_unread_is_not_empty_a_table_without_processes_is_unread(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"{tmp_path} shows no process's network"):
+        addresses.read(tmp_path)
+
+
+def test_unread_is_not_empty_a_directory_that_only_looks_like_a_table_is_unread(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    with pytest.raises(Unavailable, match=f"{tmp_path} shows no process's network"):
+        addresses.read(tmp_path)
+
+
+def test_a_table_that_is_not_there_is_unread(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"{tmp_path}/proc: No such file or directory"):
+        addresses.read(tmp_path / "proc")
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """Make a network namespace as a CNI plugin does: an address of each family, and one whose link is down."""
+    needs(os.geteuid() == 0 and Path("/sbin/ip").exists(), "root and iproute2, to make a network namespace")
+    name = f"nodeleak-{os.getpid()}"
+    run("ip", "netns", "add", name)
+    for command in (
+        "link add pod0 type veth peer name pod1", "link set pod0 up", "link set pod1 up",
+        "addr add 198.18.77.1/24 dev pod0", "route add 198.18.77.1/32 dev pod0", "addr add fd00:99::9/64 dev pod0 nodad",
+        "link add down0 type veth peer name down1", "addr add 198.18.78.1/24 dev down0",
+    ):  # fmt: skip
+        run("ip", "-n", name, *command.split())
+    yield name
+    run("ip", "netns", "del", name)
+
+
+@contextmanager
+def living_in(namespace: str) -> Iterator[int]:
+    """Keep a process in a namespace."""
+    process = subprocess.Popen(["ip", "netns", "exec", namespace, "sleep", "30"])  # noqa: S603, S607 (a name of ours)
+    try:
+        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "ip has become sleep")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace: str) -> None:
+    with living_in(namespace) as pid:
+        found = {one.ip: one for one in addresses.read(Path("/proc"))}
+    for ip in ("198.18.77.1", "fd00:99::9", "198.18.78.1"):
+        assert found[ip] == Address(ip, pid, "sleep")
+    assert "198.18.77.1" not in ips(Path("/proc")), "no process lives there any more"
+
+
+def test_it_takes_no_capability(namespace: str) -> None:
+    # As in the pod: uid 0, every capability dropped.
+    code = "from agent.sources import addresses; from pathlib import Path; print(addresses.read(Path('/proc')))"
+    needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
+    with living_in(namespace):
+        assert "198.18.77.1" in run(
+            "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *python(code)
+        )
+
+
+def python(code: str) -> tuple[str, ...]:
+    import sys  # noqa: PLC0415
+
+    return (sys.executable, "-c", code)
+
+
+def test_processes_that_come_and_go_do_not_disturb(namespace: str) -> None:
+    stop: list[Callable[[], object]] = []
+    with living_in(namespace):
+        for _ in range(3):
+            churn = subprocess.Popen(  # noqa: S603
+                ["/bin/sh", "-c", "while :; do /bin/true; done"], user=NOBODY if os.geteuid() == 0 else None
+            )
+            stop += [churn.kill, churn.wait]
+        try:
+            assert all("198.18.77.1" in ips(Path("/proc")) for _ in range(8))
+        finally:
+            for action in stop:
+                action()

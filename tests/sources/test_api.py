@@ -1,0 +1,424 @@
+"""The API server over the real transport: credentials, refusals, and answers that are no list."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources import node, pods
+from agent.sources.api import Api, NoCredentials, Refused, list_all, parse_list
+from agent.sources.reflector import list_once
+from agent.sources.unavailable import Unavailable
+from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answers, Request, Standin, chunk, hang, http, kubeconfig, self_signed
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "web-0", "namespace": "shop", "uid": "u-1", "resourceVersion": "7"},
+    "spec": {"nodeName": "worker-1"},
+    "status": {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]},
+}
+
+
+def listing(*items: object, version: str = "40", more: str = "") -> str:
+    """Write a list as an API server does: no spaces, its metadata first."""
+    metadata = {"resourceVersion": version, **({"continue": more} if more else {})}
+    tree = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}
+    return json.dumps(tree, separators=(",", ":"))
+
+
+@pytest.fixture
+def api_of(tmp_path: Path) -> Iterator[Any]:
+    """Return what connects to a stand-in, and closes it."""
+    made: list[Api] = []
+
+    def connect(server: Standin, timeout: float = 5.0, **given: str) -> Api:
+        made.append(Api(kubeconfig(tmp_path / "kubeconfig", server.url, **given), timeout))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def always(answer: bytes) -> Answers:
+    return lambda _: [answer]
+
+
+def why(api: Api) -> str:
+    with pytest.raises(Unavailable) as raised:
+        list_once(api, pods.PATH, pods.query("worker-1"), pods.parse)
+    text = str(raised.value)
+    assert text.startswith("API server: ")
+    assert len(text) < 300, "an operator reads this in one line"
+    assert "\n" not in text
+    return text
+
+
+def test_the_pods_of_this_node_are_asked_for_and_no_others(api_of: Any) -> None:
+    with Standin(always(http(listing(POD)))) as server:
+        (pod,) = list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
+    assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
+    (target,) = server.asked("")
+    assert target == "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500"
+    assert server.requests[0].headers["user-agent"] == "nodeleak"
+
+
+def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
+    item = {
+        "metadata": {"name": "worker-1", "uid": "n-1", "resourceVersion": "9"},
+        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
+        "status": {"allocatable": {"pods": "110"}},
+    }
+    with Standin(always(http(listing(item)))) as server:
+        (found,) = list_once(api_of(server), node.PATH, node.query("worker-1"), node.parse)
+    assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
+    assert server.asked("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ({**POD, "status": {"podIP": "10.244.1.7"}}, ("", ("10.244.1.7",), False, False)),
+        ({"metadata": POD["metadata"]}, ("", (), False, False)),
+        ({**POD, "status": None, "spec": None}, ("", (), False, False)),
+        ({**POD, "spec": {"hostNetwork": True}}, ("Running", ("10.244.1.7", "fd00::7"), True, False)),
+        (
+            {**POD, "metadata": {**POD["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}},
+            ("Running", ("10.244.1.7", "fd00::7"), False, True),
+        ),
+        ({**POD, "status": {"phase": "Pending", "podIPs": [{}]}}, ("Pending", (), False, False)),
+    ],
+    ids=["before 1.16", "no spec, no status", "null", "host network", "deleting", "an address without one"],
+)
+def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[object, ...]) -> None:
+    parsed = pods.parse(pod)
+    assert (parsed.phase, parsed.ips, parsed.host_network, parsed.deleting) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "cidrs", "most"),
+    [
+        ({"metadata": {"name": "n"}}, (), None),
+        ({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}}, ("10.0.0.0/24",), None),
+        ({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": 30}}}, (), 30),
+        ({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": "1k"}}}, (), None),
+        ({"metadata": {"name": "n"}, "spec": None, "status": None}, (), None),
+    ],
+    ids=["bare", "before 1.16", "a number", "a quantity", "null"],
+)
+def test_nodes_of_every_age_are_parsed(item: dict[str, Any], cidrs: tuple[str, ...], most: int | None) -> None:
+    parsed = node.parse(item)
+    assert (parsed.pod_cidrs, parsed.max_pods) == (cidrs, most)
+
+
+REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    410: "Gone",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@pytest.mark.parametrize("status", REASONS)
+def test_a_refusal_is_told_in_the_servers_own_words(api_of: Any, status: int) -> None:
+    said = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
+    with Standin(always(http(said, f"{status} {REASONS[status]}"))) as server:
+        assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
+    assert len(server.requests) == 1, "the next round is the retry"
+
+
+@pytest.mark.parametrize("status", REASONS)
+def test_a_refusal_in_html_is_told_by_its_number(api_of: Any, status: int) -> None:
+    with Standin(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
+        assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
+
+
+@pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000])
+def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: str) -> None:
+    with Standin(always(http(said, "500 Internal Server Error"))) as server:
+        assert why(api_of(server)) == "API server: 500 Internal Server Error"
+
+
+def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
+    with Standin(always(http("{}", "410 Gone"))) as server, pytest.raises(Refused) as raised:
+        api_of(server).get(pods.PATH)
+    assert raised.value.status == 410
+
+
+def test_a_redirect_is_not_followed(api_of: Any) -> None:
+    # A login page of a proxy, say: our token is not for it.
+    away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with Standin(always(away)) as server:
+        assert why(api_of(server)) == "API server: 302 Found"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(HTML, kind="text/html"),
+        http(""),
+        http("null"),
+        http("[]"),
+        http('"pods"'),
+        http("{}"),
+        http('{"kind":"PodList"}'),
+        http('{"metadata":{},"items":[]}'),
+        http('{"metadata":{"resourceVersion":"x"},"items":[]}'),
+        http('{"metadata":{"resourceVersion":""},"items":[]}'),
+        http('{"kind":"Status","metadata":{"resourceVersion":"5"},"status":"Failure"}'),
+        http('{"kind":"Pod","metadata":{"resourceVersion":"5","uid":"u"}}'),
+        http('{"metadata":{"resourceVersion":"5"},"items":{}}'),
+        http('{"metadata":{"resourceVersion":"5"},"items":""}'),
+        http('{"metadata":{"resourceVersion":"5"},"items":{"a":1}}'),
+        http('{"metadata":{"resourceVersion":"5"},"items":7}'),
+        http("\xff\xfe".encode("latin-1")),
+        http("[" * 100_000),
+        http('{"metadata":{"resourceVersion":"5"},"items":[' + "[" * 100_000),
+        http('{"metadata":{"resourceVersion":1e999},"items":[]}'),
+        http(listing("pod")),
+        http(listing(None)),
+        http(listing({})),
+        http(listing({"metadata": {"uid": "u"}})),
+        http(listing({"metadata": {"uid": "u", "name": "web"}})),
+        http(listing({**POD, "status": {"podIPs": ["10.0.0.1"]}})),
+        http(listing({**POD, "status": []}) [:-5]),
+    ],
+)  # fmt: skip
+def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of: Any, answer: bytes) -> None:
+    with Standin(always(answer)) as server:
+        assert why(api_of(server))
+
+
+@pytest.mark.parametrize("answer", [
+    listing(),
+    '{"kind":"PodList","metadata":{"resourceVersion":"40"},"items":null}',
+    '{"items":null,"metadata":{"resourceVersion":"40"}}',
+    '{"items":[],"metadata":{"resourceVersion":"40"}}',
+    '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
+])  # fmt: skip
+def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str) -> None:
+    with Standin(always(http(answer))) as server:
+        version, items = list_all(api_of(server), pods.PATH, ())
+        assert (version, list(items)) == (40, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        listing(POD, POD),
+        json.dumps(json.loads(listing(POD, POD)), indent=2),
+        json.dumps({"items": [POD, POD], "metadata": {"resourceVersion": "40"}}, separators=(",", ":")),
+        json.dumps({"metadata": {"resourceVersion": "40", "x": "y" * 9000}, "items": [POD, POD]}, separators=(",", ":")),
+        json.dumps({"metadata": {"note": '"items":[', "resourceVersion": "40"}, "items": [POD, POD]}),
+    ],
+    ids=["as servers write it", "indented", "in another order", "with much before", "with a trap"],
+)
+def test_a_list_is_read_however_it_is_written(text: str) -> None:
+    version, more, items = parse_list(text.encode())
+    assert (version, more, list(items)) == (40, "", [POD, POD])
+
+
+def test_a_list_in_pages_is_read_to_its_end(api_of: Any) -> None:
+    def pages(request: Request) -> list[bytes]:
+        second = {**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}
+        return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
+
+    with Standin(pages) as server:
+        version, items = list_all(api_of(server), pods.PATH, (("resourceVersion", "0"),))
+        assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
+    assert "resourceVersion" not in server.asked("continue=next")[0], "a page may not name a version"
+
+
+def test_a_page_that_has_expired_is_no_shorter_list(api_of: Any) -> None:
+    def pages(request: Request) -> list[bytes]:
+        return [http("{}", "410 Gone") if "continue" in request.target else http(listing(POD, more="next"))]
+
+    with Standin(pages) as server:
+        assert why(api_of(server)) == "API server: 410 Gone"
+
+
+def test_no_page_is_asked_for_when_a_version_is_named(api_of: Any) -> None:
+    # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
+    with Standin(always(http(listing()))) as server:
+        list_all(api_of(server), pods.PATH, (("resourceVersion", "39"),))
+    assert "limit" not in server.asked("")[0]
+
+
+@given(cut=st.integers(0, len(listing(POD, POD)) - 3))
+def test_a_list_cut_anywhere_is_no_list(cut: int) -> None:
+    def whole() -> list[object]:
+        _, _, items = parse_list(listing(POD, POD).encode()[:cut])
+        return list(items)
+
+    with pytest.raises(Unavailable):
+        whole()
+
+
+@given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: f'{{"items":[{text}'.encode()))
+def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
+    try:
+        _, _, items = parse_list(body)
+        assert list(items) is not None
+    except Unavailable as error:
+        assert str(error).startswith("API server: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(listing(POD))[:-30],
+        CHUNKED + chunk(listing(POD)[:60]),
+        b"HTTP/1.1 200 OK\r\nContent-Len",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+    ],
+    ids=["in the body", "in a chunk", "in the head", "not HTTP", "at once"],
+)
+def test_an_answer_that_breaks_off_is_told(api_of: Any, answer: bytes) -> None:
+    with Standin(always(answer)) as server:
+        assert why(api_of(server))
+
+
+def test_a_server_that_hangs_is_given_up(api_of: Any) -> None:
+    server: Standin = Standin(lambda _: hang(server))
+    with server:
+        start = time.perf_counter()
+        assert "timed out" in why(api_of(server, 0.3))
+        assert time.perf_counter() - start < 1.5
+
+
+def test_a_port_where_nobody_listens_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    api = Api(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
+    assert "Connection refused" in why(api)
+    api.close()
+
+
+def test_a_certificate_nobody_vouches_for_is_told(api_of: Any, tmp_path: Path) -> None:
+    context, _ = self_signed(tmp_path)
+    with Standin(always(http(listing())), tls=context) as server:
+        assert "certificate verify failed" in why(api_of(server))
+    assert server.requests == []
+
+
+def test_a_certificate_our_authority_vouches_for_is_good(api_of: Any, tmp_path: Path) -> None:
+    context, certificate = self_signed(tmp_path)
+    with Standin(always(http(listing(POD))), tls=context) as server:
+        api = api_of(server, cluster=f"certificate-authority: {certificate}")
+        assert len(list_once(api, pods.PATH, (), pods.parse)) == 1
+
+
+def test_http_where_https_is_spoken_is_told(api_of: Any) -> None:
+    with Standin(always(http(listing()))) as server:
+        server.url = server.url.replace("http://", "https://")
+        assert "SSL" in why(api_of(server))
+
+
+def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with Standin(always(http(listing()))) as server:
+        for text in ("first", "rotated"):
+            token.write_text(text)
+            list_once(api_of(server, user=f"{{tokenFile: {token}}}"), pods.PATH, (), pods.parse)
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"]
+
+
+def test_no_token_is_told_to_anyone(api_of: Any) -> None:
+    with Standin(always(http(HTML, "502 Bad Gateway"))) as server:
+        assert "s3cret" not in why(api_of(server, user="{token: s3cret}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "not: [valid", "just words", "[]", "apiVersion: v1\nkind: Config\n", "clusters: 7\ncontexts: x\nusers: []\n",
+     "current-context: gone\ncontexts: []\nclusters: []\nusers: []\n", "\x00\x01", "a: b: c"],
+)  # fmt: skip
+def test_a_kubeconfig_that_is_none_is_told_by_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(NoCredentials, match=f"^{path}: ."):
+        Api(path, 1)
+
+
+def test_a_kubeconfig_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(NoCredentials, match=f"^{tmp_path}/kubeconfig: ."):
+        Api(tmp_path / "kubeconfig", 1)
+    with pytest.raises(NoCredentials, match=f"^{tmp_path}: ."):
+        Api(tmp_path, 1)
+
+
+def test_a_kubeconfig_that_names_a_missing_file_is_told(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", user=f"{{tokenFile: {tmp_path}/gone}}")
+    with pytest.raises(NoCredentials, match="gone"):
+        Api(path, 1)
+
+
+def test_without_any_credentials_it_says_what_it_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(NoCredentials, match="no service account is mounted, and neither --kubeconfig nor KUBECONFIG"):
+        Api(None, 1)
+
+
+def test_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
+    with Standin(always(http("{}", "403 Forbidden"))) as server:
+        path = kubeconfig(tmp_path / "kubeconfig", server.url)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            api = Api(path, 1)
+            why(api)
+            api.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_watch_gives_its_lines_as_they_come(api_of: Any) -> None:
+    pieces = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n'), LAST_CHUNK]
+    with Standin(lambda _: pieces) as server:
+        lines = api_of(server).stream(pods.PATH, (("watch", "1"),), 5)
+        assert list(lines) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
+
+
+def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
+    with Standin(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(Refused):
+        api_of(server).stream(pods.PATH, (), 5)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([CHUNKED, chunk('{"a":1}\n{"b"')], "broke off"),
+        ([CHUNKED, chunk('{"a":1}\n{"b"'), LAST_CHUNK], "broke off in the middle of a line"),
+        ([CHUNKED, chunk('{"a":1}\n'), b"zzz\r\n"], "broke off"),
+    ],
+    ids=["dropped", "ended", "no chunk"],
+)
+def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[bytes], text: str) -> None:
+    with Standin(lambda _: pieces) as server:
+        lines = api_of(server).stream(pods.PATH, (), 5)
+        assert next(lines) == b'{"a":1}'
+        with pytest.raises(Unavailable, match=text):
+            next(lines)
+
+
+def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
+    def silent(_: Request) -> Iterator[bytes]:
+        yield CHUNKED + chunk('{"a":1}\n')
+        yield from hang(server)
+
+    server = Standin(silent)
+    with server:
+        lines = api_of(server).stream(pods.PATH, (), 0.2)
+        assert next(lines) == b'{"a":1}'
+        with pytest.raises(Unavailable, match="timed out"):
+            next(lines)

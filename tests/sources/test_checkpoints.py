@@ -1,0 +1,113 @@
+"""The kubelet's sandbox checkpoints, in both places where they can lie."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.model.snapshot import Checkpoint
+from agent.sources import checkpoints
+from agent.sources.unavailable import Unavailable
+from tests.wire import ID, as_nobody
+
+CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})
+
+
+def why(*directories: Path) -> str:
+    with pytest.raises(Unavailable) as raised:
+        checkpoints.read(directories)
+    return str(raised.value)
+
+
+def test_a_checkpoint_names_its_sandbox_and_its_pod(tmp_path: Path) -> None:
+    (tmp_path / ID).write_text(CONTENT)
+    assert checkpoints.read([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
+
+
+def test_both_kubelets_directories_are_read(tmp_path: Path) -> None:
+    for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / container_id).write_text(CONTENT)
+    found = checkpoints.read([tmp_path / "dockershim", tmp_path / "cri-dockerd"])
+    assert [one.container_id for one in found] == ["a" * 64, "b" * 64]
+
+
+def test_one_directory_that_is_missing_says_nothing(tmp_path: Path) -> None:
+    assert checkpoints.read([tmp_path / "dockershim", tmp_path]) == ()
+
+
+def test_unread_is_not_empty_no_directory_at_all_is_unread(tmp_path: Path) -> None:
+    assert why(tmp_path / "a", tmp_path / "b") == f"none of these exists: {tmp_path}/a, {tmp_path}/b"
+
+
+def test_unread_is_not_empty_an_empty_directory_is_empty(tmp_path: Path) -> None:
+    assert checkpoints.read([tmp_path]) == ()
+
+
+def test_a_file_being_written_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    (tmp_path / ".3847261").write_text(CONTENT)
+    assert checkpoints.read([tmp_path]) == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        CONTENT[:-20].encode(),
+        b"[]",
+        b"null",
+        b"7",
+        b'{"name": "web"}',
+        b"\xff\xfe",
+        b"[" * 9000,
+        b"{}" * 90000,
+    ],
+)
+def test_a_damaged_checkpoint_still_protects_and_costs_the_name_only(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ID).write_bytes(content)
+    assert checkpoints.read([tmp_path]) == (Checkpoint(ID, ""),)
+
+
+def test_what_is_no_file_still_protects_and_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(CONTENT)
+    directory = tmp_path / "sandbox"
+    directory.mkdir()
+    (directory / "a").symlink_to(secret)
+    os.mkfifo(directory / "b")
+    (directory / "c").mkdir()
+    assert sorted(checkpoints.read([directory]), key=lambda one: one.container_id) == [
+        Checkpoint("a", ""),
+        Checkpoint("b", ""),
+        Checkpoint("c", ""),
+    ]
+
+
+def test_a_file_we_may_not_open_still_protects(open_dir: Path) -> None:
+    (open_dir / ID).write_text(CONTENT)
+    (open_dir / ID).chmod(0o000)
+    with as_nobody():
+        assert checkpoints.read([open_dir]) == (Checkpoint(ID, ""),)
+
+
+def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
+    closed = open_dir / "sandbox"
+    closed.mkdir(0o000)
+    with as_nobody():
+        assert why(open_dir, closed) == f"{closed}: Permission denied"
+
+
+def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
+    (tmp_path / "sandbox").write_text("")
+    assert why(tmp_path / "sandbox") == f"{tmp_path}/sandbox: Not a directory"
+
+
+def test_no_handle_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / ID).write_text(CONTENT)
+    os.mkfifo(tmp_path / "b")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        checkpoints.read([tmp_path])
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,268 @@
+"""libcni's cache: both formats, both places, the ranges in all their spellings, and every kind of damage."""
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.ranges import usable
+from agent.model.snapshot import CniResult
+from agent.sources.cni_results import CniResults, parse
+from agent.sources.unavailable import Unavailable
+from tests.wire import ID, as_nobody
+
+RESULT_02 = {"cniVersion": "0.2.0", "ip4": {"ip": "10.244.1.7/24", "gateway": "10.244.1.1"}, "dns": {}}
+RESULT_04 = {
+    "cniVersion": "0.4.0",
+    "interfaces": [{"name": "cbr0"}, {"name": "eth0", "sandbox": "/proc/7/ns/net"}],
+    "ips": [
+        {"version": "4", "interface": 1, "address": "10.244.1.7/24", "gateway": "10.244.1.1"},
+        {"version": "6", "interface": 1, "address": "fd00:10::7/64"},
+    ],
+}
+ARGUMENTS = [
+    ["IgnoreUnknown", "1"],
+    ["K8S_POD_NAMESPACE", "shop"],
+    ["K8S_POD_NAME", "web-0"],
+    ["K8S_POD_INFRA_CONTAINER_ID", ID],
+]
+
+
+def cached(ipam: object, *, network: str = "kubenet", config: object = None, **more: object) -> bytes:
+    """Write what libcni >= 0.8 writes."""
+    plain = {"cniVersion": "0.4.0", "name": network, "type": "bridge", "ipam": ipam}
+    return json.dumps(
+        {
+            "kind": "cniCacheV1",
+            "containerId": ID,
+            "config": base64.b64encode(json.dumps(config or plain).encode()).decode(),
+            "ifName": "eth0",
+            "networkName": network,
+            "cniArgs": ARGUMENTS,
+            "result": RESULT_04,
+            **more,
+        }
+    ).encode()
+
+
+def parsed(content: bytes) -> CniResult:
+    result = parse(content, "kubenet", ID, "eth0", 5)
+    assert result is not None
+    return result
+
+
+def ranges(content: bytes) -> list[list[str]]:
+    return [[str(one) for one in several] for several in parsed(content).ranges]
+
+
+SUBNET = {"subnet": "10.244.1.0/24"}
+
+
+def test_a_cache_of_libcni_0_8_names_the_pod_the_ranges_and_the_place() -> None:
+    result = parsed(cached({"type": "host-local", "dataDir": "/run/ips", **SUBNET}))
+    assert (result.pod, result.data_dir, result.ifname, result.mtime_ns) == ("shop/web-0", "/run/ips", "eth0", 5)
+    assert usable(result.ranges) == 253
+
+
+def test_a_bare_result_of_libcni_0_7_names_no_pod_but_the_ranges() -> None:
+    result = parsed(json.dumps(RESULT_02).encode())
+    assert (result.pod, result.data_dir) == ("", "")
+    assert ranges(json.dumps(RESULT_02).encode()) == [["10.244.1.1-10.244.1.254"]]
+
+
+@pytest.mark.parametrize(
+    ("ipam", "expected"),
+    [
+        (SUBNET, [["10.244.1.1-10.244.1.254"]]),
+        ({"ranges": [[SUBNET]]}, [["10.244.1.1-10.244.1.254"]]),
+        ({"ranges": [[SUBNET, {"subnet": "10.9.0.0/28"}]]}, [["10.244.1.1-10.244.1.254", "10.9.0.1-10.9.0.14"]]),
+        (
+            {"ranges": [[SUBNET], [{"subnet": "fd00::/120"}]]},
+            [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]],
+        ),
+        ({**SUBNET, "ranges": [[{"subnet": "fd00::/120"}]]}, [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]]),
+        ({**SUBNET, "rangeStart": "10.244.1.10", "rangeEnd": "10.244.1.20"}, [["10.244.1.10-10.244.1.20"]]),
+        ({**SUBNET, "rangeStart": "10.244.1.10"}, [["10.244.1.10-10.244.1.254"]]),
+        ({**SUBNET, "rangeEnd": "10.244.1.20"}, [["10.244.1.1-10.244.1.20"]]),
+        ({"subnet": "10.244.1.77/24"}, [["10.244.1.1-10.244.1.254"]]),
+    ],
+    ids=[
+        "kubenet's", "a set", "two ranges of one set", "dual stack", "old and new", "first and last", "first", "last",
+        "an address with its mask",
+    ],
+)  # fmt: skip
+def test_ranges_are_read_in_every_spelling(ipam: object, expected: list[list[str]]) -> None:
+    assert ranges(cached(ipam)) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({}, 253),
+        ({"gateway": "10.244.1.254"}, 253),
+        ({"gateway": "10.9.9.9"}, 254),
+        ({"rangeStart": "10.244.1.2"}, 253),
+    ],
+)
+def test_the_gateway_is_not_given_out(more: dict[str, str], count: int) -> None:
+    assert usable(parsed(cached({**SUBNET, **more})).ranges) == count
+
+
+def test_a_list_of_plugins_is_searched_for_the_one_with_ipam() -> None:
+    listed = {"name": "kubenet", "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}]}
+    assert ranges(cached(None, config=listed)) == [["10.244.1.1-10.244.1.254"]]
+
+
+@pytest.mark.parametrize(
+    "ipam",
+    [
+        {}, None, {"type": "dhcp"}, {"ranges": [[{"subnet": "nonsense"}]]}, {"ranges": 7},
+        {**SUBNET, "rangeStart": "10.244.1.20", "rangeEnd": "10.244.1.10"}, {**SUBNET, "rangeStart": "fd00::9"},
+        {**SUBNET, "rangeEnd": "10.250.0.1"}, {"subnet": "10.244.1.0/31"},
+    ],
+)  # fmt: skip
+def test_without_ranges_the_addresses_of_the_result_speak(ipam: object) -> None:
+    expected = [["10.244.1.1-10.244.1.254"], ["fd00:10::1-fd00:10::ffff:ffff:ffff:ffff"]]
+    assert ranges(cached(ipam)) == expected
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cniArgs": None}, {"cniArgs": []}, {"cniArgs": "K8S_POD_NAME=web"}, {"cniArgs": [["K8S_POD_NAME", "web"]]},
+        {"cniArgs": [["a", "b", "c"]]}, {"cniArgs": 7},
+    ],
+)  # fmt: skip
+def test_without_arguments_there_is_no_pods_name(more: dict[str, Any]) -> None:
+    assert parsed(cached(SUBNET, **more)).pod == ""
+
+
+@pytest.mark.parametrize("config", [None, "", "%%%", "eyJ", 7, [], base64.b64encode(b"[]").decode(), "ünicode"])
+def test_a_damaged_configuration_costs_the_ranges_only(config: object) -> None:
+    tree = {**json.loads(cached(SUBNET)), "config": config, "result": None}
+    assert (parsed(json.dumps(tree).encode()).ranges, parsed(json.dumps(tree).encode()).pod) == ((), "shop/web-0")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff", cached(SUBNET)[:-9], b"[" * 99999])
+def test_what_is_no_cache_file_is_none(content: bytes) -> None:
+    assert parse(content, "kubenet", ID, "eth0", 5) is None
+
+
+def test_a_file_that_is_of_another_by_its_own_word_is_none() -> None:
+    assert parse(cached(SUBNET), "kubenet", "f" * 64, "eth0", 5) is None
+    assert parse(cached(SUBNET, network="cbr0"), "kubenet", ID, "eth0", 5) is None
+
+
+fields = st.sampled_from(
+    ["kind", "networkName", "containerId", "config", "cniArgs", "result", "ips", "ip4", "ip", "address", "gateway",
+     "ifName", "interfaces"]
+)  # fmt: skip
+leaves = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["cniCacheV1", "kubenet", ID, "::/0"])
+)
+trees = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dictionaries(fields, one, max_size=6))
+
+
+@given(tree=trees)
+def test_whatever_json_it_is_parsing_never_raises(tree: object) -> None:
+    result = parse(json.dumps(tree).encode(), "kubenet", ID, "eth0", 5)
+    assert result is None or result.container_id == ID
+
+
+addresses = st.sampled_from(["10.0.0.0/24", "10.0.0.9", "fd00::/64", "fd00::9", "10.0.0.0/31", "", "x"])
+ipams = st.fixed_dictionaries(
+    {"subnet": addresses},
+    optional={"rangeStart": addresses | leaves, "rangeEnd": addresses, "gateway": addresses, "ranges": leaves | trees},
+)
+
+
+@given(ipam=ipams)
+def test_whatever_the_configuration_is_parsing_never_raises_and_no_range_is_upside_down(ipam: object) -> None:
+    for several in parsed(cached(ipam, result=None)).ranges:
+        for one in several:
+            assert one.first.version == one.last.version
+            assert int(one.first) <= int(one.last)
+            assert one.usable >= 0
+
+
+@given(content=st.binary(max_size=300))
+def test_whatever_bytes_it_is_parsing_never_raises(content: bytes) -> None:
+    assert parse(content, "kubenet", ID, "eth0", 5) is None or content
+
+
+def name(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0") -> str:
+    return f"{network}-{container_id}-{ifname}"
+
+
+def test_both_places_are_read_and_other_networks_are_passed_over(tmp_path: Path) -> None:
+    old, new = tmp_path / "results", tmp_path / "cache"
+    old.mkdir()
+    new.mkdir()
+    (old / name(container_id="a" * 64)).write_text(json.dumps(RESULT_02))
+    (new / name()).write_bytes(cached(SUBNET))
+    (new / name("cni-loopback", ifname="lo")).write_bytes(cached(SUBNET, network="cni-loopback"))
+    (new / name("other")).write_bytes(cached(SUBNET, network="other"))
+    (new / "cni-loopback").write_text("{}")
+    assert {one.container_id for one in CniResults([old, new], ["kubenet"]).read()} == {"a" * 64, ID}
+
+
+def test_a_networks_name_may_hold_dashes(tmp_path: Path) -> None:
+    (tmp_path / name("k8s-pod-network", ifname="eth0")).write_bytes(cached(SUBNET, network="k8s-pod-network"))
+    (result,) = CniResults([tmp_path], ["k8s-pod-network", "network"]).read()
+    assert result.network == "k8s-pod-network"
+
+
+def test_unread_is_not_empty_without_any_directory_it_is_unread(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
+        CniResults([tmp_path / "a", tmp_path / "b"], ["kubenet"]).read()
+
+
+def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
+    closed = open_dir / "results"
+    closed.mkdir(0o000)
+    with as_nobody(), pytest.raises(Unavailable, match=f"{closed}: Permission denied"):
+        CniResults([open_dir, closed], ["kubenet"]).read()
+
+
+def test_a_file_we_may_not_open_costs_itself_only(open_dir: Path) -> None:
+    for container_id, mode in (("a" * 64, 0o000), ("b" * 64, 0o644)):
+        path = open_dir / name(container_id=container_id)
+        path.write_text(json.dumps(RESULT_02))
+        path.chmod(mode)
+    with as_nobody():
+        assert [one.container_id for one in CniResults([open_dir], ["kubenet"]).read()] == ["b" * 64]
+
+
+def test_what_is_no_file_is_passed_over_and_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(json.dumps(RESULT_02))
+    (tmp_path / name(container_id="a" * 64)).symlink_to(secret)
+    os.mkfifo(tmp_path / name(container_id="b" * 64))
+    (tmp_path / name(container_id="c" * 64)).mkdir()
+    (tmp_path / name(container_id="d" * 64)).write_bytes(b" " * 300_000)
+    assert CniResults([tmp_path], ["kubenet"]).read() == ()
+
+
+def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
+    path.write_bytes(cached(SUBNET))
+    first = cache.read()
+    assert cache.read()[0] is first[0]
+    path.write_bytes(cached({"subnet": "10.250.0.0/16"}))
+    (changed,) = cache.read()
+    assert str(changed.ranges[0][0]) == "10.250.0.1-10.250.255.254"
+    path.unlink()
+    assert cache.read() == ()
+
+
+def test_a_file_caught_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
+    path.write_bytes(cached(SUBNET)[:50])
+    assert cache.read() == ()
+    path.write_bytes(cached(SUBNET))
+    assert len(cache.read()) == 1

@@ -1,0 +1,328 @@
+"""Docker's list, through the real client: against a stand-in on a unix socket, and against a real engine if one runs."""
+
+import gc
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.snapshot import Container
+from agent.sources.containers import Docker
+from agent.sources.unavailable import Unavailable
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, Request, Standin, chunk, hang, http, needs, run
+
+LABELS = {
+    "io.kubernetes.pod.name": "web-0",
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.uid": "u-1",
+    "io.kubernetes.docker.type": "podsandbox",
+}
+
+# The docker package forgets the socket of a client that could not be made; the collector finds it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected_here() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def item(container_id: str = ID, state: str = "running", labels: object = None) -> dict[str, object]:
+    return {"Id": container_id, "State": state, "Created": 1_700_000_000, "Labels": labels, "Names": ["/x"]}
+
+
+def engine(listed: object, version: str = "1.41") -> Answers:
+    """Answer as docker does, with whatever it is to list; bytes are sent as they are."""
+
+    def answer(request: Request) -> Answer:
+        if request.path == "/version":
+            return [http(json.dumps({"ApiVersion": version}))]
+        return [listed if isinstance(listed, bytes) else http(json.dumps(listed))]
+
+    return answer
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Path:
+    return tmp_path / "docker.sock"
+
+
+@pytest.fixture
+def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
+    """Return what makes clients of the stand-in, and closes them."""
+    made: list[Docker] = []
+
+    def client(timeout: float = 5.0) -> Docker:
+        made.append(Docker(f"unix://{socket_path}", timeout))
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.close()
+
+
+def why(client: Docker) -> str:
+    with pytest.raises(Unavailable) as raised:
+        client.containers()
+    text = str(raised.value)
+    assert len(text) < 300, "an operator reads this in one line"
+    assert "\n" not in text
+    return text
+
+
+def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callable[..., Docker]) -> None:
+    states = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
+    with Standin(engine([item(state * 3, state) for state in states]), at=socket_path) as server:
+        listed = to().containers()
+    assert [(one.id, one.state) for one in listed] == [(state * 3, state) for state in states]
+    assert [one.state for one in listed if one.running] == ["running", "paused", "restarting"]
+    (asked,) = server.asked("containers")
+    assert asked.startswith("/v1.41/containers/json?")
+    assert "all=1" in asked
+    assert "size=0" in asked, "sizes would walk the disk"
+    assert "filters" not in asked
+
+
+def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
+    application = {**LABELS, "io.kubernetes.docker.type": "container"}
+    with Standin(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
+        listed = to().containers()
+    assert listed == (
+        Container("a", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=True),
+        Container("b", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=False),
+        Container("c", "running", 1_700_000_000, "", "", sandbox=False),
+    )
+
+
+def test_unread_is_not_empty_an_empty_list_is_empty(socket_path: Path, to: Callable[..., Docker]) -> None:
+    with Standin(engine([]), at=socket_path):
+        assert to().containers() == ()
+
+
+def test_each_reading_is_one_request_and_the_version_is_asked_once(
+    socket_path: Path, to: Callable[..., Docker]
+) -> None:
+    with Standin(engine([item()]), at=socket_path) as server:
+        client = to()
+        for _ in range(3):
+            client.containers()
+    assert len(server.asked("/containers/json")) == 3
+    assert len(server.asked("/version")) == 1
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("listed", "text"),
+    [
+        ({}, "not a list"),
+        ({"message": "page not found"}, "not a list"),
+        (None, "not a list"),
+        ("", "not a list"),
+        (0, "not a list"),
+        ("containers", "not a list"),
+        ([None], "not a list of containers"),
+        ([{"State": "running"}], "not a list of containers (KeyError('Id'))"),
+        ([{"Id": ID}], "not a list of containers (KeyError('State'))"),
+        ([{"Id": 7, "State": "running"}], "not a list of containers"),
+        ([{"Id": ID, "State": {"Running": True}}], "not a list of containers"),
+        ([{**item(), "Labels": ["x"]}], "not a list of containers"),
+        ([{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], "not a list of containers"),
+        ([{**item(), "Created": "yesterday"}], "not a list of containers"),
+        ([{**item(), "Created": float("inf")}], "not a list of containers"),
+        ([{**item(), "Created": []}, 5], "not a list of containers"),
+    ],
+)
+def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
+    socket_path: Path, to: Callable[..., Docker], listed: object, text: str
+) -> None:
+    with Standin(engine(listed), at=socket_path):
+        assert text in why(to())
+
+
+def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Callable[..., Docker]) -> None:
+    with Standin(engine([item(), {"Id": "f" * 64}]), at=socket_path):
+        assert "KeyError('State')" in why(to())
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (http(HTML, kind="text/html"), "docker: "),
+        (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
+        (http('{"message": "no space left"}', "500 Internal Server Error"), "no space left"),
+        (http(""), "docker: "),
+        (http(json.dumps([item()]))[:-40], "docker: "),
+        (CHUNKED + chunk(b"["), "docker: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: application/js", "docker: "),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "docker: "),
+        (b"", "docker: "),
+        (http("[" * 100_000), "docker"),
+        (http(b"\xff\xfe\xfd"), "docker: "),
+    ],
+    ids=[
+        "HTML", "502", "500", "nothing in it", "dies in the body", "dies in a chunk", "dies in the head", "not HTTP",
+        "hangs up", "deep", "binary",
+    ],
+)  # fmt: skip
+def test_a_bad_answer_is_tried_three_times_and_told_in_short(
+    socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
+) -> None:
+    with Standin(engine(answer), at=socket_path) as server:
+        assert text in why(to())
+    assert 1 <= len(server.asked("/containers/json")) <= 3
+
+
+def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable[..., Docker]) -> None:
+    answers = iter([http(HTML, "502 Bad Gateway", "text/html"), http(json.dumps([item()]))])
+
+    def recovering(request: Request) -> Answer:
+        return [http('{"ApiVersion": "1.41"}') if request.path == "/version" else next(answers)]
+
+    with Standin(recovering, at=socket_path) as server:
+        assert [one.id for one in to().containers()] == [ID]
+    assert len(server.asked("/containers/json")) == 2
+
+
+def test_without_a_socket_it_says_where_it_looked(socket_path: Path, to: Callable[..., Docker]) -> None:
+    start = time.perf_counter()
+    text = why(to())
+    assert text.startswith("docker: ")
+    assert "No such file or directory" in text
+    assert time.perf_counter() - start < 3
+
+
+def test_an_engine_that_is_back_is_read_again_by_the_same_client(socket_path: Path, to: Callable[..., Docker]) -> None:
+    client = to()
+    with Standin(engine([item()]), at=socket_path):
+        assert len(client.containers()) == 1
+    socket_path.unlink()
+    why(client)
+    with Standin(engine([item(), item("f" * 64)]), at=socket_path):
+        assert len(client.containers()) == 2
+
+
+@pytest.mark.parametrize("part", ["/version", "/containers"], ids=["at the first word", "when it lists"])
+def test_an_engine_that_hangs_is_given_up_in_bounded_time(
+    socket_path: Path, to: Callable[..., Docker], part: str
+) -> None:
+    good = engine([item()])
+    server: Standin = Standin(lambda request: hang(server) if part in request.target else good(request), at=socket_path)
+    with server:
+        start = time.perf_counter()
+        text = why(to(0.3))
+        assert time.perf_counter() - start < 1.5
+    assert "timed out" in text.lower()
+    assert len(server.asked(part)) == 1, "who hangs has had its chance"
+
+
+def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: Path, to: Callable[..., Docker]) -> None:
+    too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
+    speaks = "1.41"
+
+    def upgraded(request: Request) -> Answer:
+        if request.path == "/version":
+            return [http(json.dumps({"ApiVersion": speaks}))]
+        return [http(json.dumps([item()])) if f"/v{speaks}/" in request.path else too_old]
+
+    with Standin(upgraded, at=socket_path) as server:
+        client = to()
+        client.containers()
+        speaks = "1.44"
+        assert len(client.containers()) == 1
+    assert [target.split("/")[1] for target in server.asked("/containers")] == ["v1.41", "v1.41", "v1.44"]
+
+
+def test_an_engine_without_a_version_is_no_engine(socket_path: Path, to: Callable[..., Docker]) -> None:
+    with Standin(lambda _: [http("{}")], at=socket_path):
+        assert 'key "ApiVersion" is missing' in why(to())
+
+
+def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
+    with Standin(engine([item()]), at=socket_path):
+        client = Docker(None, 5)
+        assert len(client.containers()) == 1
+        client.close()
+
+
+def test_an_engine_on_tcp_is_read_too() -> None:
+    with Standin(engine([item()])) as server:
+        client = Docker(server.url.replace("http", "tcp"), 5)
+        assert len(client.containers()) == 1
+        client.close()
+
+
+@pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
+def test_a_host_that_is_none_is_told_when_it_is_given(host: str) -> None:
+    with pytest.raises(Unavailable, match="^docker: .*"):
+        Docker(host, 5)
+
+
+def test_a_host_of_the_environment_that_is_none_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
+    with pytest.raises(Unavailable, match="docker: Invalid bind address protocol: nonsense"):
+        Docker(None, 5)
+
+
+def test_missing_tls_certificates_of_the_environment_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="docker: .*cert"):
+        Docker(None, 5)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["Id", "State", "Created", "Labels", "io.kubernetes.pod.name"]), inner, max_size=5
+        )
+    ),
+    max_leaves=12,
+)
+
+
+class Lists:
+    """A stand-in for docker's client that lists what it is told to: a socket for each example would take minutes."""
+
+    def __init__(self, listed: object) -> None:
+        self.containers = lambda **_: listed
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@given(listed=json_values)
+def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object) -> None:
+    client = Docker("unix:///var/run/docker.sock", 0.1)
+    client._client = Lists(listed)  # type: ignore[assignment]  # noqa: SLF001 (see Lists)
+    try:
+        containers = client.containers()
+    except Unavailable:
+        return
+    assert isinstance(listed, list)
+    assert len(containers) == len(listed)
+    assert all(isinstance(text, str) for one in containers for text in (one.id, one.state, one.pod, one.pod_uid))
+
+
+def test_a_real_engine_lists_what_docker_ps_lists() -> None:
+    path = Path("/var/run/docker.sock")
+    needs(os.access(path, os.W_OK) and shutil.which("docker") is not None, "a docker engine, and the right to ask it")
+    client = Docker(f"unix://{path}", 10)
+    for _ in range(3):
+        # Containers come and go on a node: the same list before and after is the one to compare with.
+        before = sorted(run("docker", "ps", "-aq", "--no-trunc").split())
+        listed = sorted(one.id for one in client.containers())
+        if before == sorted(run("docker", "ps", "-aq", "--no-trunc").split()):
+            break
+    client.close()
+    assert listed == before

@@ -1,0 +1,146 @@
+"""When the daemons of the node started: from copies of a process table, and from the real one."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.model.snapshot import Daemons
+from agent.sources.daemons import ProcessTable
+from agent.sources.unavailable import Unavailable
+from tests.wire import needs, run
+
+BOOTED = datetime(2026, 3, 26, 12, 0, tzinfo=UTC)
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {int(BOOTED.timestamp())}\nprocesses 9\n")
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("b-1\n")
+    return tmp_path
+
+
+def process(proc: Path, pid: int, command: str, seconds: int) -> Path:
+    """Write a process that started so many seconds after boot."""
+    (proc / str(pid)).mkdir(exist_ok=True)
+    fields = ["S", *["0"] * 18, str(seconds * TICKS), *["0"] * 30]
+    stat = proc / str(pid) / "stat"
+    stat.write_text(f"{pid} ({command}) {' '.join(fields)}\n")
+    return stat
+
+
+def end(proc: Path, pid: int) -> None:
+    (proc / str(pid) / "stat").unlink()
+    (proc / str(pid)).rmdir()
+
+
+def after(seconds: int) -> datetime:
+    return BOOTED + timedelta(seconds=seconds)
+
+
+def why(table: ProcessTable) -> str:
+    with pytest.raises(Unavailable) as raised:
+        table.read()
+    return str(raised.value)
+
+
+def test_boot_kubelet_and_docker_are_told(proc: Path) -> None:
+    process(proc, 1, "systemd", 0)
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", after(31), after(20))
+
+
+def test_a_daemon_that_does_not_run_has_not_started(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", None, after(20))
+
+
+@pytest.mark.parametrize("command", ["kube let)", "(sd-pam)", ") S 1 1 (", "a\nb", "kubelet) S 0 (x", "tmux: server"])
+def test_other_names_whatever_they_hold_confuse_nothing(proc: Path, command: str) -> None:
+    process(proc, 5, command, 1)
+    process(proc, 80, "kubelet", 31)
+    assert ProcessTable(proc).read().kubelet == after(31)
+
+
+def test_a_restarted_kubelet_is_noticed(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    table = ProcessTable(proc)
+    table.read()
+    end(proc, 80)
+    process(proc, 95, "kubelet", 500)
+    assert table.read() == Daemons(BOOTED, "b-1", after(500), after(20))
+
+
+def test_a_restarted_kubelet_is_noticed_even_with_its_old_pid(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    table = ProcessTable(proc)
+    table.read()
+    process(proc, 80, "kubelet", 500)
+    assert table.read().kubelet == after(500)
+
+
+def test_a_daemon_that_stops_and_one_that_comes_are_noticed(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    table = ProcessTable(proc)
+    table.read()
+    end(proc, 80)
+    assert table.read().kubelet is None
+    process(proc, 90, "kubelet", 60)
+    assert table.read().kubelet == after(60)
+
+
+def test_the_daemons_are_remembered_and_others_not_looked_at_again(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    table = ProcessTable(proc)
+    table.read()
+    process(proc, 5, "kubelet", 1)  # an older one that cannot be: it would be seen if all were read again
+    assert table.read().kubelet == after(31)
+
+
+@pytest.mark.parametrize("runtime", ["containerd", "crio", "k3s-server"])
+def test_a_node_may_have_another_runtime(proc: Path, runtime: str) -> None:
+    process(proc, 7, runtime, 3)
+    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", None, None)
+
+
+def test_unread_is_not_empty_the_table_of_a_container_is_unread(proc: Path) -> None:
+    process(proc, 1, "python3", 900)
+    assert why(ProcessTable(proc)) == (
+        f"{proc} shows no kubelet and no container runtime: not the node's (hostPID?)"
+    )  # fmt: skip
+
+
+def test_what_cannot_be_read_is_told_by_its_name(proc: Path) -> None:
+    (proc / "sys/kernel/random/boot_id").unlink()
+    assert why(ProcessTable(proc)) == f"{proc}/sys/kernel/random/boot_id: No such file or directory"
+    assert why(ProcessTable(proc / "none")) == f"{proc}/none/stat: No such file or directory"
+
+
+@pytest.mark.parametrize("text", ["", "cpu 1 2\n", "btime soon\n", "btime \n"])
+def test_a_stat_without_boot_time_is_unread(proc: Path, text: str) -> None:
+    (proc / "stat").write_text(text)
+    assert why(ProcessTable(proc)).startswith(f"{proc}: ")
+
+
+@pytest.mark.parametrize("text", ["", "80 (kubelet", "80 (kubelet) S 1 2 3"])
+def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path, text: str) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "sh", 31).write_text(text)
+    assert ProcessTable(proc).read().docker == after(20)
+
+
+def test_the_real_table_tells_the_real_boot() -> None:
+    table = run("ps", "-e", "-o", "comm=").split()
+    needs("dockerd" in table or "kubelet" in table, "a docker engine or a kubelet on this machine")
+    daemons = ProcessTable(Path("/proc")).read()
+    assert daemons.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for started in (daemons.kubelet, daemons.docker):
+        assert started is None or started >= daemons.booted

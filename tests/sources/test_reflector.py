@@ -1,0 +1,383 @@
+"""list + watch against a stand-in that follows a script: what is asked, what is believed, and for how long."""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agent.model.snapshot import Reading, Seen, Unread
+from agent.sources import reflector as reflectors
+from agent.sources.api import Api, NoCredentials
+from agent.sources.reflector import Cause, Reflector
+from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, Request, Standin, chunk, hang, http, kubeconfig, until
+
+Script = Callable[[], Answer]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as the reflector does, but fifty times as fast."""
+    monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
+
+
+def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "resourceVersion": str(version)}, "says": says or uid}
+
+
+def says(item: Mapping[str, Any]) -> str:
+    return str(item["says"])
+
+
+def listed(version: int, *items: dict[str, Any]) -> Script:
+    tree = {"metadata": {"resourceVersion": str(version)}, "items": items}
+    return lambda: [http(json.dumps(tree, separators=(",", ":")))]
+
+
+def refused(status: str, code: int = 0, message: str = "no") -> Script:
+    return lambda: [http(json.dumps({"kind": "Status", "code": code, "message": message}), status)]
+
+
+def event(kind: str, item: object) -> bytes:
+    return chunk(json.dumps({"type": kind, "object": item}) + "\n")
+
+
+def streamed(*pieces: bytes) -> Script:
+    """End in due time."""
+    return lambda: [CHUNKED, *pieces, LAST_CHUNK]
+
+
+def dropped(*pieces: bytes) -> Script:
+    return lambda: [CHUNKED, *pieces]
+
+
+def bookmark(version: int) -> bytes:
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+@dataclass
+class Scene:
+    """A reflector, its script and its clock."""
+
+    server: Standin
+    reflector: Reflector[str]
+    thread: threading.Thread
+    stop: threading.Event
+    clock: list[float] = field(default_factory=list)
+
+    def asked(self) -> list[str]:
+        """Return what was asked: `list VERSION` or `watch VERSION`."""
+        asked = []
+        for request in list(self.server.requests):
+            query = parse_qs(urlsplit(request.target).query, keep_blank_values=True)
+            asked.append(f"{'watch' if request.watches else 'list'} {query['resourceVersion'][0]}".strip())
+        return asked
+
+    def reading(self) -> Reading[str]:
+        return self.reflector.reading()
+
+    def until_asked(self, *expected: str) -> None:
+        until(lambda: len(self.asked()) >= len(expected), f"{expected}, but only {self.asked()}")
+        assert self.asked()[: len(expected)] == list(expected)
+
+    def until_seen(self, *expected: str) -> None:
+        until(lambda: self.reading() == Seen(expected), f"{expected}, but only {self.reading()}")
+
+
+@contextmanager
+def playing(directory: Path, lists: Iterable[Script], watches: Iterable[Script], *, stale: float = 120) -> Iterator[Scene]:
+    """Run a reflector against a script; where it ends, the server hangs."""
+    to_list, to_watch = iter(lists), iter(watches)
+
+    def answers(request: Request) -> Answer:
+        script = next(to_watch if request.watches else to_list, None)
+        yield from hang(server) if script is None else script()
+
+    server = Standin(answers)
+    with server:
+        path, clock, stop = kubeconfig(directory / "kubeconfig", server.url), [1000.0], threading.Event()
+        reflector = Reflector(
+            "pods", lambda: Api(path, 5), "/api/v1/pods", (("fieldSelector", "x=y"),), says,
+            clock=lambda: clock[0], stale_after=stale,
+        )  # fmt: skip
+        thread = threading.Thread(target=reflector.run, args=(stop,))
+        thread.start()
+        try:
+            yield Scene(server, reflector, thread, stop, clock)
+        finally:
+            stop.set()
+            server.__exit__(None, None, None)
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def lasting(*pieces: bytes) -> Script:
+    """Say something, and then nothing: a watch as it should be."""
+
+    def script() -> Iterator[bytes]:
+        yield CHUNKED
+        yield from pieces
+        threading.Event().wait(0.4)
+
+    return script
+
+
+def test_before_the_first_word_nothing_is_known(tmp_path: Path) -> None:
+    with playing(tmp_path, [], []) as scene:
+        scene.until_asked("list 0")
+        assert scene.reading() == Unread("pods", "the API server has not answered yet")
+        assert not scene.reflector.answered.is_set()
+
+
+def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as scene:
+        scene.until_asked("list 0", "watch 40")
+        scene.until_seen("a")
+        assert scene.reflector.answered.is_set()
+    query = parse_qs(urlsplit(scene.server.requests[1].target).query)
+    assert query["allowWatchBookmarks"] == ["true"]
+    assert query["fieldSelector"] == ["x=y"]
+    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before silence would count"
+
+
+def test_after_watches_that_end_in_due_time_nothing_is_listed_again(tmp_path: Path) -> None:
+    watches = [streamed(event("ADDED", thing("b", 41))), streamed(bookmark(55)), streamed(), lasting()]
+    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scene:
+        scene.until_asked("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
+        scene.until_seen("a", "b")
+        assert scene.reflector.restarts == {Cause.ENDED: 3}
+
+
+def test_a_dropped_watch_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    half = chunk('{"type":"ADDED","object":{"meta')
+    watches = [dropped(event("ADDED", thing("b", 41)), half), dropped(), streamed(half), lasting()]
+    with playing(tmp_path, [listed(40)], watches) as scene:
+        scene.until_asked("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
+        scene.until_seen("b")
+        assert scene.reflector.restarts == {Cause.BROKEN: 3}
+
+
+def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path: Path) -> None:
+    replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
+    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as scene:
+        scene.until_asked("list 0", "watch 40", "watch 40")
+        scene.until_seen("b")
+        assert scene.reflector.regressions >= 1
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [
+        streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
+        refused("410 Gone", 410),
+        refused("504 Gateway Timeout", 504, "Too large resource version"),
+    ],
+    ids=["in the stream", "at once", "ahead of the server"],
+)
+def test_an_expired_version_is_listed_anew_and_nothing_older(tmp_path: Path, expired: Script) -> None:
+    lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
+    with playing(tmp_path, lists, [expired, lasting()]) as scene:
+        scene.until_asked("list 0", "watch 40", "list 40", "watch 90")
+        scene.until_seen("c")
+        assert scene.reflector.restarts == {Cause.EXPIRED: 1}
+
+
+@pytest.mark.parametrize("answer", [refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)])
+def test_a_list_that_cannot_be_had_so_is_read_through_to_etcd(tmp_path: Path, answer: Script) -> None:
+    gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
+    lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
+    with playing(tmp_path, lists, [gone, lasting()]) as scene:
+        # The last one is a restored etcd: its versions are lower, and true.
+        scene.until_asked("list 0", "watch 40", "list 40", "list", "watch 12")
+        scene.until_seen("z")
+
+
+def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -> None:
+    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as scene:
+        scene.until_asked("list 0", "list", "watch 40")
+        scene.until_seen()
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (refused("401 Unauthorized", 401, "Unauthorized"), "API server: 401 Unauthorized"),
+        (refused("403 Forbidden", 403, "pods is forbidden"), "API server: 403 pods is forbidden"),
+        (refused("429 Too Many Requests", 429, "slow down"), "API server: 429 slow down"),
+        (lambda: [http(HTML, "502 Bad Gateway", "text/html")], "API server: 502 Bad Gateway"),
+        (lambda: [http(HTML, kind="text/html")], "is not a list of objects"),
+        (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "an object lacks what every object"),
+        (lambda: [http(b"{")[:-1]], "API server: "),
+    ],
+    ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
+)
+def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Script, text: str) -> None:
+    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as scene:
+        assert scene.reflector.answered.wait(5)
+        first = scene.reading()
+        assert isinstance(first, (Unread, Seen))
+        if isinstance(first, Unread):
+            assert text in first.why
+        scene.until_asked("list 0", "list 0", "list 0", "watch 40")
+        scene.until_seen("a")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refused("401 Unauthorized", 401),
+        refused("403 Forbidden", 403),
+        refused("500 Internal Server Error", 500),
+        lambda: [http(HTML, kind="text/html")],
+        lambda: [b"HTTP/1.1 200"],
+        lambda: [],
+        streamed(event("ERROR", {"code": 500, "message": "etcd"})),
+        streamed(event("ERROR", None)),
+        streamed(event("ADDED", {"metadata": {"resourceVersion": "41"}, "says": "x"})),
+        streamed(event("ADDED", {"metadata": {"uid": "x", "resourceVersion": "41"}})),
+    ],
+    ids=["401", "403", "500", "HTML", "head", "nothing", "error", "null", "no uid", "no field"],
+)
+def test_a_watch_that_fails_in_any_way_is_started_again_from_our_version(tmp_path: Path, answer: Script) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scene:
+        scene.until_asked("list 0", "watch 40", "watch 40")
+        scene.until_seen("a")
+
+
+def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], []) as scene:
+        scene.until_asked("list 0", "watch 40")
+        scene.until_seen("a")
+        scene.clock[0] += 120
+        assert scene.reading() == Seen(("a",))
+        scene.clock[0] += 1
+        assert scene.reading() == Unread("pods", "no word for 121 s: the watch is silent")
+
+
+def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
+    away = [refused("503 Service Unavailable", 503, "away")] * 4
+    with playing(tmp_path, [listed(40, thing("a", 7))], [*away, lasting()]) as scene:
+        scene.until_asked("list 0", "watch 40", "watch 40")
+        scene.clock[0] += 121
+        scene.until_asked("list 0", *["watch 40"] * 4)
+        reading = scene.reading()
+        assert reading in {Unread("pods", "no word for 121 s: API server: 503 away"), Seen(("a",))}
+        scene.until_seen("a")  # it is back: heard again, without a list
+        assert scene.asked().count("list 0") == 1
+
+
+def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
+    clock = [1000.0]
+    connected = threading.Event()
+
+    def connect() -> Api:
+        connected.set()
+        return Api(kubeconfig(tmp_path / "k", "http://127.0.0.1:9"), 1)
+
+    reflector = Reflector("pods", connect, "/api/v1/pods", (), says, clock=lambda: clock[0], stale_after=120)
+    stop = threading.Event()
+    thread = threading.Thread(target=reflector.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: reflector.restarts[Cause.BROKEN] >= 3, "it is tried again and again")
+        reading = reflector.reading()
+        assert isinstance(reading, Unread)
+        assert "Connection refused" in reading.why
+    finally:
+        stop.set()
+        thread.join(2)
+    assert not thread.is_alive()
+
+
+def test_every_event_is_a_word(tmp_path: Path) -> None:
+    heard = threading.Event()
+
+    def talking() -> Iterator[bytes]:
+        yield CHUNKED
+        heard.wait(5)
+        yield bookmark(41)
+        threading.Event().wait(0.3)
+
+    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as scene:
+        scene.until_asked("list 0", "watch 40")
+        scene.clock[0] += 121
+        assert isinstance(scene.reading(), Unread)
+        heard.set()
+        scene.until_seen("a")
+
+
+def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
+    with playing(tmp_path, [listed(40)], [streamed()] * 500) as scene:
+        scene.until_asked("list 0", "watch 40")
+        threading.Event().wait(1.0)
+        assert len(scene.asked()) < 20
+
+
+def test_it_leaves_at_once_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", (60.0, 60.0))
+    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as scene:
+        assert scene.reflector.answered.wait(5)
+        scene.stop.set()
+        scene.thread.join(1)
+        assert not scene.thread.is_alive()
+
+
+def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+
+    def answers(request: Request) -> Answer:
+        if request.headers.get("authorization") != "Bearer new":
+            token.write_text("new")
+            return [http("{}", "401 Unauthorized")]
+        if request.watches:
+            return hang(server)
+        return listed(40, thing("a", 7))()
+
+    server = Standin(answers)
+    with server:
+        path = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
+        reflector = Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1)
+        stop = threading.Event()
+        thread = threading.Thread(target=reflector.run, args=(stop,))
+        thread.start()
+        until(lambda: reflector.reading() == Seen(("a",)), "the new token is used")
+        stop.set()
+    thread.join(5)
+    assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
+
+
+def test_credentials_that_are_away_for_a_moment_do_not_end_the_thread(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    tries = threading.Semaphore(0)
+
+    def connect() -> Api:
+        tries.release()
+        return Api(path, 5)
+
+    server = Standin(lambda request: hang(server) if request.watches else listed(40, thing("a", 7))())
+    with server:
+        reflector = Reflector("pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=1)
+        stop = threading.Event()
+        thread = threading.Thread(target=reflector.run, args=(stop,))
+        thread.start()
+        assert tries.acquire(timeout=5)
+        assert tries.acquire(timeout=5)
+        reading = reflector.reading()
+        assert isinstance(reading, Unread)
+        assert str(path) in reading.why
+        with pytest.raises(NoCredentials):
+            Api(path, 5)
+        kubeconfig(tmp_path / "new", server.url).rename(path)
+        until(lambda: reflector.reading() == Seen(("a",)), "it connects when they are back")
+        stop.set()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -1,0 +1,234 @@
+"""Every setting: how its text is read, who wins, and what is said of mistakes."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import config
+from agent.config import Config, UsageError, knobs, load, option, variable
+
+OFF = {"api": "off"}
+COMMANDS = ("run", "scan", "record")
+MISSING_NODE = (
+    "--node (NODELEAK_NODE): missing: "
+    "say the name of this node's Node object, or --api=off to do without the API server"
+)
+
+
+def complaints(given: dict[str, Any], environment: dict[str, str] | None = None, command: str = "scan") -> list[str]:
+    with pytest.raises(UsageError) as raised:
+        load(command, given, environment or {})
+    return str(raised.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("5m", timedelta(minutes=5)),
+        ("1h30m", timedelta(minutes=90)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("1.5h", timedelta(minutes=90)),
+        ("2d", timedelta(days=2)),
+        ("0s", timedelta(0)),
+    ],
+)
+def test_a_span_has_its_unit(text: str, span: timedelta) -> None:
+    assert config.span(text) == span
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "0", "5 m", " 5m", "5m ", "-5m", "m", "5x", "5mm", "1e3s", "five minutes", "5m3", "1.2.3s", "inf"]
+)
+def test_a_bare_number_is_not_a_span(text: str) -> None:
+    with pytest.raises(ValueError, match="say a span with its unit, such as 90s, 5m or 1h30m"):
+        config.span(text)
+
+
+def test_a_span_that_no_node_lives_is_refused() -> None:
+    with pytest.raises(ValueError, match="longer than any node lives"):
+        config.span("9" * 400 + "d")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "why"),
+    [
+        (config.positive_span, "0s", "longer than nothing"),
+        (config.positive_span, "0.0001ms", "longer than nothing"),
+        (config.short_span, "0s", "longer than nothing"),
+        (config.short_span, "61m", "at most 1h"),
+        (config.path, "var/lib", "an absolute path"),
+        (config.path, "", "an absolute path"),
+        (config.network, "", "letters, digits"),
+        (config.network, "..", "letters, digits"),
+        (config.network, "../kubenet", "letters, digits"),
+        (config.network, "kubenet/x", "letters, digits"),
+        (config.network, "kubenet\n", "letters, digits"),
+        (config.node_name, "Worker-1", "lower-case"),
+        (config.node_name, "worker 1", "lower-case"),
+        (config.node_name, "-worker", "lower-case"),
+        (config.node_name, "worker=1", "lower-case"),
+        (config.node_name, "w" * 254, "lower-case"),
+        (config.one_of("on", "off"), "yes", "say one of: on, off"),
+        (config.one_of("on", "off"), "", "say one of: on, off"),
+        (config.listen, "9747", "say HOST:PORT"),
+        (config.listen, ":65536", "say HOST:PORT"),
+        (config.listen, ":", "say HOST:PORT"),
+        (config.listen, "::1:9747", "say HOST:PORT"),
+        (config.listen, "[banana]:9747", "say HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], Any], text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (config.positive_span, "1ms", timedelta(milliseconds=1)),
+        (config.short_span, "1h", timedelta(hours=1)),
+        (config.path, "/var/lib", Path("/var/lib")),
+        (config.optional_path, "", None),
+        (config.optional_path, "kubeconfig", Path("kubeconfig")),
+        (config.network, "k8s-pod-network.1_a", "k8s-pod-network.1_a"),
+        (config.node_name, "", ""),
+        (config.node_name, "10.12.97.31", "10.12.97.31"),
+        (config.node_name, "w" * 253, "w" * 253),
+        (config.listen, ":9747", ("", 9747)),
+        (config.listen, "127.0.0.1:0", ("127.0.0.1", 0)),
+        (config.listen, "[::1]:9747", ("::1", 9747)),
+        (config.listen, "localhost:65535", ("localhost", 65535)),
+    ],
+)
+def test_what_is_meant_is_read(parse: Callable[[str], Any], text: str, value: object) -> None:
+    assert parse(text) == value
+
+
+# Who wins
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = load("run", OFF, {})
+    assert settings.network == ("kubenet",)
+    assert settings.cni_networks_dir == Path("/var/lib/cni/networks")
+    assert settings.checkpoint_dir == (Path("/var/lib/dockershim/sandbox"), Path("/var/lib/cri-dockerd/sandbox"))
+    assert (settings.grace, settings.interval) == (timedelta(minutes=5), timedelta(seconds=15))
+    assert (settings.listen, settings.node, settings.kubeconfig, settings.docker_host) == (("", 9747), "", None, "")
+
+
+@pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.1), ("record", 0.1)])
+def test_a_daemon_confirms_by_age_and_a_scan_by_a_second_look(command: str, seconds: float) -> None:
+    assert load(command, OFF, {}).confirm == timedelta(seconds=seconds)
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+    environment = {"NODELEAK_GRACE": "7m", "NODELEAK_API": "off"}
+    assert load("scan", {"grace": None}, environment).grace == timedelta(minutes=7)
+    assert load("scan", {"grace": "9m"}, environment).grace == timedelta(minutes=9)
+    assert load("scan", {"grace": "0s"}, environment).grace == timedelta(0)
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    "given", [["kubenet", "storage"], ["kubenet,storage"], "kubenet, storage", ["kubenet", "storage,kubenet"]]
+)
+def test_a_list_is_given_again_or_with_commas_and_names_each_once(given: Any) -> None:
+    assert load("scan", {**OFF, "network": given}, {}).network == ("kubenet", "storage")
+
+
+def test_a_list_in_the_environment_has_commas() -> None:
+    assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
+
+
+def test_of_an_option_given_twice_the_last_counts() -> None:
+    assert load("scan", {"api": ["on", "off"]}, {}).api == "off"
+
+
+# Mistakes
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_setting_and_its_value() -> None:
+    given = {"grace": "5", "network": ["kubenet", "../etc"], "proc": "proc"}
+    environment = {"NODELEAK_LISTEN": "9747", "NODELEAK_INTERVALL": "15s", "NODELEAK_GRACE": "ignored"}
+    assert complaints(given, environment) == [
+        "NODELEAK_INTERVALL: there is no such setting; did you mean NODELEAK_INTERVAL?",
+        "--network: 'kubenet,../etc': a CNI network's name has letters, digits, dots, dashes and underscores only",
+        "--proc: 'proc': say an absolute path",
+        "--grace: '5': say a span with its unit, such as 90s, 5m or 1h30m",
+        "NODELEAK_LISTEN: '9747': say HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747",
+        MISSING_NODE,
+    ]
+
+
+def test_yes_is_not_on() -> None:
+    assert complaints({"api": "yes"}) == ["--api: 'yes': say one of: on, off"]
+
+
+def test_a_node_has_no_default_name() -> None:
+    assert complaints({}) == [MISSING_NODE]
+    assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
+    assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
+
+
+@pytest.mark.parametrize(
+    "name", ["NODELEAK_", "NODELEAK_X", "NODELEAK_GRACE_PERIOD", "NODELEAK_PORT", "NODELEAK_LISTEN_PORT"]
+)
+def test_a_variable_with_our_prefix_that_is_none_of_ours_is_a_mistake(name: str) -> None:
+    (complaint,) = complaints(OFF, {name: "5m"})
+    assert complaint.startswith(f"{name}: there is no such setting; did you mean NODELEAK_")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PATH": "/bin", "NODE_NAME": "x", "nodeleak_grace": "x", "MY_NODELEAK_GRACE": "x"},
+        {
+            "NODELEAK_SERVICE_HOST": "10.0.0.1",
+            "NODELEAK_SERVICE_PORT": "9747",
+            "NODELEAK_SERVICE_PORT_METRICS": "9747",
+            "NODELEAK_PORT": "tcp://10.0.0.1:9747",
+            "NODELEAK_PORT_9747_TCP": "tcp://10.0.0.1:9747",
+            "NODELEAK_PORT_9747_TCP_ADDR": "10.0.0.1",
+        },
+        {
+            "NODELEAK_METRICS_SERVICE_HOST": "10.0.0.1",
+            "NODELEAK_METRICS_SERVICE_PORT_HTTP": "9747",
+            "NODELEAK_METRICS_PORT": "tcp://10.0.0.1:9747",
+            "NODELEAK_METRICS_PORT_9747_TCP_PROTO": "tcp",
+        },
+    ],
+    ids=["others'", "a Service named nodeleak", "a Service named nodeleak-metrics"],
+)
+def test_what_others_put_into_the_environment_is_no_mistake(environment: dict[str, str]) -> None:
+    assert load("scan", OFF, environment).grace == timedelta(minutes=5)
+
+
+# The record explains itself
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_setting_can_be_an_option_and_a_variable(command: str) -> None:
+    for name, knob in knobs(command).items():
+        assert option(name) == f"--{name.replace('_', '-')}"
+        assert variable(name) == f"NODELEAK_{name.upper()}"
+        assert knob.help
+        assert knob.metavar
+
+
+def test_every_setting_belongs_to_some_command() -> None:
+    assert {name for command in COMMANDS for name in knobs(command)} == {one.name for one in fields(Config)}
+
+
+def test_every_default_is_a_text_that_would_be_accepted() -> None:
+    for name, knob in knobs("run").items():
+        text = config.DEFAULT_CONFIRM["run"] if name == "confirm" else knob.default
+        silent, said = {"node": "worker-1"}, {"node": "worker-1", **({name: text} if name != "node" else {})}
+        assert load("run", said, {}) == load("run", silent, {})

@@ -1,0 +1,273 @@
+"""One round: looks in, a report out."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent import cycle
+from agent.detectors import leaked_reservation, shared_ip
+from agent.grace import Memory
+from agent.model.finding import Cause, Finding, Gap
+from agent.model.report import Report
+from agent.model.scene import Scene, State
+from agent.model.snapshot import SOURCES, Address, Node, Snapshot
+from tests.builders import (
+    CIDR,
+    GRACE,
+    WORKER,
+    daemons,
+    dark_node,
+    empty_file,
+    foreign,
+    node,
+    reservation,
+    scanned,
+    scene,
+    without,
+    without_api,
+)
+
+LOST = reservation("10.244.1.9")
+PERIOD = timedelta(seconds=30)
+
+
+class Rounds:
+    """A daemon's rounds, a look every so many seconds."""
+
+    def __init__(self) -> None:
+        self._memory: Memory | None = None
+
+    def __call__(self, snapshot: Snapshot) -> Report:
+        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=PERIOD)
+        return report
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def states(report: Report, ip: str) -> State:
+    (occupancy,) = (one for one in report.scene.occupancies if one.name == ip)
+    return occupancy.state
+
+
+class Broken:
+    """A detector with a bug in it."""
+
+    NAME = "broken"
+
+    def find(self, scene: Scene) -> Iterator[Finding]:
+        yield Finding(self.NAME, "something", f"found on {scene.snapshot.node_name}")
+        raise ZeroDivisionError("a bug of ours")
+
+
+def test_a_healthy_node_has_nothing_to_report() -> None:
+    report = scanned(node())
+    assert (report.findings, report.gaps, report.unread, report.complete) == ((), (), (), True)
+    (network,) = report.networks
+    assert (network.name, network.usable, network.reserved, network.free) == ("kubenet", 253, 2, 251)
+    assert network.states is not None
+    assert {state: n for state, n in network.states.items() if n} == {State.IN_USE: 2}
+
+
+def test_every_state_is_counted_also_those_that_nothing_is_in() -> None:
+    (network,) = scanned(node()).networks
+    assert network.states is not None
+    assert set(network.states) == set(State)
+
+
+def test_a_scan_confirms_what_both_looks_saw() -> None:
+    report = scanned(node(LOST))
+    (judged,) = report.findings
+    assert judged.confirmed
+    assert states(report, LOST.ip) is State.LEAKED
+
+
+def test_what_only_the_second_look_saw_is_young_and_no_finding() -> None:
+    report = scanned(node(), node(LOST, later=seconds(1)))
+    assert report.findings == ()
+    assert states(report, LOST.ip) is State.YOUNG
+
+
+def test_what_only_the_first_look_saw_is_gone() -> None:
+    report = scanned(node(LOST), node(later=seconds(1)))
+    assert report.findings == ()
+
+
+def test_one_look_confirms_nothing() -> None:
+    report = cycle.replay([node(LOST)], patience=GRACE, period=seconds(0))
+    assert report.findings == ()
+    assert states(report, LOST.ip) is State.YOUNG
+
+
+def test_to_judge_there_must_be_a_look() -> None:
+    with pytest.raises(ValueError, match="no look"):
+        cycle.replay([], patience=GRACE, period=seconds(0))
+
+
+def test_a_second_look_is_needed_only_where_there_is_something_to_confirm() -> None:
+    assert not cycle.needs_second_look(node(), GRACE)
+    assert not cycle.needs_second_look(dark_node(), GRACE)
+    assert cycle.needs_second_look(node(LOST), GRACE)
+    assert cycle.needs_second_look(node(reservations=[]), GRACE)
+
+
+def test_a_leak_is_young_till_it_is_confirmed() -> None:
+    rounds = Rounds()
+    said = [states(rounds(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
+    assert said == [State.YOUNG, State.YOUNG, State.LEAKED, State.LEAKED]
+
+
+def test_both_addresses_of_a_sandbox_are_called_leaked_together() -> None:
+    report = scanned(node(LOST, reservation("fd00::9")))
+    assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
+
+
+def test_the_same_address_in_two_networks_is_confirmed_in_each() -> None:
+    other = reservation(LOST.ip, "8" * 64, network="storage")
+    report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
+    told = {(one.network, one.state) for one in report.scene.occupancies if one.name == LOST.ip}
+    assert told == {("kubenet", State.LEAKED), ("storage", State.YOUNG)}
+
+
+# Newly confirmed
+
+
+def test_a_leak_is_newly_confirmed_once() -> None:
+    rounds = Rounds()
+    counts = [len(rounds(node(LOST, later=seconds(15 * n))).newly_confirmed) for n in range(6)]
+    assert counts == [0, 0, 1, 0, 0, 0]
+
+
+def test_a_gap_does_not_make_it_new_again() -> None:
+    rounds = Rounds()
+    for n in range(3):
+        rounds(node(LOST, later=seconds(15 * n)))
+    for n in range(3, 6):
+        assert rounds(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
+    report = rounds(node(LOST, later=seconds(90)))
+    assert ([one.confirmed for one in report.findings], report.newly_confirmed) == ([True], ())
+
+
+def test_a_kubelet_that_restarts_later_does_not_become_the_cause() -> None:
+    rounds = Rounds()
+    rounds(node(LOST))
+    report = rounds(node(LOST, later=seconds(60), daemons=[daemons(kubelet=seconds(-30))]))
+    (judged,) = report.findings
+    assert judged.finding.cause is Cause.UNKNOWN
+    assert "kubelet" not in judged.finding.message
+
+
+# Clocks
+
+
+def test_a_clock_that_was_set_is_reported_and_confirms_nothing() -> None:
+    rounds = Rounds()
+    assert not rounds(node(LOST)).clock_stepped
+    report = rounds(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
+    assert report.clock_stepped
+    assert [one.confirmed for one in report.findings] == [False]
+    assert states(report, LOST.ip) is State.YOUNG
+
+
+def test_a_clock_that_jumps_ahead_does_not_make_a_leak_of_a_young_file() -> None:
+    young = reservation("10.244.1.9", age=seconds(0))
+    rounds = Rounds()
+    rounds(node(young))
+    report = rounds(node(young, later=seconds(15), clock_set_by=seconds(86400)))
+    assert states(report, young.ip) is State.YOUNG
+
+
+# Detectors that cannot
+
+
+def test_a_broken_detector_leaves_a_gap_and_silences_nobody() -> None:
+    findings, gaps = cycle.detect(scene(node(LOST)), (Broken(), leaked_reservation))
+    assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
+    assert gaps == (Gap("broken", "ZeroDivisionError: a bug of ours", broken=True),)
+
+
+def test_a_report_with_a_broken_detector_is_not_complete() -> None:
+    report = scanned(node())
+    assert not replace(report, gaps=(Gap("broken", "a bug", broken=True),)).complete
+
+
+def test_a_blind_detector_leaves_a_gap_and_silences_nobody() -> None:
+    findings, gaps = cycle.detect(scene(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
+    assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
+
+
+def test_what_was_found_before_a_gap_stays_found() -> None:
+    findings, gaps = cycle.detect(scene(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,))
+    assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
+    assert [gap.detector for gap in gaps] == ["leaked_reservation"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_unread_is_said_and_a_report_that_needed_it_is_not_complete(source: str) -> None:
+    report = scanned(without(node(), source))
+    assert [one.source for one in report.unread] == [source]
+    assert report.complete is (source in {"cni_results", "daemons"}), "these only name things, or the node object told"
+
+
+def test_a_range_that_only_libcnis_cache_could_tell_makes_it_needed() -> None:
+    assert not scanned(without(node(node=[]), "cni_results")).complete
+
+
+def test_what_was_left_alone_by_choice_is_not_missed() -> None:
+    report = scanned(without_api(node(LOST)))
+    assert report.complete
+    assert {gap.detector for gap in report.gaps if gap.chosen} == {"unreserved_pod_ip", "shared_ip"}
+    assert states(report, LOST.ip) is State.LEAKED
+
+
+def test_what_was_left_alone_hides_no_silence() -> None:
+    assert not scanned(without(without_api(node()), "containers")).complete
+
+
+# Numbers
+
+
+def test_in_the_dark_no_number_is_known() -> None:
+    (network,) = scanned(dark_node()).networks
+    assert (network.ranges, network.usable, network.reserved, network.free, network.states) == (None,) * 5
+
+
+def test_where_only_the_range_is_unknown_reservations_are_counted() -> None:
+    (network,) = scanned(node(node=[], cni_results=[])).networks
+    assert (network.usable, network.reserved, network.free) == (None, 2, None)
+
+
+def test_where_only_the_directory_is_unread_the_range_is_known() -> None:
+    (network,) = scanned(without(node(), "reservations")).networks
+    assert (network.usable, network.reserved, network.free, network.states) == (253, None, None, None)
+
+
+def test_a_pod_cidr_that_is_none_is_an_unknown_range() -> None:
+    (network,) = scanned(node(node=[replace(WORKER, pod_cidrs=("10.244.1.0/31",))])).networks
+    assert network.ranges is None
+
+
+def test_entries_that_block_an_address_are_counted_as_reserved() -> None:
+    (network,) = scanned(node(foreign("10.244.1.9", blocks=True), foreign("notes"))).networks
+    assert (network.reserved, network.free) == (3, 250)
+    assert network.states is not None
+    assert network.states[State.FOREIGN] == 2
+
+
+def test_dual_stack_has_as_many_addresses_as_its_smaller_family() -> None:
+    dual = Node("worker-1", (CIDR, "fd00::/124"), 10)
+    (network,) = scanned(node(reservation("fd00::2", "1" * 64), node=[dual])).networks
+    assert (network.usable, network.free) == (14, 13)
+    assert network.ranges is not None
+    assert [str(one) for ranges in network.ranges for one in ranges] == [
+        "10.244.1.1-10.244.1.254",
+        "fd00::1-fd00::f",
+    ]
+
+
+def test_an_address_alive_in_a_namespace_is_a_finding_of_its_own_and_no_leak() -> None:
+    report = scanned(node(LOST, Address(LOST.ip, 4711, "java")))
+    assert [one.finding.detector for one in report.findings] == ["unmanaged_address"]

@@ -1,0 +1,186 @@
+"""A finding is believed when it lasts: in the look before, and for the period of the boot clock."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.grace import Memory, clock_stepped, weigh
+from agent.model.finding import Cause, Finding, Gap, Judged
+from tests.builders import NOW, UPTIME
+
+PERIOD = timedelta(seconds=30)
+LEAK = Finding("leaked_reservation", "kubenet/10.244.1.9", "it leaks", cause=Cause.UNKNOWN, since=NOW, identity=("id",))
+OTHER = Finding("shared_ip", "10.244.1.2 of two", "they share")
+
+
+class Rounds:
+    """Rounds of one agent: each takes some seconds, and remembers."""
+
+    def __init__(self, period: timedelta = PERIOD) -> None:
+        self.memory: Memory | None = None
+        self._period, self._wall, self._uptime = period, NOW, UPTIME
+
+    def look(self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0) -> Judged:
+        """Look once more after some seconds; return what was made of the first finding."""
+        judged = self.all(seconds, *findings, gaps=gaps, clock_set_by=clock_set_by)
+        return judged[0]
+
+    def all(
+        self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
+    ) -> tuple[Judged, ...]:
+        self._wall += timedelta(seconds=seconds + clock_set_by)
+        self._uptime += timedelta(seconds=seconds)
+        blind = tuple(Gap(detector, "no word") for detector in gaps)
+        judged, self.memory = weigh(findings, blind, self.memory, self._wall, self._uptime, self._period)
+        return judged
+
+
+def test_what_is_seen_once_is_a_candidate() -> None:
+    judged = Rounds().look(0, LEAK)
+    assert (judged.confirmed, judged.first_seen) == (False, NOW)
+
+
+def test_what_lasts_is_confirmed() -> None:
+    rounds = Rounds()
+    assert [rounds.look(15, LEAK).confirmed for _ in range(4)] == [False, False, True, True]
+
+
+def test_one_long_look_is_not_two() -> None:
+    assert not Rounds(timedelta(0)).look(3600, LEAK).confirmed
+
+
+def test_two_looks_are_enough_where_no_period_is_asked_for() -> None:
+    rounds = Rounds(timedelta(0))
+    assert [rounds.look(0, LEAK).confirmed for _ in range(2)] == [False, True]
+
+
+def test_what_goes_away_and_comes_back_starts_over() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    rounds.all(40)
+    assert not rounds.look(0, LEAK).confirmed
+    assert not rounds.look(29, LEAK).confirmed
+    assert rounds.look(1, LEAK).confirmed
+
+
+def test_a_confirmed_finding_that_goes_away_starts_over_too() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    assert rounds.look(30, LEAK).confirmed
+    rounds.all(1)
+    assert not rounds.look(1, LEAK).confirmed
+
+
+def test_another_file_of_the_same_name_is_another_trouble() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    assert not rounds.look(60, replace(LEAK, identity=("another inode",))).confirmed
+
+
+def test_words_may_change_while_the_trouble_is_the_same() -> None:
+    rounds = Rounds()
+    rounds.all(0, OTHER)
+    assert rounds.look(60, replace(OTHER, message="they share still")).finding.message == "they share still"
+    assert rounds.look(60, replace(OTHER, message="and still")).confirmed
+
+
+def test_a_later_restart_did_not_make_an_earlier_leak() -> None:
+    later = replace(LEAK, cause=Cause.KUBELET_RESTART, since=NOW + PERIOD, message="the kubelet restarted")
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    judged = rounds.look(60, later)
+    assert judged.confirmed
+    assert judged.finding == LEAK, "cause, time and words are of one piece"
+    assert judged.since == NOW
+
+
+def test_where_the_records_say_nothing_trouble_began_when_it_was_first_seen() -> None:
+    rounds = Rounds()
+    rounds.all(0, OTHER)
+    assert rounds.look(60, OTHER).since == NOW
+
+
+# Gaps
+
+
+def test_a_blind_detectors_candidates_are_forgotten() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    rounds.all(20, gaps=(LEAK.detector,))
+    assert not rounds.look(20, LEAK).confirmed
+
+
+def test_what_a_blind_detector_had_confirmed_stays_known() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    rounds.all(30, LEAK)
+    for _ in range(3):
+        assert rounds.all(30, gaps=(LEAK.detector,)) == ()
+    judged = rounds.look(30, LEAK)
+    assert (judged.confirmed, judged.first_seen) == (True, NOW)
+
+
+def test_what_a_blind_detector_still_sees_goes_on_lasting() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK, gaps=(LEAK.detector,))
+    assert rounds.look(30, LEAK, gaps=(LEAK.detector,)).confirmed
+
+
+def test_another_detectors_gap_keeps_nothing() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    rounds.all(30, LEAK)
+    rounds.all(1, gaps=(OTHER.detector,))
+    assert not rounds.look(1, LEAK).confirmed
+
+
+def test_what_is_gone_is_not_remembered_for_ever() -> None:
+    rounds = Rounds()
+    for n in range(50):
+        rounds.all(15, replace(LEAK, identity=(n,)))
+    assert rounds.memory is not None
+    assert len(rounds.memory.sightings) == 1
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("step", [-86400, -6, 6, 86400])
+def test_a_clock_that_was_set_makes_candidates_start_over(step: int) -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    assert not rounds.look(60, LEAK, clock_set_by=step).confirmed
+    assert rounds.look(30, LEAK).confirmed
+
+
+@pytest.mark.parametrize("step", [-86400, 86400])
+def test_a_clock_that_was_set_takes_nothing_back(step: int) -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    rounds.all(30, LEAK)
+    assert rounds.look(15, LEAK, clock_set_by=step).confirmed
+
+
+@pytest.mark.parametrize("step", [-4, 4])
+def test_a_clock_that_is_disciplined_is_not_one_that_was_set(step: int) -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    assert rounds.look(30, LEAK, clock_set_by=step).confirmed
+
+
+def test_the_period_is_measured_by_the_boot_clock() -> None:
+    rounds = Rounds()
+    rounds.all(0, LEAK)
+    # Twenty-nine seconds on the boot clock, thirty-three on the wall.
+    assert not rounds.look(29, LEAK, clock_set_by=4).confirmed
+
+
+def test_the_first_look_has_no_clock_to_compare_with() -> None:
+    assert not clock_stepped(None, NOW, UPTIME)
+
+
+def test_a_node_that_slept_was_not_set() -> None:
+    # The boot clock counts sleep, as the wall clock does.
+    night = timedelta(hours=8)
+    assert not clock_stepped(Memory(NOW, UPTIME, {}), NOW + night, UPTIME + night)

@@ -1,0 +1,439 @@
+"""What holds of every node, every detector and every text."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent import cycle, grace
+from agent.detectors import DETECTORS, Detector
+from agent.exporters.document import document
+from agent.exporters.table import table
+from agent.model.finding import Finding, Gap
+from agent.model.ranges import Range
+from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
+from agent.model.scene import Scene, State
+from agent.model.snapshot import SOURCES, Address, Blind, Checkpoint, CniResult, Reservation, Seen, Snapshot
+from agent.occupancy import made_at
+from agent.sources.cni_results import parse
+from agent.sources.reservations import LARGEST, read
+from tests.builders import GRACE, NOW, UPTIME, dark_node, node, pod, reservation, sandbox, scene, without
+from tests.strategies import nodes, read_nodes, recordings
+
+each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
+
+
+def found(snapshot: Snapshot, patience: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
+    """Return the keys of what is found, and the detectors that could not judge all there is."""
+    findings, gaps = cycle.detect(scene(snapshot, patience), DETECTORS)
+    assert not [gap for gap in gaps if gap.broken]
+    return {finding.key for finding in findings}, {gap.detector for gap in gaps}
+
+
+def leaked(snapshot: Snapshot, patience: timedelta = GRACE) -> set[tuple[str, str]]:
+    return {
+        (one.network, one.name) for one in scene(snapshot, patience).occupancies if one.state is State.LEAKED
+    }  # fmt: skip
+
+
+# Every detector
+
+
+@each
+def test_a_dark_node_is_not_a_sick_node(detector: Detector) -> None:
+    with pytest.raises(Blind):
+        list(detector.find(scene(dark_node())))
+
+
+@each
+def test_a_healthy_node_has_no_finding(detector: Detector) -> None:
+    assert list(detector.find(scene(node()))) == []
+
+
+@each
+def test_a_detector_says_what_it_means_and_what_to_do(detector: Detector) -> None:
+    page = (inspect.getdoc(detector) or "").splitlines()
+    assert page[0].endswith((".", ":"))
+    assert [sum(line.startswith(word) for line in page) for word in ("Means: ", "Do: ")] == [1, 1]
+
+
+@each
+def test_a_detector_is_named_as_its_file(detector: Detector) -> None:
+    assert Path(inspect.getfile(detector)).stem == detector.NAME  # type: ignore[arg-type]
+
+
+def test_every_file_of_detectors_is_in_the_list() -> None:
+    from agent import detectors  # noqa: PLC0415
+
+    files = {path.stem for path in Path(inspect.getfile(detectors)).parent.glob("*.py")}
+    assert files - {"__init__"} == {detector.NAME for detector in DETECTORS}
+
+
+@given(read_nodes())
+def test_findings_say_who_found_them_and_each_is_said_once(snapshot: Snapshot) -> None:
+    for detector in DETECTORS:
+        findings, _ = cycle.detect(scene(snapshot), (detector,))
+        assert {finding.detector for finding in findings} <= {detector.NAME}
+        assert len({finding.key for finding in findings}) == len(findings)
+        assert all(finding.subject and finding.message for finding in findings)
+
+
+class Broken:
+    """A detector with a bug in it, after its first finding."""
+
+    NAME = "broken"
+
+    def find(self, scene: Scene) -> Iterator[Finding]:
+        yield Finding(self.NAME, scene.snapshot.node_name, "found")
+        raise KeyError("a bug of ours")
+
+
+@given(nodes(), st.integers(0, len(DETECTORS)))
+def test_a_broken_detector_becomes_a_gap_and_silences_nobody(snapshot: Snapshot, place: int) -> None:
+    told = scene(snapshot)
+    alone = cycle.detect(told, DETECTORS)
+    findings, gaps = cycle.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
+    assert tuple(one for one in findings if one.detector != "broken") == alone[0]
+    assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
+    assert [gap for gap in gaps if gap.broken] == [Gap("broken", "KeyError: 'a bug of ours'", broken=True)]
+
+
+# Owners: the laws that keep addresses in use from being called leaked. Run longest.
+
+_LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
+THE_IP, THE_ID = "10.0.0.2", "1" * 64
+
+
+def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
+    """Put a file into the first network, whatever else is true of the node; its directory was read."""
+    store = snapshot.reservations[0]
+    others = tuple(one for one in _known(store.reading) if one.ip != entry.ip)
+    strange = tuple(one for one in store.foreign if one.name != entry.ip)
+    return replace(
+        snapshot,
+        reservations=(replace(store, reading=Seen((*others, entry)), foreign=strange), *snapshot.reservations[1:]),
+    )
+
+
+def _known(reading: Any) -> tuple[Any, ...]:
+    return reading.items if isinstance(reading, Seen) else ()
+
+
+def also(snapshot: Snapshot, field: str, thing: Any, same: Callable[[Any], bool] = lambda _: False) -> Snapshot:
+    """Add a thing to a source that was read, in the place of the same one."""
+    kept = (one for one in _known(getattr(snapshot, field)) if not same(one))
+    changed: dict[str, Any] = {field: Seen((*kept, thing))}
+    return replace(snapshot, **changed)
+
+
+files = st.builds(
+    lambda age, container_id: reservation(THE_IP, container_id, age=timedelta(seconds=age)),
+    st.integers(-(10**6), 10**9),
+    st.just(THE_ID),
+)
+patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
+
+
+def the_state(snapshot: Snapshot, patience: timedelta) -> State:
+    network = snapshot.reservations[0].network
+    (it,) = (one for one in scene(snapshot, patience).occupancies if (one.network, one.name) == (network, THE_IP))
+    return it.state
+
+
+def is_never_leaked(snapshot: Snapshot, patience: timedelta) -> None:
+    assert the_state(snapshot, patience) is not State.LEAKED
+    findings, _ = cycle.detect(scene(snapshot, patience), DETECTORS)
+    subject = f"{snapshot.reservations[0].network}/{THE_IP}"
+    assert not [one for one in findings if (one.detector, one.subject) == ("leaked_reservation", subject)]
+
+
+@_LONGEST
+@given(nodes(), files, patiences, st.sampled_from(["running", "paused", "created", "exited", "dead", "?"]))
+def test_a_reservation_whose_container_is_listed_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta, word: str
+) -> None:
+    listed = sandbox(THE_ID, "shop/web", word)
+    snapshot = also(with_it(snapshot, entry), "containers", listed, lambda one: one.id == THE_ID)
+    is_never_leaked(snapshot, patience)
+    assert the_state(snapshot, patience) in {State.IN_USE, State.HELD}
+
+
+@_LONGEST
+@given(nodes(), files, patiences)
+def test_a_reservation_whose_address_is_configured_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta
+) -> None:
+    is_never_leaked(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), patience)
+
+
+@_LONGEST
+@given(nodes(), files, patiences, st.sampled_from(["Running", "Pending", "Unknown", ""]), st.booleans())
+def test_a_reservation_of_a_live_pod_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta, phase: str, deleting: bool
+) -> None:
+    claimant = pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)
+    is_never_leaked(also(with_it(snapshot, entry), "pods", claimant), patience)
+
+
+@_LONGEST
+@given(nodes(), files, patiences)
+def test_a_reservation_with_a_checkpoint_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta
+) -> None:
+    is_never_leaked(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), patience)
+
+
+@_LONGEST
+@given(nodes(), files, patiences, st.sampled_from(["containers", "checkpoints", "addresses", "pods"]))
+def test_a_reservation_that_nobody_could_be_asked_about_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta, source: str
+) -> None:
+    is_never_leaked(without(with_it(snapshot, entry), source), patience)
+
+
+@given(nodes(), files)
+def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: Snapshot, entry: Reservation) -> None:
+    is_never_leaked(with_it(snapshot, entry), snapshot.taken_at - made_at(entry) + timedelta(seconds=1))
+
+
+@given(nodes(), files, patiences, st.booleans())
+def test_a_sandbox_is_leaked_whole_or_not_at_all(
+    snapshot: Snapshot, entry: Reservation, patience: timedelta, alive: bool
+) -> None:
+    snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
+    snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if alive else snapshot
+    states = {
+        one.state for one in scene(snapshot, patience).occupancies if one.container_id == THE_ID
+    }  # fmt: skip
+    assert states == {State.LEAKED} or State.LEAKED not in states
+
+
+@given(nodes(), patiences)
+def test_more_patience_never_makes_a_leak(snapshot: Snapshot, patience: timedelta) -> None:
+    assert leaked(snapshot, patience + timedelta(minutes=1)) <= leaked(snapshot, patience)
+
+
+# Silence
+
+
+@_LONGEST
+@given(nodes(), st.sampled_from(SOURCES), patiences)
+def test_silence_never_adds_a_finding_nor_a_leak(snapshot: Snapshot, source: str, patience: timedelta) -> None:
+    silent = without(snapshot, source)
+    assert found(silent, patience)[0] <= found(snapshot, patience)[0]
+    assert leaked(silent, patience) <= leaked(snapshot, patience)
+
+
+@_LONGEST
+@given(nodes(two_networks=True), patiences)
+def test_silence_of_one_network_never_adds_a_leak(snapshot: Snapshot, patience: timedelta) -> None:
+    first, second = snapshot.reservations
+    for stores in (
+        (first, without(snapshot, "reservations").reservations[1]),
+        (without(snapshot, "reservations").reservations[0], second),
+    ):
+        silent = replace(snapshot, reservations=stores)
+        assert leaked(silent, patience) <= leaked(snapshot, patience)
+        assert found(silent, patience)[0] <= found(snapshot, patience)[0]
+
+
+@_LONGEST
+@given(read_nodes(), st.sampled_from(SOURCES), patiences)
+def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str, patience: timedelta) -> None:
+    """A detector that finds less because a source is unread says that it is blind; its gauge is absent, not 0."""
+    before, _ = found(snapshot, patience)
+    after, blind = found(without(snapshot, source), patience)
+    assert {key[0] for key in before - after} <= blind
+
+
+@given(nodes())
+def test_every_entry_is_told_what_it_is_and_states_sum_to_the_entries(snapshot: Snapshot) -> None:
+    report, _ = cycle.run(snapshot, None, patience=GRACE, period=timedelta(0))
+    for store, network in zip(snapshot.reservations, report.networks, strict=True):
+        if not isinstance(store.reading, Seen):
+            assert (network.states, network.reserved, network.free) == (None, None, None)
+            continue
+        assert network.states is not None
+        assert sum(network.states.values()) == len(store.reading.items) + len(store.foreign)
+        assert network.states[State.FOREIGN] == len(store.foreign)
+        assert network.reserved == len(store.reading.items) + sum(one.blocks for one in store.foreign)
+        assert network.free is None or network.usable is None or 0 <= network.free <= network.usable
+
+
+@given(nodes(), st.randoms(use_true_random=False))
+def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: Any) -> None:
+    def shuffled(reading: Any) -> Any:
+        return Seen(tuple(random.sample(reading.items, len(reading.items)))) if isinstance(reading, Seen) else reading
+
+    others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
+    stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
+    mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
+    assert found(mixed) == found(snapshot)
+    assert {(one.entry, one.state) for one in scene(mixed).occupancies} == {
+        (one.entry, one.state) for one in scene(snapshot).occupancies
+    }
+
+
+@given(nodes(), nodes())
+def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
+    report = cycle.replay([first, replace(second, uptime=first.uptime)], patience=GRACE, period=timedelta(0))
+    told = json.loads(json.dumps(document(report)))
+    assert len(told["reservations"]) == len(report.scene.occupancies)
+    text = table(report)
+    assert all(judged.finding.message in text for judged in report.findings)
+    assert all(one.why in text for one in report.unread)
+
+
+# Grace
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=1, max_size=20),
+    st.integers(0, 60).map(lambda n: timedelta(seconds=n)),
+)
+def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
+    looks: list[tuple[int, bool]], period: timedelta
+) -> None:
+    finding = Finding("leaked_reservation", "kubenet/10.0.0.2", "it leaks")
+    memory: grace.Memory | None = None
+    now, since = timedelta(0), None
+    for seconds, there in looks:
+        now += timedelta(seconds=seconds)
+        judged, memory = grace.weigh([finding] * there, (), memory, NOW + now, UPTIME + now, period)
+        if not there:
+            since = None
+            assert judged == ()
+        elif since is None:
+            since = now
+            assert not judged[0].confirmed, "one look is never enough"
+        else:
+            assert judged[0].confirmed is (now - since >= period)
+
+
+# Texts
+
+
+@given(recordings)
+def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
+    assert loads(dumps(recording)) == recording
+
+
+@given(recordings)
+def test_a_recording_without_names_gives_the_same_verdicts(recording: Any) -> None:
+    def states(text: str) -> list[Any]:
+        report = cycle.replay(loads(text).looks, patience=recording.patience, period=timedelta(0))
+        return [
+            [(one.network, one.state) for one in report.scene.occupancies],
+            sorted((one.finding.detector, one.finding.network) for one in report.findings),
+            [(one.usable, one.reserved, one.free) for one in report.networks],
+        ]
+
+    text = dumps(recording)
+    assert states(anonymous(text, "salt")) == states(text)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["10.0.0.0/24", "1::"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.text() | json_values.map(json.dumps))
+@example("1" * 5000)
+@example('{"schema": ' + "[" * 5000)
+def test_a_text_is_a_recording_or_it_is_damaged(text: str) -> None:
+    with pytest.raises(Damaged):
+        loads(text)
+
+
+def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in pairs:
+        yield tree, key
+        yield from _places(value)
+
+
+@given(recordings, st.data())
+def test_a_recording_with_any_value_exchanged_is_read_or_damaged(recording: Any, data: st.DataObject) -> None:
+    tree = json.loads(dumps(recording))
+    parent, key = data.draw(st.sampled_from([*_places(tree)]))
+    parent[key] = data.draw(json_values)
+    try:
+        loads(json.dumps(tree))
+    except Damaged as damaged:
+        assert str(damaged)  # noqa: PT017 (either is fine; anything else is not)
+    else:
+        assert tree["schema"] == SCHEMA
+
+
+_CONFIGS = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["cniCacheV1", "other"])},
+    optional={
+        "networkName": st.just("kubenet") | json_values,
+        "containerId": st.just(THE_ID) | json_values,
+        "cniArgs": json_values,
+        "config": json_values,
+        "result": json_values
+        | st.fixed_dictionaries({"ips": json_values})
+        | st.fixed_dictionaries({"ip4": json_values}),
+        "ip4": json_values,
+        "ips": json_values,
+        "ifName": json_values,
+    },
+)
+
+
+@given(
+    st.binary()
+    | json_values.map(lambda tree: json.dumps(tree).encode())
+    | _CONFIGS.map(lambda t: json.dumps(t).encode())
+)
+@example(b"[" * 100_000)
+@example(b"9" * 5000)
+def test_any_bytes_are_a_cni_result_or_none(content: bytes) -> None:
+    result = parse(content, "kubenet", THE_ID, "eth0", 0)
+    assert result is None or isinstance(result, CniResult)
+    ranges = result.ranges if result else ()
+    assert all(isinstance(one, Range) for one_set in ranges for one in one_set)
+
+
+@given(
+    content=st.binary(max_size=80)
+    | st.tuples(
+        st.sampled_from([THE_ID.encode(), b"", THE_ID[:-1].encode(), THE_ID.upper().encode(), b"\0" * 70]),
+        st.sampled_from(
+            [b"", b"\n", b"\r\n", b"\r\neth0", b"\neth0\n", b"\r\neth 0", b"\r\n\xff", b"\r\n" + b"e" * 16]
+        ),
+    ).map(b"".join)
+)
+@example(content=b"x" * (LARGEST + 1))
+@example(content=b" " * LARGEST)
+def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    networks = tmp_path_factory.getbasetemp() / "any-bytes"
+    directory = networks / "kubenet"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "10.0.0.2").write_bytes(content)
+    store = read(networks, "kubenet")
+    entries = [*store.reading.known(), *store.foreign]
+    assert len(entries) == 1
+    if isinstance(entries[0], Reservation):
+        assert entries[0].container_id == content[:64].decode().strip() or content[:1].isspace()
+        assert entries[0].size == len(content) == (directory / "10.0.0.2").stat().st_size
+
+
+def test_the_sources_are_the_fields_in_the_order_of_reading() -> None:
+    assert len(SOURCES) == len(set(SOURCES)) == len(node().others()) + 1
+    assert {one.source for one in dark_node().unread()} == set(SOURCES)

@@ -1,0 +1,205 @@
+"""What the tests of the reading half share: a server that says exactly given bytes, and the ways to reach it."""
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+NOBODY = 65534
+ID = "0123456789abcdef" * 4
+"""A container's id, for those that need only one."""
+
+
+def needs(met: bool, what: str) -> None:
+    """Leave a test that cannot run here, and say so in the summary of every run."""
+    if not met:
+        pytest.skip(f"DID NOT RUN: it needs {what}")
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be a user without rights for a while; whoever runs the tests as one is already."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    target: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def watches(self) -> bool:
+        return "watch=1" in self.target
+
+
+Answer = Iterable[bytes]
+Answers = Callable[[Request], Answer]
+
+
+class Standin:
+    """A stand-in for a server, because no real one misbehaves on demand: it sends exactly the bytes it is told to.
+
+    One request a connection, and the connection ends with the answer. `answers` may block on `closing`, to hang.
+    """
+
+    def __init__(self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.answers = answers
+        self.requests: list[Request] = []
+        self.closing = threading.Event()
+        self._tls = tls
+        if at is None:
+            self._socket = socket.create_server(("127.0.0.1", 0))
+            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._socket.getsockname()[1]}"
+        else:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.bind(str(at))
+            self._socket.listen()
+            self.url = f"unix://{at}"
+        self._thread = threading.Thread(target=self._accept, name="stand-in")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing.set()
+        # Closing alone does not wake who waits in accept.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def asked(self, part: str) -> list[str]:
+        """Return the targets that hold a text, in the order in which they were asked for."""
+        return [request.target for request in self.requests if part in request.target]
+
+    def _accept(self) -> None:
+        threads: list[threading.Thread] = []
+        while not self.closing.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                break
+            threads.append(threading.Thread(target=self._serve, args=(connection,)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(20)
+        with contextlib.suppress(OSError), connection:
+            wrapped = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
+            with wrapped:
+                request = _read_request(wrapped)
+                if request is None:
+                    return
+                self.requests.append(request)
+                for piece in self.answers(request):
+                    wrapped.sendall(piece)
+
+
+def _read_request(connection: socket.socket) -> Request | None:
+    said = b""
+    while b"\r\n\r\n" not in said:
+        more = connection.recv(65536)
+        if not more:
+            return None
+        said += more
+        if said.startswith(b"\x16"):
+            return Request("a handshake of TLS")
+    first, *lines = said.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return Request(first.split(" ")[1], headers)
+
+
+def http(body: bytes | str, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    """Write a whole answer."""
+    content = body if isinstance(body, bytes) else body.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + content
+
+
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+HTML = "<html><head><title>502 Bad Gateway</title></head><body>" + "<p>nginx</p>" * 100 + "</body></html>"
+
+
+def chunk(body: bytes | str) -> bytes:
+    content = body if isinstance(body, bytes) else body.encode()
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+def hang(server: Standin) -> Iterator[bytes]:
+    """Say nothing until the test is over."""
+    server.closing.wait(30)
+    yield b""
+
+
+def kubeconfig(at: Path, url: str, *, user: str = "{}", cluster: str = "") -> Path:
+    """Write credentials for an API server; `user` and `cluster` are YAML, in one line each."""
+    at.write_text(f"""\
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{{name: here, context: {{cluster: here, user: us}}}}]
+clusters: [{{name: here, cluster: {{server: "{url}"{", " if cluster else ""}{cluster}}}}}]
+users: [{{name: us, user: {user}}}]
+""")
+    return at
+
+
+def run(*command: str, environment: dict[str, str] | None = None, given: str = "") -> str:
+    """Run a command that must succeed, and return what it says."""
+    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """Make a certificate for 127.0.0.1 that only itself vouches for."""
+    openssl = shutil.which("openssl")
+    needs(openssl is not None, "openssl, to make a certificate")
+    certificate, key = directory / "server.crt", directory / "server.key"
+    run(
+        *(str(openssl), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+        *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+        *("-keyout", str(key), "-out", str(certificate)),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, certificate
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 8.0) -> None:
+    """Wait for something another thread or process does."""
+    pause = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if true():
+            return
+        pause.wait(0.01)
+    pytest.fail(f"it did not happen in {seconds:.0f} s: {what}")
