@@ -30,8 +30,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nodeleak needs Python 3.11 or newer: set PYTHON=…" >&2; exit 1; }
 	@echo "making $(VENV) (about a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	@$(BIN)/pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable . --group dev
 	@touch $@
 
 clean: ## forget the environment and the caches

@@ -1,8 +1,10 @@
 """A report as the JSON document `nodeleak.scan/v1`: for programs."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from agent.detectors import DETECTORS
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy
@@ -21,7 +23,7 @@ def document(report: Report) -> dict[str, Any]:
         "taken_at": moment(snapshot.taken_at),
         "networks": [_network(network) for network in report.networks],
         "reservations": [_reservation(one, snapshot.taken_at) for one in in_order(report.scene.occupancies)],
-        "findings": [_finding(judged) for judged in report.findings],
+        "findings": [_finding(judged) for judged in findings_in_order(report)],
         "unread": [{"source": one.source, "why": one.why} for one in report.unread],
         "blind": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
     }
@@ -36,6 +38,16 @@ def in_order(occupancies: tuple[Occupancy, ...]) -> list[Occupancy]:
     return sorted(
         occupancies, key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name)
     )
+
+
+def findings_in_order(report: Report) -> list[Judged]:
+    """Sort by detector, as they are listed, and by subject, numbers as numbers."""
+    rank = {detector.NAME: place for place, detector in enumerate(DETECTORS)}
+    return sorted(report.findings, key=lambda one: (rank[one.finding.detector], _natural(one.finding.subject)))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _numeric(ip: str) -> tuple[int, ...]:

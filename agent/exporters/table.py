@@ -1,14 +1,15 @@
 """A report as text: for people. A summary per network, the findings in words, then what could not be read."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
-from agent.exporters.document import in_order, moment
+from agent.exporters.document import findings_in_order, in_order, moment
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, State
 from agent.model.snapshot import NotAsked
 
-_SHOWN = {State.LEAKED, State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}
-"""States whose entries are listed one by one; the others only count."""
+_SHOWN = {State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}
+"""States whose entries are listed one by one: what is in order only counts, and leaks are findings."""
 _LONGEST_LIST = 40
 
 
@@ -49,8 +50,11 @@ def _findings(report: Report) -> Iterator[str]:
         yield "No findings." if report.complete else "No findings, as far as could be read."
         return
     yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` says what to do):"
-    for judged in report.findings:
-        yield f"  {judged.finding.detector}: {judged.finding.message}"
+    for detector, found in groupby(findings_in_order(report), key=lambda judged: judged.finding.detector):
+        messages = [judged.finding.message for judged in found]
+        yield from (f"  {detector}: {message}" for message in messages[:_LONGEST_LIST])
+        if len(messages) > _LONGEST_LIST:
+            yield f"  {detector}: … and {len(messages) - _LONGEST_LIST} more: -o json lists all"
 
 
 def _summary(network: NetworkSummary) -> list[str]:

@@ -32,7 +32,7 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     """Fill in what the configuration leaves out, as host-local's `Range.Canonicalize` does.
 
     The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
-    Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or is a range outside.
+    Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or outside.
     """
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)

@@ -133,7 +133,17 @@ def _build(kind: type[D], tree: Any, place: str) -> D:
         if field.name not in tree:
             raise Damaged(f"{place}.{field.name}: missing")
         given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
+    for name in given:
+        if name == "ip" or _is_address(given, name):
+            _check_address(given[name], f"{place}.{name}")
     return kind(**given)
+
+
+def _check_address(text: str, place: str) -> None:
+    try:
+        ip_address(text)
+    except ValueError as error:
+        raise Damaged(f"{place}: {error}") from error
 
 
 def _value(kind: Any, tree: Any, place: str) -> Any:

@@ -101,6 +101,7 @@ class Scene:
         Live, on the pod network, with a running sandbox. An address is left out where the sandbox has another one of
         that family reserved for its `eth0`: it was made anew, and the pod's status has not followed yet.
         """
+        pods = self.snapshot.pods.known()
         sandboxes = {
             container.id: container.pod
             for container in self.snapshot.containers.known()
@@ -116,7 +117,7 @@ class Scene:
         elsewhere = {(pod, is_ipv6) for pod, is_ipv6, _ in reserved}
         return tuple(
             (pod, ip)
-            for pod in self.snapshot.pods.known()
+            for pod in pods
             if pod.live and not pod.host_network and pod.name in running
             for ip in dict.fromkeys(pod.ips)
             if (pod.name, ":" in ip) not in elsewhere or (pod.name, ":" in ip, ip) in reserved

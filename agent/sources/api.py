@@ -85,6 +85,10 @@ class Api:
             raise Unavailable(f"API server: {_in_short(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
             raise _refusal(response)
+        # A proxy's page with status 200 is no word of the API server's.
+        if "json" not in (kind := str(response.getheader("Content-Type"))):
+            response.response.close()
+            raise Unavailable(f"API server: it answered {_in_short(kind)} where JSON was asked for")
         return response
 
 
@@ -179,16 +183,20 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
             return (*_metadata(head), _items(text, start + len('"items":[')))
         tree = json.loads(body)
         version, more = _metadata(tree)
-        items = tree["items"]
-        if items is not None and not isinstance(items, list):
-            raise TypeError("items")  # an empty object is not an empty list
-        return version, more, iter(items or ())
+        return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Unavailable(f"API server: the answer is not a list of objects ({_in_short(repr(error))})") from error
 
 
 def _metadata(tree: Any) -> tuple[int, str]:
     return int(tree["metadata"]["resourceVersion"]), str(tree["metadata"].get("continue") or "")
+
+
+def _listed(items: Any) -> list[Any]:
+    """Return a list's items: null is how Go may write none, an empty object is no list at all."""
+    if items is not None and not isinstance(items, list):
+        raise TypeError(f"items is {type(items).__name__}")
+    return items or []
 
 
 def _items(text: str, position: int) -> Iterator[dict[str, Any]]:

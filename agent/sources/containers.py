@@ -45,10 +45,7 @@ class Docker:
             reraise=True,
         )
         try:
-            listed = quickly(self._list)
-            if not isinstance(listed, list):
-                raise TypeError(f"{type(listed).__name__}")  # an empty object is not an empty list
-            return tuple(_container(item) for item in listed)
+            return _parse(quickly(self._list))
         except (DockerException, RequestException, HTTPError) as error:
             raise Unavailable(f"docker: {_in_short(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -70,6 +67,12 @@ class Docker:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def _parse(listed: Any) -> tuple[Container, ...]:
+    if not isinstance(listed, list):
+        raise TypeError(type(listed).__name__)  # an empty object is not an empty list
+    return tuple(_container(item) for item in listed)
 
 
 def _container(item: Mapping[str, Any]) -> Container:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from agent.model.snapshot import Reading, Seen, Unread
 from agent.sources.api import Api, Query, Refused, list_all
-from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica
+from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica, Strange
 from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
@@ -152,6 +152,9 @@ class Reflector(Generic[T]):
         self.restarts[cause] += 1
         if cause in {Cause.EXPIRED, Cause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
+        elif isinstance(error, Strange) and self._list_from is None:
+            # The same line would come again, and every watch that starts would count as a word.
+            self._list_from = str(self._replica.version)
         # Credentials may have been rotated, and the server replaced: connect anew.
         if self._api is not None:
             self._api.close()

@@ -21,6 +21,10 @@ class Expired(Unavailable):
     """The version to watch from is none that the server has: only a new list helps."""
 
 
+class Strange(Unavailable):
+    """The server said something else than the events and objects that we expect."""
+
+
 class Regressed(Unavailable):
     """The server handed out a version older than one it had handed out before."""
 
@@ -58,7 +62,7 @@ class Replica(Generic[T]):
                 raise _error(item)
             version = _version(item)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise Unavailable(f"API server: a line of the watch is not an event ({line[:60]!r})") from error
+            raise Strange(f"API server: a line of the watch is not an event ({line[:60]!r})") from error
         if version < self.version:
             self.regressions += 1
         match kind:
@@ -77,14 +81,14 @@ class Replica(Generic[T]):
         try:
             return self.parse(item)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Unavailable(f"API server: an object lacks what every object of its kind has ({error!r})") from error
+            raise Strange(f"API server: an object lacks what every object of its kind has ({error!r})") from error
 
 
 def _uid(item: Mapping[str, Any]) -> str:
     try:
         return str(item["metadata"]["uid"])
     except (KeyError, TypeError) as error:
-        raise Unavailable("API server: an object without metadata.uid") from error
+        raise Strange("API server: an object without metadata.uid") from error
 
 
 def _version(item: Mapping[str, Any]) -> int:

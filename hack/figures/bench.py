@@ -31,10 +31,9 @@ def main() -> int:
         parser.error("--write is for all sections together")
     text, missed = [], 0
     try:
-        bin_ = runtime()  # once, so that the sections are of the same agent
         for name in chosen:
             print(f"measuring: {name} …", file=sys.stderr, flush=True)
-            figures = list(_measure(name, bin_))
+            figures = list(_measure(name))
             missed += sum(not figure.met for figure in figures)
             section = "\n".join(_section(name, figures))
             print(section, flush=True)
@@ -49,14 +48,14 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _measure(name: str, bin_: Path) -> Iterator[Figure]:
+def _measure(name: str) -> Iterator[Figure]:
     match name:
         case "store":
             return store.figures()
         case "scan":
-            return scan.figures(bin_)
+            return scan.figures(runtime())
         case _:
-            return resident.figures(bin_)
+            return resident.figures(runtime())
 
 
 def _section(name: str, figures: Iterable[Figure]) -> Iterator[str]:

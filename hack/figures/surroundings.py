@@ -8,6 +8,7 @@ import tempfile
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import children
@@ -18,6 +19,7 @@ _BENCH = ROOT / "build/bench"
 _INSTALLED = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "agent")
 
 
+@cache
 def runtime() -> Path:
     """Return the `bin` of an environment with the agent and what it needs, and no tool of development.
 

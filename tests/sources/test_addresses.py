@@ -159,7 +159,8 @@ def namespace() -> Iterator[str]:
     run("ip", "netns", "add", name)
     for command in (
         "link add pod0 type veth peer name pod1", "link set pod0 up", "link set pod1 up",
-        "addr add 198.18.77.1/24 dev pod0", "route add 198.18.77.1/32 dev pod0", "addr add fd00:99::9/64 dev pod0 nodad",
+        "addr add 198.18.77.1/24 dev pod0", "route add 198.18.77.1/32 dev pod0",
+        "addr add fd00:99::9/64 dev pod0 nodad",
         "link add down0 type veth peer name down1", "addr add 198.18.78.1/24 dev down0",
     ):  # fmt: skip
         run("ip", "-n", name, *command.split())
@@ -207,7 +208,7 @@ def test_processes_that_come_and_go_do_not_disturb(namespace: str) -> None:
     stop: list[Callable[[], object]] = []
     with living_in(namespace):
         for _ in range(3):
-            churn = subprocess.Popen(  # noqa: S603
+            churn = subprocess.Popen(
                 ["/bin/sh", "-c", "while :; do /bin/true; done"], user=NOBODY if os.geteuid() == 0 else None
             )
             stop += [churn.kill, churn.wait]

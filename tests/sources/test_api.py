@@ -218,7 +218,9 @@ def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str
         listing(POD, POD),
         json.dumps(json.loads(listing(POD, POD)), indent=2),
         json.dumps({"items": [POD, POD], "metadata": {"resourceVersion": "40"}}, separators=(",", ":")),
-        json.dumps({"metadata": {"resourceVersion": "40", "x": "y" * 9000}, "items": [POD, POD]}, separators=(",", ":")),
+        json.dumps(
+            {"metadata": {"resourceVersion": "40", "x": "y" * 9000}, "items": [POD, POD]}, separators=(",", ":")
+        ),
         json.dumps({"metadata": {"note": '"items":[', "resourceVersion": "40"}, "items": [POD, POD]}),
     ],
     ids=["as servers write it", "indented", "in another order", "with much before", "with a trap"],
@@ -268,9 +270,10 @@ def test_a_list_cut_anywhere_is_no_list(cut: int) -> None:
 def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
     try:
         _, _, items = parse_list(body)
-        assert list(items) is not None
-    except Unavailable as error:
-        assert str(error).startswith("API server: ")
+        listed = list(items)
+    except Unavailable:
+        return
+    assert b"items" in body or listed == []
 
 
 @pytest.mark.parametrize(

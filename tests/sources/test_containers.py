@@ -1,4 +1,4 @@
-"""Docker's list, through the real client: against a stand-in on a unix socket, and against a real engine if one runs."""
+"""Docker's list, through the real client: from a stand-in on a unix socket, and from a real engine if one runs."""
 
 import gc
 import json
@@ -190,7 +190,7 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
     assert len(server.asked("/containers/json")) == 2
 
 
-def test_without_a_socket_it_says_where_it_looked(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> None:
     start = time.perf_counter()
     text = why(to())
     assert text.startswith("docker: ")
@@ -261,7 +261,7 @@ def test_an_engine_on_tcp_is_read_too() -> None:
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
 def test_a_host_that_is_none_is_told_when_it_is_given(host: str) -> None:
-    with pytest.raises(Unavailable, match="^docker: .*"):
+    with pytest.raises(Unavailable, match=r"^docker: ."):
         Docker(host, 5)
 
 
@@ -275,7 +275,7 @@ def test_missing_tls_certificates_of_the_environment_are_told(monkeypatch: pytes
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="docker: .*cert"):
+    with pytest.raises(Unavailable, match=r"docker: .*cert"):
         Docker(None, 5)
 
 

@@ -137,9 +137,15 @@ def test_an_event_of_an_unknown_kind_brings_nothing() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=4) | st.sampled_from(["ERROR", "ADDED", "DELETED", "11"]),
-    lambda one: st.lists(one, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "object", "metadata", "uid", "resourceVersion", "code"]), one),
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["ERROR", "ADDED", "DELETED", "11"]),
+    lambda one: (
+        st.lists(one, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "object", "metadata", "uid", "resourceVersion", "code"]), one)
+    ),
 )
 
 

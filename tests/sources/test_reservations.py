@@ -96,8 +96,8 @@ def test_host_locals_own_files_are_neither_reservations_nor_foreign(kubenet: Pat
     "name",
     [
         "010.0.0.1", "10.0.0.01", "10.0.0.1 ", "10.0.0", "167772161", "10.0.0.1.bak", "FD00::2", "fd00::0002",
-        "fd00:0:0:0:0:0:0:2", "::ffff:1.2.3.4", "::ffff:102:304", "fe80::1%eth0", "\u0661\u0660.0.0.1", "readme", ".10.0.0.1",
-        "last_reserved_ip.x", "last_reserved_ip.0.bak", "lock ", "LOCK", "10_0_0_1",
+        "fd00:0:0:0:0:0:0:2", "::ffff:1.2.3.4", "::ffff:102:304", "fe80::1%eth0", "\u0661\u0660.0.0.1",
+        "readme", ".10.0.0.1", "last_reserved_ip.x", "last_reserved_ip.0.bak", "lock ", "LOCK", "10_0_0_1",
     ],
 )  # fmt: skip
 def test_any_other_name_is_foreign_and_blocks_nothing(kubenet: Path, name: str) -> None:

@@ -1,0 +1,172 @@
+"""The installed `nodeleak`, run as a command: one look, or the daemon with its log, its metrics and its report."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from .node import Cluster, environment, eventually, run
+
+NODELEAK = Path(sys.executable).with_name("nodeleak")
+DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+"""Before a command of root's: it keeps the user, and loses every capability."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one look said, as JSON."""
+
+    code: int
+    document: dict[str, Any]
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each reservation, by address."""
+        return {one["ip"]: one["state"] for one in self.document["reservations"]}
+
+    @property
+    def pods(self) -> dict[str, str | None]:
+        return {one["ip"]: one["pod"] for one in self.document["reservations"]}
+
+    def subjects(self, detector: str) -> dict[str, dict[str, Any]]:
+        """The findings of one detector, by subject."""
+        return {one["subject"]: one for one in self.document["findings"] if one["detector"] == detector}
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.document["findings"]
+        return found
+
+    @property
+    def unread(self) -> set[str]:
+        return {one["source"] for one in self.document["unread"]}
+
+    @property
+    def network(self) -> dict[str, Any]:
+        (network,) = self.document["networks"]
+        return dict(network)
+
+    @property
+    def verdicts(self) -> object:
+        """Everything that was judged, without what depends on the moment or on names."""
+        return (
+            self.states,
+            self.network,
+            sorted((one["detector"], one["subject"], one["cause"]) for one in self.findings),
+        )
+
+
+class Nodeleak:
+    """The command, told where this cluster is."""
+
+    def __init__(self, cluster: Cluster, logs: Path) -> None:
+        self._settings = environment(NODELEAK_NODE=cluster.node, NODELEAK_KUBECONFIG=str(cluster.kubelet))
+        self._logs = logs
+
+    def scan(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Said:
+        done = run(*wrapped, NODELEAK, "scan", "-o", "json", *options, codes=codes, env=self._settings)
+        return Said(done.returncode, json.loads(done.stdout))
+
+    def record(self, *options: str) -> str:
+        return run(NODELEAK, "record", *options, env=self._settings).stdout
+
+    @contextmanager
+    def running(
+        self, *options: str, wrapped: Sequence[str] = (), settings: Mapping[str, str] | None = None
+    ) -> Iterator["Daemon"]:
+        """Run the daemon; what it logged is shown where the test fails."""
+        log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
+        command = [*wrapped, str(NODELEAK), "run", "--listen=127.0.0.1:0", "--log-format=json", *options]
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 (our own command)
+                command, stdin=subprocess.DEVNULL, stderr=output, env=self._settings | dict(settings or {})
+            )
+        try:
+            daemon = Daemon(process, log)
+            eventually(lambda: daemon.get("/readyz"), 30)
+            yield daemon
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            print(f"{' '.join(command)}\n{log.read_text()}")  # noqa: T201 (pytest shows it where the test fails)
+
+
+class Daemon:
+    """A daemon that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the log lines of one event."""
+        complete = [line for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        lines = [json.loads(line) for line in complete]
+        return [line for line in lines if line["event"] == name]
+
+    def get(self, path: str) -> str:
+        assert self.process.poll() is None, f"the agent ended: {self._log.read_text()}"
+        started = self.events("agent.started")
+        assert started, self._log.read_text()
+        connection = HTTPConnection("127.0.0.1", started[0]["port"], timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read().decode()
+        finally:
+            connection.close()
+        assert answer.status == 200, f"{path}: {answer.status} {body}"
+        return body
+
+    def report(self) -> Said:
+        return Said(0, json.loads(self.get("/api/v1/report")))
+
+    def metrics(self) -> "Metrics":
+        return Metrics(self.get("/metrics"))
+
+    def opened(self, detector: str) -> dict[str, dict[str, Any]]:
+        """Return the findings that were logged as opened, by subject; each may be opened once."""
+        lines = [line for line in self.events("finding.opened") if line["detector"] == detector]
+        again = [subject for subject, times in Counter(line["subject"] for line in lines).items() if times > 1]
+        assert not again, f"opened more than once: {again}"
+        return {line["subject"]: line for line in lines}
+
+
+class Metrics:
+    """What `/metrics` said."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def get(self, name: str, **labels: str) -> float | None:
+        """Return a value; None where it is absent, which is how the agent says that it does not know."""
+        return self._samples.get((f"nodeleak_{name}", frozenset(labels.items())))
+
+    def up(self, source: str) -> float | None:
+        return self.get("source_up", source=source)
+
+    def by(self, label: str, name: str) -> dict[str, float]:
+        """Return the values of a metric by one of its labels."""
+        return {
+            dict(labels)[label]: value for (one, labels), value in self._samples.items() if one == f"nodeleak_{name}"
+        }
+
+    @property
+    def leaks_confirmed(self) -> dict[str, float]:
+        return {cause: value for cause, value in self.by("cause", "leaks_confirmed_total").items() if value}

@@ -1,0 +1,238 @@
+"""The real node: the commands that change it, its pods, its reservations, and waiting for what becomes true of it."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+NETWORK: Final = "kubenet"
+STORE: Final = Path("/var/lib/cni/networks") / NETWORK
+CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
+HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
+_CLUSTER: Final = Path(__file__).parents[2] / "hack" / "cluster"
+_LABEL: Final = "nodeleak-e2e"
+# What would lead a command to another node, or through a proxy.
+_ASTRAY: Final = re.compile(r"(?i:(http|https|all|no)_proxy)|(NODELEAK|DOCKER|KUBE).*")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return our environment without what would lead a command astray."""
+    return {name: value for name, value in os.environ.items() if not _ASTRAY.fullmatch(name)} | more
+
+
+def run(
+    *command: str | Path,
+    codes: Iterable[int] = (0,),
+    text: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    seconds: float = 180,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. It fails with all it said when its exit code is not one of `codes`."""
+    done = subprocess.run(  # noqa: S603 (every command is spelled out in a test)
+        [str(word) for word in command],
+        input=text,
+        capture_output=True,
+        text=True,
+        env=environment() if env is None else env,
+        cwd=cwd,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode in codes, f"{' '.join(done.args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def eventually(check: Callable[[], T], seconds: float = 60) -> T:
+    """Return what `check` returns once it passes; after `seconds`, its last complaint stands."""
+    deadline = time.monotonic() + seconds  # noqa: TID251 (a real node takes real time)
+    while True:
+        try:
+            return check()
+        except (AssertionError, OSError):
+            if time.monotonic() > deadline:  # noqa: TID251
+                raise
+        time.sleep(0.2)  # noqa: TID251
+
+
+def throughout(check: Callable[[], object], seconds: float) -> None:
+    """See that `check` passes for some time, again and again."""
+    deadline = time.monotonic() + seconds  # noqa: TID251 (as above)
+    while time.monotonic() < deadline:  # noqa: TID251
+        check()
+        time.sleep(0.2)  # noqa: TID251
+
+
+def reservations(store: Path = STORE) -> dict[str, str]:
+    """Read host-local's directory without any of the agent's code: container id by address."""
+    found = {}
+    for file in store.iterdir() if store.is_dir() else ():
+        if file.name != "lock" and not file.name.startswith("last_reserved_ip"):
+            with contextlib.suppress(FileNotFoundError):
+                found[file.name] = file.read_text().split("\r\n")[0]
+    return found
+
+
+def host_local(verb: str, container_id: str, ranges: Iterable[str], network: str = NETWORK, store: Path = STORE) -> Any:
+    """Have the real host-local ADD or DEL the addresses of a container; an ADD returns its result."""
+    ipam = {"type": "host-local", "ranges": [[{"subnet": one}] for one in ranges], "dataDir": str(store.parent)}
+    done = run(
+        HOST_LOCAL,
+        text=json.dumps({"cniVersion": "0.3.1", "name": network, "ipam": ipam}),
+        env=environment(
+            CNI_COMMAND=verb,
+            CNI_CONTAINERID=container_id,
+            CNI_NETNS="/proc/self/ns/net",
+            CNI_IFNAME="eth0",
+            CNI_PATH=str(HOST_LOCAL.parent),
+        ),
+    )
+    return json.loads(done.stdout or "null")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The one-node cluster of hack/cluster."""
+
+    node: str
+    admin: Path
+    """The kubeconfig of its administrator."""
+    kubelet: Path
+    """The kubelet's own: what an agent on the node can use."""
+    pod_cidr: str
+
+    @classmethod
+    def up(cls) -> "Cluster":
+        """Start whatever does not run, and return when the node is ready."""
+        run(_CLUSTER, "start", seconds=300)
+        told = dict(re.findall(r"^export (\w+)=(.*)$", run(_CLUSTER, "env").stdout, re.MULTILINE))
+        node, admin = told["NODE_NAME"], Path(told["KUBECONFIG"])
+        found = json.loads(run("kubectl", "--kubeconfig", admin, "get", "node", node, "-o", "json").stdout)
+        return cls(node, admin, admin.with_name("kubelet.conf"), found["spec"]["podCIDR"])
+
+    def start(self, *parts: str) -> None:
+        run(_CLUSTER, "start", *parts)
+
+    def stop(self, *parts: str) -> None:
+        run(_CLUSTER, "stop", *parts)
+
+    def leak(self) -> None:
+        """Play the incident: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
+        run(_CLUSTER, "leak")
+
+    def kubectl(self, *words: str, text: str = "") -> str:
+        return run("kubectl", "--kubeconfig", self.admin, *words, text=text).stdout
+
+    def reserve(self, count: int) -> list[str]:
+        """Have the real host-local reserve addresses for containers that docker never had: leaks, ready-made."""
+        return [
+            host_local("ADD", secrets.token_hex(32), [self.pod_cidr])["ips"][0]["address"].partition("/")[0]
+            for _ in range(count)
+        ]
+
+    def release_ownerless(self) -> None:
+        """Give back what no container of docker's has, as an operator would: with host-local's DEL."""
+        held = reservations()
+        known = set(docker("ps", "--all", "--quiet", "--no-trunc").split())
+        for container_id in set(held.values()) - known:
+            host_local("DEL", container_id, [self.pod_cidr])
+            for cached in CNI_CACHE.glob(f"*-{container_id}-*"):
+                cached.unlink()
+
+
+class Pods:
+    """Pods of one container on the node, made and removed through the API server."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._made = 0
+
+    def __call__(self, count: int) -> dict[str, str]:
+        """Make some, and return the addresses of all once they run: `namespace/name` by address."""
+        self.ask_for(count)
+        return self.running()
+
+    def ask_for(self, count: int) -> list[str]:
+        """Make some, without waiting for them; returns their names."""
+        names = [f"e2e-{number}" for number in range(self._made, self._made + count)]
+        self._made += count
+        items = [_pod(name, self._cluster.node) for name in names]
+        self._cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        return names
+
+    def running(self) -> dict[str, str]:
+        """Wait till every pod runs in a sandbox that docker runs too, with the address that the API server shows."""
+
+        def check() -> dict[str, str]:
+            pods = self.now()
+            waiting = {pod["metadata"]["name"]: pod["status"] for pod in pods if not _is_ready(pod)}
+            assert not waiting
+            owners = {
+                f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["status"]["podIP"] for pod in pods
+            }
+            held, sandboxes = reservations(), running_sandboxes()
+            assert {name: held.get(ip) for name, ip in owners.items()} == sandboxes
+            return {ip: name for name, ip in owners.items()}
+
+        return eventually(check, 90)
+
+    def now(self) -> list[dict[str, Any]]:
+        """Return the pods as the API server has them."""
+        found = json.loads(self._cluster.kubectl("get", "pods", "-l", f"app={_LABEL}", "-o", "json"))
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+    def delete(self, *names: str) -> None:
+        """Delete the named pods, or all, and wait till they are gone."""
+        which = names or ("-l", f"app={_LABEL}")
+        self._cluster.kubectl("delete", "pods", *which, "--grace-period=1", "--ignore-not-found", "--timeout=90s")
+
+
+def _pod(name: str, node: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "nodeleak/busybox:1", "imagePullPolicy": "Never"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": _LABEL}},
+        "spec": {"nodeName": node, "automountServiceAccountToken": False, "containers": [container]},
+    }
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and bool(pod["status"].get("podIP"))
+
+
+def docker(*words: str) -> str:
+    return run("docker", *words).stdout
+
+
+def running_sandboxes() -> dict[str, str]:
+    """Return the id of each pod's running sandbox by `namespace/name`, as docker has it."""
+    shown = docker(
+        "ps",
+        "--no-trunc",
+        "--filter=label=io.kubernetes.docker.type=podsandbox",
+        '--format={{.Label "io.kubernetes.pod.namespace"}}/{{.Label "io.kubernetes.pod.name"}} {{.ID}}',
+    )
+    return dict(line.split() for line in shown.splitlines())
+
+
+@contextlib.contextmanager
+def moved_away(path: Path) -> Iterator[None]:
+    """Rename a file or a directory of the node, and put it back, whatever happens."""
+    away = path.parent.parent / f"nodeleak-e2e-{path.name}"
+    path.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(path)

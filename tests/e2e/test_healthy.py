@@ -1,0 +1,45 @@
+"""A node on which nothing is wrong."""
+
+import pytest
+
+from .agent import DROPPED, Nodeleak
+from .node import Cluster, Pods
+
+pytestmark = pytest.mark.e2e
+
+
+def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods: Pods, nodeleak: Nodeleak) -> None:
+    owners = pods(3)
+
+    said = nodeleak.scan("--exit-code", "--grace=0s")
+
+    assert said.code == 0
+    assert said.states == dict.fromkeys(owners, "in_use")
+    assert said.pods == owners
+    assert (said.findings, said.unread, said.document["blind"]) == ([], set(), [])
+    assert said.network["reserved"] == len(owners)
+    assert said.network["free"] == said.network["usable"] - len(owners)
+
+
+def test_every_source_is_read_with_all_capabilities_dropped(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+    owners = pods(2)
+    (ownerless,) = cluster.reserve(1)  # so that the namespaces of processes are looked into too
+
+    said = nodeleak.scan("--grace=0s", wrapped=DROPPED)
+
+    assert said.states == {**dict.fromkeys(owners, "in_use"), ownerless: "leaked"}
+    assert (said.unread, said.document["blind"]) == (set(), [])
+    assert said.verdicts == nodeleak.scan("--grace=0s").verdicts
+
+
+def test_without_the_api_server_a_scan_says_the_same(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+    pods(2)
+    cluster.leak()
+    pods.running()
+    cluster.reserve(1)
+
+    alone = nodeleak.scan("--grace=0s", "--api=off")
+
+    assert sorted(set(alone.states.values())) == ["in_use", "leaked"]
+    assert alone.verdicts == nodeleak.scan("--grace=0s").verdicts
+    assert alone.unread == set()

@@ -1,0 +1,92 @@
+"""Readings that contradict each other: which of them is no longer believed, and which still is."""
+
+from agent.model.snapshot import Address, Checkpoint, Container, NotAsked, Pod, Reading, Seen, Unread
+from agent.sources import doubt
+from tests.builders import ADDRESSES, CHECKPOINTS, CONTAINERS, PODS, WEB_ID, WORKER, daemons, pod, sandbox
+
+SILENT = Unread("containers", "timed out")
+NO_CONTAINERS: Reading[Container] = Seen(())
+NO_DIRECTORY: Reading[Checkpoint] = Unread("checkpoints", "none of these exists: /var/lib/dockershim/sandbox")
+
+NO_API = NotAsked("pods", "--api=off")
+
+
+def why(reading: Reading[Container] | Reading[Checkpoint] | Reading[Pod] | Reading[Address]) -> str:
+    assert isinstance(reading, Unread)
+    return reading.why
+
+
+def test_unread_is_not_empty_no_container_on_a_node_with_running_pods_is_unread() -> None:
+    assert why(doubt.containers(NO_CONTAINERS, Seen(PODS))) == (
+        "the runtime lists no container, not one of the 3 pods that run here by the API server's word"
+    )
+
+
+def test_a_list_without_any_of_the_running_pods_is_unread() -> None:
+    strangers = Seen((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
+    assert why(doubt.containers(strangers, Seen(PODS))) == (
+        "the runtime lists 2 containers, none of them of the 3 pods that run here by the API server's word"
+    )
+
+
+def test_a_list_with_one_of_the_running_pods_is_believed() -> None:
+    reading = Seen((sandbox(WEB_ID, "shop/web"),))
+    assert doubt.containers(reading, Seen(PODS)) == reading
+
+
+def test_a_node_that_runs_nothing_may_list_nothing() -> None:
+    for pods in ((), (pod("a/b", phase="Pending"),), (pod("a/b", phase="Succeeded"),), (pod("a/b", deleting=True),)):
+        assert doubt.containers(NO_CONTAINERS, Seen(pods)) == NO_CONTAINERS
+
+
+def test_without_the_api_server_docker_is_believed() -> None:
+    assert doubt.containers(NO_CONTAINERS, NO_API) == NO_CONTAINERS
+    assert doubt.containers(NO_CONTAINERS, Unread("pods", "timed out")) == NO_CONTAINERS
+
+
+def test_what_was_unread_stays_unread_with_its_own_reason() -> None:
+    assert doubt.containers(SILENT, Seen(PODS)) == SILENT
+    assert doubt.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
+    gone: Reading[Pod] = Unread("pods", "timed out")
+    assert doubt.pods(gone, Seen(()), "worker-1") == gone
+
+
+def test_no_checkpoint_directory_is_none_where_no_sandbox_would_be_in_it() -> None:
+    unrelated = Seen((Container("e" * 64, "running", 0, "", "", sandbox=False),))
+    assert doubt.checkpoints(NO_DIRECTORY, unrelated) == Seen(())
+    assert doubt.checkpoints(NO_DIRECTORY, NO_CONTAINERS) == Seen(())
+
+
+def test_unread_is_not_empty_no_checkpoint_directory_beside_sandboxes_is_unread() -> None:
+    assert doubt.checkpoints(NO_DIRECTORY, Seen(CONTAINERS)) == NO_DIRECTORY
+
+
+def test_a_checkpoint_directory_we_may_not_open_is_unread_whatever_runs() -> None:
+    closed: Reading[Checkpoint] = Unread("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    assert doubt.checkpoints(closed, NO_CONTAINERS) == closed
+
+
+def test_checkpoints_that_were_read_are_believed() -> None:
+    assert doubt.checkpoints(Seen(CHECKPOINTS), NO_CONTAINERS) == Seen(CHECKPOINTS)
+
+
+def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None:
+    table = Unread("daemons", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
+    assert why(doubt.addresses(Seen(ADDRESSES), table)) == table.why
+    assert doubt.addresses(Seen(ADDRESSES), Seen((daemons(),))) == Seen(ADDRESSES)
+
+
+def test_no_pod_on_a_node_that_does_not_exist_is_unread() -> None:
+    assert why(doubt.pods(Seen(()), Seen(()), "wrker-1")) == (
+        "the API server has no Node named 'wrker-1': is the node's name right?"
+    )
+
+
+def test_no_pod_on_a_node_that_exists_is_none() -> None:
+    assert doubt.pods(Seen(()), Seen((WORKER,)), "worker-1") == Seen(())
+
+
+def test_pods_of_a_node_whose_object_is_gone_are_believed() -> None:
+    assert doubt.pods(Seen(PODS), Seen(()), "worker-1") == Seen(PODS)
+    assert doubt.pods(Seen(()), Unread("node", "403"), "worker-1") == Seen(())
+    assert doubt.pods(NotAsked("pods", "--api=off"), Seen(()), "worker-1") == NotAsked("pods", "--api=off")

@@ -1,0 +1,184 @@
+"""One look: each source once, in the order that is safe, and what fails is told and not guessed."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from agent.model.snapshot import (
+    SOURCES,
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    NotAsked,
+    Pod,
+    Reading,
+    Seen,
+    Snapshot,
+    Store,
+    Unread,
+)
+from agent.sources import Moment, take_snapshot
+from agent.sources.unavailable import Unavailable
+from tests import builders
+from tests.builders import GONE, WORKER, daemons, node, reservation, sandbox
+
+NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
+
+NO_API = NotAsked("pods", "--api=off")
+
+
+class Told:
+    """Sources that answer what a snapshot says, and remember in which order they were asked."""
+
+    def __init__(self, told: Snapshot, broken: str = "") -> None:
+        self.asked: list[str] = []
+        self._told, self._broken = told, broken
+
+    def _items(self, source: str) -> tuple[Any, ...]:
+        self.asked.append(source)
+        if source == self._broken:
+            raise Unavailable("it broke")
+        reading: Reading[Any] = getattr(self._told, source)
+        return reading.known()
+
+    def reservations(self) -> tuple[Store, ...]:
+        self.asked.append("reservations")
+        return self._told.reservations
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        return self._items("checkpoints")
+
+    def containers(self) -> tuple[Container, ...]:
+        return self._items("containers")
+
+    def cni_results(self) -> tuple[CniResult, ...]:
+        return self._items("cni_results")
+
+    def daemons(self) -> tuple[Daemons, ...]:
+        return self._items("daemons")
+
+    def addresses(self) -> tuple[Address, ...]:
+        return self._items("addresses")
+
+    def pods(self) -> Reading[Pod]:
+        self.asked.append("pods")
+        return self._told.pods
+
+    def node(self) -> Reading[Node]:
+        self.asked.append("node")
+        return self._told.node
+
+
+def ticking() -> Callable[[], float]:
+    """A clock on which everything takes a second."""
+    ticks: Iterator[int] = count()
+    return lambda: float(next(ticks))
+
+
+def look(sources: Told) -> Snapshot:
+    return take_snapshot(sources, "worker-1", NOW, ticking())
+
+
+ORPHAN = reservation("10.244.1.9", GONE)
+
+
+def test_promises_are_read_before_owners_and_the_api_server_last() -> None:
+    # On docker a sandbox exists before its address is reserved: in this order a race can orphan none.
+    sources = Told(node(ORPHAN))
+    look(sources)
+    order = {source: place for place, source in enumerate(sources.asked)}
+    assert order["reservations"] == 0
+    assert order["reservations"] < order["containers"]
+    assert order["containers"] < order["addresses"]
+    assert max(order["pods"], order["node"]) > order["containers"]
+
+
+def test_each_source_is_asked_once() -> None:
+    sources = Told(node(ORPHAN))
+    look(sources)
+    assert sorted(sources.asked) == sorted(SOURCES)
+
+
+def test_what_was_read_is_what_is_in_it() -> None:
+    told = node(ORPHAN)
+    snapshot = look(Told(told))
+    assert snapshot.reservations == told.reservations
+    assert snapshot.others() == told.others()
+    assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
+    assert snapshot.unread() == ()
+
+
+def test_a_healthy_node_does_not_pay_for_namespaces() -> None:
+    sources = Told(node())
+    snapshot = look(sources)
+    assert "addresses" not in sources.asked
+    assert snapshot.addresses == NotAsked("addresses", "no reservation is known to be without an owner")
+
+
+@pytest.mark.parametrize("ids", ["containers", "checkpoints"])
+def test_an_owner_of_any_kind_is_an_owner(ids: str) -> None:
+    owner = sandbox(GONE, "shop/old", "exited") if ids == "containers" else Checkpoint(GONE, "shop/old")
+    sources = Told(node(ORPHAN, owner))
+    look(sources)
+    assert "addresses" not in sources.asked
+
+
+def test_an_empty_file_has_no_owner() -> None:
+    sources = Told(node(builders.empty_file("10.244.1.9")))
+    look(sources)
+    assert "addresses" in sources.asked
+
+
+def test_when_docker_is_silent_nobody_is_known_to_be_without_owner() -> None:
+    sources = Told(node(ORPHAN), broken="containers")
+    snapshot = look(sources)
+    assert "addresses" not in sources.asked
+    assert snapshot.containers == Unread("containers", "it broke")
+
+
+@pytest.mark.parametrize("source", ["checkpoints", "containers", "cni_results", "daemons", "addresses"])
+def test_a_source_that_fails_is_unread_and_the_others_are_read(source: str) -> None:
+    snapshot = look(Told(node(ORPHAN), broken=source))
+    assert getattr(snapshot, source) == Unread(source, "it broke")
+    others = {one.source for one in snapshot.unread()} - {source}
+    assert others == ({"addresses"} if source == "daemons" else set())
+
+
+def test_doubts_are_heeded() -> None:
+    empty = look(Told(node(ORPHAN, containers=[])))
+    assert isinstance(empty.containers, Unread)
+    assert isinstance(look(Told(node(pods=[], node=[], containers=[]))).pods, Unread)
+    assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Seen(())
+
+
+def test_without_the_api_server_the_others_are_read() -> None:
+    snapshot = look(Told(node(ORPHAN, pods=NO_API, node=NotAsked("node", "--api=off"), daemons=[daemons()])))
+    assert snapshot.pods == NO_API
+    assert snapshot.unread() == ()
+
+
+def test_an_unread_network_does_not_hide_another() -> None:
+    snapshot = look(Told(node(ORPHAN, unread_networks=["cbr0"])))
+    assert [one.source for one in snapshot.unread()] == ["reservations"]
+    assert isinstance(snapshot.addresses, Seen)
+
+
+def test_the_time_of_each_reading_is_kept() -> None:
+    snapshot = look(Told(node(ORPHAN)))
+    assert sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
+    assert {timing.seconds for timing in snapshot.timings} == {1.0}
+
+
+def test_a_bug_in_a_source_is_loud() -> None:
+    class Broken(Told):
+        def containers(self) -> tuple[Container, ...]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        look(Broken(node()))
