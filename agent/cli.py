@@ -4,6 +4,7 @@ What a command does not need is not imported: a scan through `kubectl exec` shar
 """
 
 import argparse
+import errno
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -48,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _leave)
     # Imports are most of a command's life, and collecting garbage a sixth of them; the daemon turns it on again.
     gc.disable()
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
+    # Names of files may be anything, and a terminal may know ASCII only.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         given = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], int] = given.command
@@ -58,11 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except BrokenPipeError:
         # Whoever read our output (head, less) has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return DONE
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise
+        _say_no_more()
+        print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return code
+
+
+def _say_no_more() -> None:
+    """Give what is still to be written to nobody, so that the interpreter does not try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:

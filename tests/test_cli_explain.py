@@ -1,5 +1,6 @@
 """The commands that need no node: explain, help, and the scan of a recording."""
 
+import gc
 import io
 import json
 import signal
@@ -21,10 +22,12 @@ Recorded = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
+def _the_process_as_before() -> Iterator[None]:
+    """A command is a process of its own: it takes SIGTERM, and turns the collector of garbage off."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+    gc.enable()
 
 
 @pytest.fixture

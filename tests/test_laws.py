@@ -108,7 +108,8 @@ def test_a_broken_detector_becomes_a_gap_and_silences_nobody(snapshot: Snapshot,
 # Owners: the laws that keep addresses in use from being called leaked. Run longest.
 
 _LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
-THE_IP, THE_ID = "10.0.0.2", "1" * 64
+THE_IP, THE_ID = "10.0.0.77", "f" * 64
+"""Of no other record: without the one that a law names, it would have no owner, and with age be leaked."""
 
 
 def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
@@ -295,8 +296,8 @@ def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> Non
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=1, max_size=20),
-    st.integers(0, 60).map(lambda n: timedelta(seconds=n)),
+    st.lists(st.tuples(st.sampled_from([15, 0, 30]), st.integers(0, 4).map(bool)), min_size=1, max_size=12),
+    st.sampled_from([30, 0, 15, 60]).map(lambda n: timedelta(seconds=n)),
 )
 def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
     looks: list[tuple[int, bool]], period: timedelta

@@ -89,6 +89,8 @@ def _is_loopback(client: str) -> bool:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    # socketserver's 5 would make a probe wait a second behind a handful of others.
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], exporter: HttpExporter) -> None:
         self.exporter = exporter

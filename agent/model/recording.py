@@ -133,9 +133,9 @@ def _build(kind: type[D], tree: Any, place: str) -> D:
         if field.name not in tree:
             raise Damaged(f"{place}.{field.name}: missing")
         given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
-    for name in given:
+    for name, value in given.items():
         if name == "ip" or _is_address(given, name):
-            _check_address(given[name], f"{place}.{name}")
+            _check_address(value, f"{place}.{name}")
     return kind(**given)
 
 

@@ -29,7 +29,7 @@ def main() -> int:
         parser.error(f"there is no section {', '.join(unknown)}")
     if given.write and given.section:
         parser.error("--write is for all sections together")
-    text, missed = [], 0
+    text, missed, load_before = [], 0, os.getloadavg()[0]
     try:
         for name in chosen:
             print(f"measuring: {name} …", file=sys.stderr, flush=True)
@@ -44,7 +44,7 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     if given.write:
-        _PAGE.write_text("\n".join([*_head(), *text]) + "\n")
+        _PAGE.write_text("\n".join([*_head(load_before), *text]) + "\n")
     return 1 if missed else 0
 
 
@@ -69,7 +69,7 @@ def _section(name: str, figures: Iterable[Figure]) -> Iterator[str]:
     yield ""
 
 
-def _head() -> Iterator[str]:
+def _head(load_before: float) -> Iterator[str]:
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1024**2
     yield "# Figures"
     yield ""
@@ -81,6 +81,7 @@ def _head() -> Iterator[str]:
     yield (
         f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()} "
         f"{platform.machine()}, Python {platform.python_version()}. The command and the daemon ran in an environment "
-        "with the versions of `constraints.txt` and without development tools, as in the image."
+        "with the versions of `constraints.txt` and without development tools, as in the image. Load average "
+        f"before and after: {load_before:.1f} and {os.getloadavg()[0]:.1f}."
     )
     yield ""

@@ -1,1 +1,5 @@
 """What is true of a real node: kubelet with kubenet, docker, host-local, API server (hack/cluster). Needs root."""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.node", f"{__name__}.agent")  # their complaints show values too

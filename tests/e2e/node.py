@@ -1,6 +1,7 @@
 """The real node: the commands that change it, its pods, its reservations, and waiting for what becomes true of it."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -78,7 +79,7 @@ def reservations(store: Path = STORE) -> dict[str, str]:
     for file in store.iterdir() if store.is_dir() else ():
         if file.name != "lock" and not file.name.startswith("last_reserved_ip"):
             with contextlib.suppress(FileNotFoundError):
-                found[file.name] = file.read_text().split("\r\n")[0]
+                found[file.name] = file.read_text().partition("\n")[0]
     return found
 
 
@@ -154,7 +155,7 @@ class Pods:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._made = 0
+        self._names = (f"e2e-{secrets.token_hex(2)}-{number}" for number in itertools.count())
 
     def __call__(self, count: int) -> dict[str, str]:
         """Make some, and return the addresses of all once they run: `namespace/name` by address."""
@@ -163,8 +164,7 @@ class Pods:
 
     def ask_for(self, count: int) -> list[str]:
         """Make some, without waiting for them; returns their names."""
-        names = [f"e2e-{number}" for number in range(self._made, self._made + count)]
-        self._made += count
+        names = list(itertools.islice(self._names, count))
         items = [_pod(name, self._cluster.node) for name in names]
         self._cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         return names
@@ -192,9 +192,19 @@ class Pods:
         return items
 
     def delete(self, *names: str) -> None:
-        """Delete the named pods, or all, and wait till they are gone."""
-        which = names or ("-l", f"app={_LABEL}")
-        self._cluster.kubectl("delete", "pods", *which, "--grace-period=1", "--ignore-not-found", "--timeout=90s")
+        """Delete pods as people do, and wait till they are gone."""
+        self._cluster.kubectl("delete", "pods", *names, "--grace-period=1", "--timeout=90s")
+
+    def clear(self) -> None:
+        """Have the API server forget every pod of these tests at once, and wait till the kubelet has ended them."""
+        self._cluster.kubectl("delete", "pods", "-l", f"app={_LABEL}", "--grace-period=0", "--force")
+
+        def check() -> None:
+            assert not running_sandboxes()
+            self._cluster.release_ownerless()
+            assert not reservations()
+
+        eventually(check, 90)
 
 
 def _pod(name: str, node: str) -> dict[str, Any]:

@@ -3,76 +3,26 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
 
 import pytest
 
 from agent.model.snapshot import (
     SOURCES,
-    Address,
     Checkpoint,
-    CniResult,
     Container,
-    Daemons,
-    Node,
     NotAsked,
-    Pod,
-    Reading,
     Seen,
     Snapshot,
-    Store,
     Unread,
 )
 from agent.sources import Moment, take_snapshot
-from agent.sources.unavailable import Unavailable
 from tests import builders
 from tests.builders import GONE, WORKER, daemons, node, reservation, sandbox
+from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
 
 NO_API = NotAsked("pods", "--api=off")
-
-
-class Told:
-    """Sources that answer what a snapshot says, and remember in which order they were asked."""
-
-    def __init__(self, told: Snapshot, broken: str = "") -> None:
-        self.asked: list[str] = []
-        self._told, self._broken = told, broken
-
-    def _items(self, source: str) -> tuple[Any, ...]:
-        self.asked.append(source)
-        if source == self._broken:
-            raise Unavailable("it broke")
-        reading: Reading[Any] = getattr(self._told, source)
-        return reading.known()
-
-    def reservations(self) -> tuple[Store, ...]:
-        self.asked.append("reservations")
-        return self._told.reservations
-
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        return self._items("checkpoints")
-
-    def containers(self) -> tuple[Container, ...]:
-        return self._items("containers")
-
-    def cni_results(self) -> tuple[CniResult, ...]:
-        return self._items("cni_results")
-
-    def daemons(self) -> tuple[Daemons, ...]:
-        return self._items("daemons")
-
-    def addresses(self) -> tuple[Address, ...]:
-        return self._items("addresses")
-
-    def pods(self) -> Reading[Pod]:
-        self.asked.append("pods")
-        return self._told.pods
-
-    def node(self) -> Reading[Node]:
-        self.asked.append("node")
-        return self._told.node
 
 
 def ticking() -> Callable[[], float]:

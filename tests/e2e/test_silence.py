@@ -1,0 +1,164 @@
+"""A source falls silent, or says nonsense: what depends on it is unknown, and nothing is called leaked for it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from .agent import DROPPED, Daemon, Nodeleak
+from .engine import standin_engine
+from .node import STORE, Cluster, Pods, eventually, moved_away, throughout
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("--interval=500ms", "--confirm=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
+
+
+@pytest.fixture
+def owners(pods: Pods) -> dict[str, str]:
+    return pods(2)
+
+
+@pytest.fixture
+def leak(cluster: Cluster) -> str:
+    """One leaked address, known to the daemon before anything falls silent."""
+    (ip,) = cluster.reserve(1)
+    return ip
+
+
+@pytest.fixture
+def daemon(nodeleak: Nodeleak, owners: dict[str, str], leak: str) -> Iterator[Daemon]:
+    with nodeleak.running(*QUICK) as daemon:
+        eventually(lambda: _knows(daemon, owners, leak))
+        yield daemon
+
+
+def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
+    cluster: Cluster, pods: Pods, daemon: Daemon, owners: dict[str, str], leak: str
+) -> None:
+    with _stopped(cluster, "docker"):
+        eventually(lambda: _unread(daemon, "containers", {*owners, leak}), 30)
+        throughout(lambda: _unread(daemon, "containers", {*owners, leak}), 3)
+        assert daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed") is None
+
+    eventually(lambda: _knows(daemon, pods.running(), leak), 90)
+    _only_leak_ever_was(daemon, leak)
+
+
+def test_when_the_api_server_is_stopped_what_needs_its_word_is_unknown_until_it_is_back(
+    cluster: Cluster, daemon: Daemon, owners: dict[str, str], leak: str
+) -> None:
+    def only_docker_speaks() -> None:
+        metrics, report = daemon.metrics(), daemon.report()
+        assert (metrics.up("pods"), metrics.up("node"), metrics.up("containers")) == (0, 0, 1)
+        assert report.states == dict.fromkeys(owners, "in_use") | {leak: "unknown"}
+        assert metrics.get("findings", detector="leaked_reservation", phase="confirmed") is None
+
+    with _stopped(cluster, "apiserver"):
+        eventually(only_docker_speaks, 30)
+        throughout(only_docker_speaks, 3)
+
+    eventually(lambda: _knows(daemon, owners, leak), 60)
+    assert sum(daemon.metrics().by("resource", "watch_restarts_total").values())
+    _only_leak_ever_was(daemon, leak)
+
+
+def test_while_the_directory_is_away_nothing_is_said_of_it(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
+    with moved_away(STORE):
+        eventually(lambda: _unread(daemon, "reservations", set()), 30)
+        throughout(lambda: _unread(daemon, "reservations", set()), 2)
+        metrics = daemon.metrics()
+        assert not metrics.by("state", "reservations")
+        assert not metrics.by("phase", "findings")
+
+    eventually(lambda: _knows(daemon, owners, leak))
+    _only_leak_ever_was(daemon, leak)
+
+
+def test_a_file_in_place_of_the_directory_is_no_empty_directory(
+    nodeleak: Nodeleak, owners: dict[str, str], leak: str
+) -> None:
+    assert nodeleak.scan("--grace=0s").states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
+    with moved_away(STORE), ExitStack() as later:
+        STORE.touch()
+        later.callback(STORE.unlink)
+        said = nodeleak.scan("--grace=0s", codes=[3])
+    assert said.unread == {"reservations"}
+    assert (said.states, said.findings, said.network["reserved"]) == ({}, [], None)
+
+
+def test_a_directory_that_may_not_be_read_is_no_empty_directory(
+    nodeleak: Nodeleak, owners: dict[str, str], leak: str
+) -> None:
+    mode = STORE.stat().st_mode
+    # Without capabilities root is held to the mode; the kubelet is not, and goes on.
+    with nodeleak.running(*QUICK, wrapped=DROPPED) as daemon:
+        eventually(lambda: _knows(daemon, owners, leak))
+        STORE.chmod(0)
+        try:
+            eventually(lambda: _unread(daemon, "reservations", set()), 30)
+        finally:
+            STORE.chmod(mode)
+        eventually(lambda: _knows(daemon, owners, leak))
+        _only_leak_ever_was(daemon, leak)
+
+
+def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
+    nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
+) -> None:
+    with standin_engine(tmp_path / "docker.sock") as url:
+        said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
+        assert said.unread == {"containers"}
+        assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
+
+        with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
+            eventually(lambda: _unread(daemon, "containers", {*owners, leak}))
+            throughout(lambda: _unread(daemon, "containers", {*owners, leak}), 3)
+            assert not daemon.events("finding.opened")
+
+
+def test_without_the_api_server_to_contradict_an_empty_docker_no_pod_loses_its_address(
+    nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
+) -> None:
+    with standin_engine(tmp_path / "docker.sock") as url:
+        blind = ("--grace=0s", "--api=off", f"--docker-host={url}")
+        with_checkpoints = nodeleak.scan(*blind)
+        without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory
+
+    assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
+    assert without.states == dict.fromkeys(owners, "alive") | {leak: "leaked"}
+
+
+@contextmanager
+def _stopped(cluster: Cluster, part: str) -> Iterator[None]:
+    cluster.stop(part)
+    try:
+        yield
+    finally:
+        cluster.start(part)
+
+
+def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
+    report = daemon.report()
+    assert report.states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
+    assert report.unread == set()
+    assert not [source for source, up in daemon.metrics().by("source", "source_up").items() if not up]
+
+
+def _unread(daemon: Daemon, source: str, unknown: set[str]) -> None:
+    """The source is down, alone, and by the same round nothing is known of the reservations."""
+    metrics, report = daemon.metrics(), daemon.report()
+    assert (metrics.up(source), report.unread) == (0, {source})
+    assert report.states == dict.fromkeys(unknown, "unknown")
+    assert report.findings == []
+
+
+def _only_leak_ever_was(daemon: Daemon, leak: str) -> None:
+    """The leak was found once, before the silence; nobody else ever was, and no finding was taken back."""
+    assert daemon.process.poll() is None
+    assert daemon.opened("leaked_reservation").keys() == {f"kubenet/{leak}"}
+    assert {line["detector"] for line in daemon.events("finding.opened")} == {"leaked_reservation"}
+    assert daemon.events("finding.closed") == []
+    assert daemon.metrics().leaks_confirmed == {"unknown": 1}
+    assert len(daemon.events("agent.started")) == 1

@@ -1,0 +1,298 @@
+"""What is served, to whom, and what clients that misbehave cost: over real sockets."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from agent.exporters import http as served
+from agent.exporters.document import document
+from agent.exporters.http import HttpExporter
+from agent.model.report import Report
+from tests.builders import node, reservation, scanned
+from tests.wire import needs, until
+
+LOCAL = ("127.0.0.1", 0)
+
+
+class Heart:
+    """A heart that beats, until a test stops it."""
+
+    beats = True
+
+
+@pytest.fixture
+def report() -> Report:
+    return scanned(node(reservation("10.244.1.9")))
+
+
+@contextmanager
+def listening(address: tuple[str, int], heart: Heart | None = None) -> Iterator[HttpExporter]:
+    registry = CollectorRegistry()
+    Gauge("nodeleak_example", "An example.", registry=registry).set(7)
+    one = heart or Heart()
+    exporter = HttpExporter(address, registry, lambda: one.beats)
+    exporter.start()
+    try:
+        yield exporter
+    finally:
+        # It takes half a second, which nobody here has to wait for.
+        threading.Thread(target=exporter.close).start()
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[HttpExporter]:
+    """One for most tests."""
+    with listening(LOCAL) as one:
+        yield one
+
+
+@pytest.fixture
+def fresh() -> Iterator[HttpExporter]:
+    """One that has not been told anything."""
+    with listening(LOCAL) as one:
+        yield one
+
+
+def ask(exporter: HttpExporter, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, str, str]:
+    """Return status, content type and body."""
+    connection = http.client.HTTPConnection(host, exporter.port, timeout=5)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    said = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers["Content-Type"], said
+
+
+def raw(exporter: HttpExporter, said: bytes) -> bytes:
+    """Say bytes, and return everything that comes back until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", exporter.port), timeout=5) as connection:
+        connection.sendall(said)
+        heard = b""
+        while more := connection.recv(65536):
+            heard += more
+    return heard
+
+
+def test_metrics_are_what_the_registry_holds(exporter: HttpExporter) -> None:
+    status, kind, body = ask(exporter, "/metrics")
+    assert (status, body) == (
+        200,
+        "# HELP nodeleak_example An example.\n# TYPE nodeleak_example gauge\nnodeleak_example 7.0\n",
+    )
+    assert kind.startswith("text/plain; version=")
+
+
+def test_a_query_is_passed_over(exporter: HttpExporter) -> None:
+    assert ask(exporter, "/healthz?verbose=1")[0] == 200
+
+
+def test_health_is_the_heartbeat_and_nothing_else() -> None:
+    # No source is wired here at all: neither docker nor the API server can have a say.
+    heart = Heart()
+    with listening(LOCAL, heart) as exporter:
+        check_health(exporter, heart)
+
+
+def check_health(exporter: HttpExporter, heart: Heart) -> None:
+    assert ask(exporter, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
+    heart.beats = False
+    assert ask(exporter, "/healthz") == (503, "text/plain; charset=utf-8", "no round for too long\n")
+    heart.beats = True
+    assert ask(exporter, "/healthz")[0] == 200
+
+
+def test_it_is_ready_after_one_round(fresh: HttpExporter, report: Report) -> None:
+    assert ask(fresh, "/readyz") == (503, "text/plain; charset=utf-8", "no round yet\n")
+    fresh.tell(report, 0.1)
+    assert ask(fresh, "/readyz") == (200, "text/plain; charset=utf-8", "ok\n")
+
+
+def test_the_report_is_the_scan_document_of_the_last_round(fresh: HttpExporter, report: Report) -> None:
+    assert ask(fresh, "/api/v1/report")[::2] == (503, "no round yet\n")
+    fresh.tell(scanned(node()), 0.1)
+    fresh.tell(report, 0.1)
+    status, kind, body = ask(fresh, "/api/v1/report")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(body) == json.loads(json.dumps(document(report)))
+
+
+def outward_address() -> str:
+    """Return an address of this machine that is not loopback; no packet is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.99", 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0"])  # noqa: S104 (to be reached from both sides)
+def test_the_report_is_for_this_machine_only(host: str, report: Report) -> None:
+    outside = outward_address()
+    needs(bool(outside) and not outside.startswith("127."), "an address that is not loopback")
+    with listening((host, 0)) as exporter:
+        exporter.tell(report, 0.1)
+        status, _, body = ask(exporter, "/api/v1/report", host=outside)
+        assert (status, body) == (403, "the report names pods and addresses: from this machine only\n")
+        assert ask(exporter, "/metrics", host=outside)[0] == 200
+        assert ask(exporter, "/api/v1/report")[0] == 200, "IPv4 loopback, mapped into IPv6 or not"
+
+
+@pytest.mark.parametrize(
+    ("client", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("::", False),
+    ],
+)
+def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: str, allowed: bool) -> None:
+    exporter.tell(report, 0.1)
+    assert exporter.answer("/api/v1/report", client)[0] == (200 if allowed else 403)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics/", "/healthz/../metrics", "/favicon.ico", "/api/v1/", "/%6detrics", "*"]
+)
+def test_anything_else_is_not_found(exporter: HttpExporter, path: str) -> None:
+    assert ask(exporter, path)[::2] == (404, "not found: /metrics, /healthz, /readyz, /api/v1/report\n")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/nowhere"])
+def test_head_is_get_without_a_body(exporter: HttpExporter, path: str) -> None:
+    assert ask(exporter, path, "HEAD")[::2] == (ask(exporter, path)[0], "")
+    assert b"Content-Length: " in raw(exporter, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
+def test_no_other_method_is_known(exporter: HttpExporter, method: str) -> None:
+    assert ask(exporter, "/metrics", method)[0] in {405, 501}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        b"GET / HTTP/1.1\r\na: " + b"b" * 70000 + b"\r\n\r\n", b"\xff\xfe\r\n\r\n",
+    ],
+    ids=["nothing", "half", "TLS", "version", "long line", "many headers", "long header", "binary"],
+)  # fmt: skip
+def test_what_is_no_request_costs_nothing(
+    exporter: HttpExporter, said: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        heard = raw(exporter, said)
+    except ConnectionResetError:
+        heard = b""
+    assert b" 200 " not in heard
+    assert b"Traceback" not in heard
+    assert ask(exporter, "/healthz")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_goes_away_in_the_middle_is_no_news(
+    exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exporter.tell(report, 0.1)
+    for _ in range(5):
+        connection = socket.create_connection(("127.0.0.1", exporter.port))
+        connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave with a reset
+        connection.close()
+    assert ask(exporter, "/healthz")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_says_nothing_is_left(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served._Handler, "timeout", 0.2)  # noqa: SLF001 (as it is, but sooner)
+    start = time.perf_counter()
+    assert raw(exporter, b"GET /metr") == b""
+    assert 0.1 < time.perf_counter() - start < 2
+
+
+def test_a_client_that_says_a_byte_at_a_time_is_left(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "_LONGEST", 0.3)
+    start, pause = time.perf_counter(), threading.Event()
+    with socket.create_connection(("127.0.0.1", exporter.port), timeout=5) as connection:
+        try:
+            while time.perf_counter() - start < 5:
+                connection.sendall(b"G")
+                pause.wait(0.02)
+        except OSError:
+            pass
+    assert time.perf_counter() - start < 2
+
+
+def test_slow_clients_are_so_many_and_no_more(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "_LONGEST", 0.5)
+    before = threading.active_count()
+    slow = [socket.create_connection(("127.0.0.1", exporter.port), timeout=5) for _ in range(20)]
+    try:
+        for one in slow[16:]:
+            assert one.recv(1) == b"", "who comes too late is told so at once"
+        # Each has its thread and its deadline's.
+        assert threading.active_count() - before <= 2 * 16
+    finally:
+        for one in slow:
+            one.close()
+    until(lambda: threading.active_count() <= before, "their threads end")
+    assert ask(exporter, "/healthz")[0] == 200
+
+
+def test_many_quick_clients_are_all_served(exporter: HttpExporter) -> None:
+    assert {ask(exporter, "/metrics")[0] for _ in range(100)} == {200}
+
+
+def test_a_port_that_is_taken_is_known_at_once() -> None:
+    with listening(LOCAL) as exporter, pytest.raises(OSError, match="Address already in use"):
+        HttpExporter(("127.0.0.1", exporter.port), CollectorRegistry(), lambda: True)
+
+
+def test_a_port_that_is_taken_in_one_family_is_taken() -> None:
+    with listening(("", 0)) as exporter, pytest.raises(OSError, match="Address already in use"):
+        HttpExporter(("", exporter.port), CollectorRegistry(), lambda: True)
+
+
+def test_an_address_that_is_not_ours_is_known_at_once() -> None:
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        HttpExporter(("198.51.100.7", 0), CollectorRegistry(), lambda: True)
+
+
+@pytest.mark.parametrize(("listen", "host"), [("::1", "::1"), ("", "::1"), ("", "127.0.0.1")])
+def test_ipv6_is_served_too(listen: str, host: str, report: Report) -> None:
+    needs(socket.has_ipv6, "IPv6")
+    with listening((listen, 0)) as exporter:
+        exporter.tell(report, 0.1)
+        assert ask(exporter, "/api/v1/report", host=host)[0] == 200
+
+
+def test_a_bug_is_loud_and_does_not_end_the_server(
+    exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter.tell(report, 0.1)
+    monkeypatch.setattr(served, "document", lambda _: 1 / 0)
+    assert raw(exporter, b"GET /api/v1/report HTTP/1.1\r\n\r\n") == b""
+    until(lambda: "ZeroDivisionError" in capfd.readouterr().err, "the traceback is shown")
+    assert ask(exporter, "/healthz")[0] == 200
+
+
+def test_after_closing_nobody_listens() -> None:
+    exporter = HttpExporter(LOCAL, CollectorRegistry(), lambda: True)
+    exporter.start()
+    port = exporter.port
+    exporter.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)

@@ -1,0 +1,60 @@
+"""Sources that have it from a snapshot."""
+
+from typing import Any
+
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    Pod,
+    Reading,
+    Snapshot,
+    Store,
+)
+from agent.sources.unavailable import Unavailable
+
+
+class Told:
+    """Sources that answer what a snapshot says, and remember in which order they were asked."""
+
+    def __init__(self, told: Snapshot, broken: str = "") -> None:
+        self.asked: list[str] = []
+        self.broken = broken
+        self._told = told
+
+    def _items(self, source: str) -> tuple[Any, ...]:
+        self.asked.append(source)
+        if source == self.broken:
+            raise Unavailable("it broke")
+        reading: Reading[Any] = getattr(self._told, source)
+        return reading.known()
+
+    def reservations(self) -> tuple[Store, ...]:
+        self.asked.append("reservations")
+        return self._told.reservations
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        return self._items("checkpoints")
+
+    def containers(self) -> tuple[Container, ...]:
+        return self._items("containers")
+
+    def cni_results(self) -> tuple[CniResult, ...]:
+        return self._items("cni_results")
+
+    def daemons(self) -> tuple[Daemons, ...]:
+        return self._items("daemons")
+
+    def addresses(self) -> tuple[Address, ...]:
+        return self._items("addresses")
+
+    def pods(self) -> Reading[Pod]:
+        self.asked.append("pods")
+        return self._told.pods
+
+    def node(self) -> Reading[Node]:
+        self.asked.append("node")
+        return self._told.node

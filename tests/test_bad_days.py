@@ -1,0 +1,547 @@
+"""The whole process on a bad day: what it says, with which code it ends, and how soon."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire import HTML, ID, Answer, Answers, Request, Standin, as_nobody, hang, http, kubeconfig, needs, until
+
+LEAKED = "f" * 64
+AGENT = (sys.executable, "-m", "agent")
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+@dataclass
+class LittleNode:
+    """A node in a directory: one pod, one leak, a docker of ours, and a process table that has a kubelet in it."""
+
+    home: Path
+    docker: Standin
+    options: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        networks, cache, checkpoints = self.home / "networks", self.home / "cache", self.home / "sandbox"
+        for directory in (networks / "kubenet", networks / "cbr0", cache, checkpoints):
+            directory.mkdir(parents=True)
+        for ip, container_id in (("10.244.1.2", ID), ("10.244.1.9", LEAKED)):
+            path = networks / "kubenet" / ip
+            path.write_text(f"{container_id}\r\neth0")
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        (cache / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
+        self.proc = self.home / "proc"
+        random = self.proc / "sys/kernel/random"
+        random.mkdir(parents=True)
+        (random / "boot_id").write_text("b-1\n")
+        (self.proc / "stat").write_text("btime 1700000000\n")
+        for pid, command in ((7, "dockerd"), (8, "kubelet")):
+            (self.proc / f"{pid}/net").mkdir(parents=True)
+            (self.proc / f"{pid}/net/fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
+            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+        self.options = [
+            *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
+            *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm", "1ms"),
+        ]
+
+
+CONTAINER = {
+    "Id": ID,
+    "State": "running",
+    "Created": 1_700_000_000,
+    "Labels": {
+        "io.kubernetes.pod.name": "web-0",
+        "io.kubernetes.pod.namespace": "shop",
+        "io.kubernetes.docker.type": "podsandbox",
+    },
+}
+
+
+def engine(request: Request) -> Answer:
+    """A stand-in for docker: one sandbox, so that a test says what else is there."""
+    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LittleNode]:
+    with Standin(engine, at=tmp_path / "docker.sock") as docker:
+        yield LittleNode(tmp_path, docker)
+
+
+@contextmanager
+def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
+    """Return the options that lead to an API server."""
+    with Standin(answers) as server:
+        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+
+
+@contextmanager
+def hanging_api(directory: Path) -> Iterator[list[str]]:
+    server: Standin = Standin(lambda _: hang(server))
+    with server:
+        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+
+
+def nobody_home(_: Request) -> Answer:
+    """An API server that knows no such node, and so no pods of it."""
+    return [http('{"metadata":{"resourceVersion":"5"},"items":[]}')]
+
+
+def environment(more: dict[str, str]) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(Path(__file__).parent.parent), **more}
+
+
+def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **more: str) -> Done:
+    """Run a command to its end."""
+    start = time.perf_counter()
+    done = subprocess.run(  # noqa: S603 (ours)
+        [*prefix, *AGENT, *arguments], env=environment(more), input=given, capture_output=True, text=True,
+        timeout=30, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
+
+
+class Daemon:
+    """A running daemon, and what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+    def said(self, event: str) -> dict[str, Any]:
+        """Wait for a log line."""
+        until(lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20)
+        return next(one for one in self.events if one["event"] == event)
+
+    def handles_sigterm(self) -> bool:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Tell it to end; return its code, and how long it took."""
+        start = time.perf_counter()
+        self.process.send_signal(number)
+        code, seconds = self.process.wait(20), time.perf_counter() - start
+        self._reader.join()
+        assert "Traceback" not in "".join(self.lines)
+        return code, seconds
+
+
+@contextmanager
+def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
+    """Start a daemon, and see that none is left."""
+    process = subprocess.Popen(  # noqa: S603 (ours)
+        [*prefix, *AGENT, "run", *arguments], env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            yield Daemon(process)
+        finally:
+            process.kill()
+
+
+# Wrong usage
+
+
+def test_all_mistakes_are_told_in_one_message() -> None:
+    done = nodeleak(
+        *("scan", "--node", "Worker_1", "--grace", "5", "--docker-timeout", "0s", "--cni-networks-dir", "var/lib"),
+        *("--network", "../etc", "--api", "maybe"),
+        NODELEAK_GRAACE="5m",
+        NODELEAK_API_TIMEOUT="soon",
+    )
+    assert (done.code, done.out) == (2, "")
+    lines = done.err.splitlines()
+    assert all(line.startswith("nodeleak: ") for line in lines)
+    for part in (
+        "--node: 'Worker_1': a node's name has", "--grace: '5': say a span with its unit",
+        "--docker-timeout: '0s': it must be longer than nothing", "--cni-networks-dir: 'var/lib': say an absolute path",
+        "--network: '../etc': a CNI network's name", "--api: 'maybe': say one of: on, off",
+        "NODELEAK_GRAACE: there is no such setting; did you mean NODELEAK_GRACE?",
+        "NODELEAK_API_TIMEOUT: 'soon': say a span with its unit",
+    ):  # fmt: skip
+        assert sum(part in line for line in lines) == 1, part
+    assert len(lines) == 8
+
+
+@pytest.mark.parametrize("command", ["run", "record"])
+def test_a_missing_node_name_is_told_with_the_way_out(command: str) -> None:
+    done = nodeleak(command)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "nodeleak: --node (NODELEAK_NODE): missing: say the name of this node's Node object, "
+        "or --api=off to do without the API server\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["scan", "--api"], ["scan", "--listen", ":1"], ["repair"], []])
+def test_what_is_no_command_is_told(arguments: list[str]) -> None:
+    done = nodeleak(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "usage: nodeleak" in done.err
+
+
+def test_missing_credentials_are_told_with_the_way_out() -> None:
+    done = nodeleak("scan", "--node", "worker-1")
+    assert done.code == 2
+    assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
+    assert "--api=off does without the API server" in done.err
+
+
+@pytest.mark.parametrize("content", [None, "not: [valid"])
+def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    done = nodeleak("run", "--node", "worker-1", "--kubeconfig", str(path))
+    assert done.code == 2
+    assert done.err.startswith(f"nodeleak: --kubeconfig (NODELEAK_KUBECONFIG): {path}: ")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_docker_host_that_is_none_is_told() -> None:
+    done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): docker: Invalid bind")
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = nodeleak("run", "--api", "off", "--listen", where)
+    assert done.code == 2
+    assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
+
+
+# A node that does not answer
+
+
+def test_a_good_day(node: LittleNode) -> None:
+    done = nodeleak("scan", "--api", "off", "--exit-code", *node.options)
+    assert done.code == 1, done
+    assert "10.244.1.9" in done.out
+    assert "leaked_reservation" in done.out
+    assert done.err == ""
+
+
+def test_an_unknown_network_names_those_beside_it(node: LittleNode) -> None:
+    done = nodeleak("scan", "--api", "off", "--network", "kubnet", *node.options)
+    assert done.code == 3
+    assert "kubnet does not exist" in done.out
+    assert "(networks here: cbr0, kubenet)" in done.out
+
+
+def test_a_wrong_node_name_is_told_and_nothing_is_judged_by_it(node: LittleNode) -> None:
+    with api_server(node.home, nobody_home) as api:
+        done = nodeleak("scan", "-o", "json", *api, *node.options)
+    assert done.code == 3
+    told = json.loads(done.out)
+    assert {"source": "pods", "why": "the API server has no Node named 'worker-1': is the node's name right?"} in told[
+        "unread"
+    ]
+    assert {one["ip"]: one["state"] for one in told["reservations"]} == {
+        "10.244.1.2": "in_use",
+        "10.244.1.9": "unknown",
+    }
+    assert told["findings"] == []
+
+
+def test_a_docker_that_hangs_is_told_in_bounded_time(node: LittleNode) -> None:
+    node.docker.answers = lambda _: hang(node.docker)
+    done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
+    assert done.code == 3
+    assert done.seconds < 5
+    assert "timed out" in done.out
+    assert "2 unknown" in done.out
+
+
+@pytest.mark.parametrize("listed", ["[]", "{}"])
+def test_a_docker_that_lists_nothing_while_pods_run_convicts_nobody(node: LittleNode, listed: str) -> None:
+    node.docker.answers = lambda request: [http('{"ApiVersion": "1.41"}' if request.path == "/version" else listed)]
+    pod = {
+        "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "4"},
+        "status": {"phase": "Running", "podIP": "10.244.1.2"},
+    }
+    worker = {"metadata": {"name": "worker-1", "uid": "n", "resourceVersion": "4"}}
+
+    def server(request: Request) -> Answer:
+        item = pod if "pods" in request.path else worker
+        return [http(json.dumps({"metadata": {"resourceVersion": "5"}, "items": [item]}))]
+
+    with api_server(node.home, server) as api:
+        done = nodeleak("scan", "-o", "json", "--grace", "0s", *api, *node.options)
+    assert done.code == 3
+    told = json.loads(done.out)
+    assert "containers" in [one["source"] for one in told["unread"]]
+    assert {one["state"] for one in told["reservations"]} == {"unknown"}
+
+
+@pytest.mark.parametrize("status", ["403 Forbidden"])
+def test_an_api_server_that_refuses_is_told(node: LittleNode, status: str) -> None:
+    with api_server(node.home, lambda _: [http(HTML, status, "text/html")]) as api:
+        done = nodeleak("scan", *api, *node.options)
+    assert done.code == 3
+    assert f"pods: API server: {status}" in done.out
+
+
+def test_a_directory_we_may_not_open_is_told(node: LittleNode, open_home: Path) -> None:
+    closed = open_home / "networks"
+    (closed / "kubenet").mkdir(parents=True)
+    closed.chmod(0o000)
+    needs(os.geteuid() != 0 or Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
+    nobody = ("setpriv", "--reuid=65534", "--clear-groups") if os.geteuid() == 0 else ()
+    with as_nobody():
+        readable = os.access(sys.executable, os.X_OK)
+    needs(readable, "a Python that nobody may run")
+    done = nodeleak("scan", "--api", "off", *node.options, "--cni-networks-dir", str(closed), prefix=nobody)
+    assert done.code == 3
+    assert f"{closed}/kubenet: Permission denied" in done.out
+
+
+@pytest.fixture
+def open_home() -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp(prefix="nodeleak-test-"))
+    home.chmod(0o755)
+    yield home
+    shutil.rmtree(home)
+
+
+# Recordings
+
+
+def test_a_recording_replays_to_the_same_words_from_a_pipe(node: LittleNode) -> None:
+    recorded = nodeleak("record", "--api", "off", *node.options)
+    assert (recorded.code, recorded.err) == (0, "")
+    path = node.home / "node.json"
+    path.write_text(recorded.out)
+    from_file = nodeleak("scan", "--recording", str(path))
+    from_pipe = nodeleak("scan", "--recording", "-", given=recorded.out)
+    assert from_file.code == from_pipe.code == 0
+    assert from_file.out == from_pipe.out
+    assert "leaked_reservation" in from_file.out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("{}", "it has no schema"),
+        (
+            '{"schema": "nodeleak.recording/v9", "looks": []}',
+            "its schema is 'nodeleak.recording/v9'; this version reads",
+        ),
+        ('{"schema": "nodeleak.recording/v1"}', "recording.patience: missing"),
+    ],
+)
+def test_a_damaged_recording_is_told(text: str, why: str) -> None:
+    done = nodeleak("scan", "--recording", "-", given=text)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("nodeleak: -: ")
+    assert why in done.err
+    assert len(done.err) < 400
+
+
+@pytest.mark.parametrize(("name", "why"), [("gone", "No such file or directory"), (".", "Is a directory")])
+def test_a_recording_that_is_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
+    done = nodeleak("scan", "--recording", str(tmp_path / name))
+    assert (done.code, done.err) == (2, f"nodeleak: {tmp_path / name}: {why}\n")
+
+
+def test_a_recording_that_is_not_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_bytes(b"\xff\xfe\x00")
+    done = nodeleak("scan", "--recording", str(tmp_path / "node.json"))
+    assert done.code == 2
+    assert done.err.startswith(f"nodeleak: {tmp_path}/node.json: ")
+
+
+# Whoever reads us
+
+
+@pytest.mark.parametrize("command", ["explain", "record"])
+def test_a_reader_that_has_seen_enough_is_no_news(node: LittleNode, command: str) -> None:
+    options = node.options if command == "record" else []
+    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{node.home}/code'
+    done = subprocess.run(  # noqa: S603
+        ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
+        env=environment({"NODELEAK_API": "off"}),
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert (node.home / "code").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["--help"]])
+def test_a_closed_output_is_borne(arguments: list[str]) -> None:
+    done = nodeleak(*arguments, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
+    assert done.code in {0, 2}
+
+
+def test_a_full_disk_is_told() -> None:
+    needs(Path("/dev/full").exists(), "/dev/full")
+    done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
+    assert (done.code, done.err) == (2, "nodeleak: the output is not whole: No space left on device\n")
+
+
+def test_an_output_that_knows_ascii_only_is_borne(node: LittleNode) -> None:
+    kubenet = node.home / "networks/kubenet"
+    (kubenet / "fünf\x1b[2J").write_text("")
+    for last in range(20, 80):  # more than a table lists
+        (kubenet / f"10.244.1.{last}").write_text("")
+    done = nodeleak("scan", "--api", "off", *node.options, PYTHONIOENCODING="ascii")
+    assert done.code == 0
+    assert "\x1b" not in done.out
+
+
+# The daemon
+
+
+@pytest.fixture
+def quick(node: LittleNode) -> list[str]:
+    return ["--listen", "127.0.0.1:0", "--interval", "100ms", *node.options]
+
+
+def served(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_daemon(quick: list[str], number: signal.Signals, expected: int) -> None:
+    with running("--api", "off", *quick) as agent:
+        port = agent.said("agent.started")["port"]
+        until(lambda: served(port, "/readyz")[0] == 200, "one round")
+        code, seconds = agent.end(number)
+    assert code == expected
+    assert seconds < 2
+    assert agent.events[-1]["event"] == "agent.stopped"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.08, 0.2, 0.4])
+def test_sigterm_at_any_moment_of_the_start_ends_it(node: LittleNode, quick: list[str], delay: float) -> None:
+    with hanging_api(node.home) as api, running(*api, *quick) as agent:
+        until(agent.handles_sigterm, "Python has begun")
+        threading.Event().wait(delay)
+        code, seconds = agent.end()
+    assert code == 0
+    assert seconds < 2
+
+
+def test_sigterm_while_docker_hangs_ends_it(node: LittleNode, quick: list[str]) -> None:
+    node.docker.answers = lambda _: hang(node.docker)
+    with running("--api", "off", *quick, "--docker-timeout", "10s") as agent:
+        until(lambda: node.docker.requests, "docker was asked", 20)
+        code, seconds = agent.end()
+    assert code == 0
+    assert seconds < 2
+
+
+def test_health_is_told_while_everything_hangs(node: LittleNode, quick: list[str]) -> None:
+    node.docker.answers = lambda _: hang(node.docker)
+    with hanging_api(node.home) as api, running(*api, *quick) as agent:
+        port = agent.said("agent.started")["port"]
+        assert served(port, "/healthz") == (200, "ok\n")
+        assert served(port, "/readyz")[0] == 503
+        assert served(port, "/metrics")[0] == 200
+        assert agent.end()[0] == 0
+
+
+def test_a_loop_that_hangs_is_not_healthy(node: LittleNode, quick: list[str]) -> None:
+    # Three intervals and four times docker's timeout are the longest round; a file system that hangs is longer.
+    stat = node.proc / "stat"
+    stat.unlink()
+    os.mkfifo(stat)
+    with running("--api", "off", *quick, "--docker-timeout", "100ms") as agent:
+        port = agent.said("agent.started")["port"]
+        until(lambda: served(port, "/healthz") == (503, "no round for too long\n"), "the heart has stopped")
+        assert served(port, "/metrics")[0] == 200
+        code, seconds = agent.end()
+    assert code == 0
+    assert seconds < 2
+
+
+def test_docker_may_come_late(node: LittleNode, quick: list[str]) -> None:
+    good, node.docker.answers = node.docker.answers, lambda _: []
+    with running("--api", "off", *quick) as agent:
+        port = agent.said("agent.started")["port"]
+        assert agent.said("source.unread")["source"] == "containers"
+        until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
+        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "blind is not 0"
+        node.docker.answers = good
+        assert agent.said("source.read")["source"] == "containers"
+        until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
+        assert agent.said("finding.opened")["detector"] == "leaked_reservation"
+        assert agent.end()[0] == 0
+
+
+# A file system that is read-only everywhere
+
+
+@pytest.fixture
+def read_only() -> tuple[str, ...]:
+    """Return what runs a command with no place to write to."""
+    needs(os.geteuid() == 0, "root, to make every mount read-only in a namespace of its own")
+    script = """
+        mount --make-rprivate /
+        awk '{ print $5 }' /proc/self/mountinfo | while read -r at; do mount -o remount,bind,ro "$at" 2>/dev/null; done
+        if touch /tmp/x /dev/shm/x /run/x 2>/dev/null; then echo "still writable" >&2; exit 99; fi
+        exec "$@"
+    """
+    return ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+
+
+def test_a_scan_writes_nowhere(node: LittleNode, read_only: tuple[str, ...]) -> None:
+    done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
+    assert done.code == 1, done
+    assert "leaked_reservation" in done.out
+
+
+def test_a_scan_with_the_api_server_writes_nowhere(node: LittleNode, read_only: tuple[str, ...]) -> None:
+    with api_server(node.home, nobody_home) as api:
+        done = nodeleak("scan", *api, *node.options, prefix=read_only)
+    assert done.code == 3, done
+    assert "the API server has no Node named 'worker-1'" in done.out
+
+
+def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...]) -> None:
+    with running("--api", "off", *quick, prefix=read_only) as agent:
+        assert agent.said("finding.opened")["detector"] == "leaked_reservation"
+        assert agent.end()[0] == 0
