@@ -1,5 +1,6 @@
 """The whole process on a bad day: what it says, with which code it ends, and how soon."""
 
+import base64
 import json
 import os
 import shutil
@@ -20,7 +21,20 @@ from typing import Any
 
 import pytest
 
-from tests.wire import HTML, ID, Answer, Answers, Request, Standin, as_nobody, hang, http, kubeconfig, needs, until
+from tests.wire import (
+    HTML,
+    ID,
+    Answer,
+    Answers,
+    Request,
+    Standin,
+    hang,
+    http,
+    kubeconfig,
+    needs,
+    self_signed,
+    until,
+)
 
 LEAKED = "f" * 64
 AGENT = (sys.executable, "-m", "agent")
@@ -199,7 +213,7 @@ def test_all_mistakes_are_told_in_one_message() -> None:
     assert len(lines) == 8
 
 
-@pytest.mark.parametrize("command", ["run", "record"])
+@pytest.mark.parametrize("command", ["run"])
 def test_a_missing_node_name_is_told_with_the_way_out(command: str) -> None:
     done = nodeleak(command)
     assert (done.code, done.out) == (2, "")
@@ -209,7 +223,7 @@ def test_a_missing_node_name_is_told_with_the_way_out(command: str) -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [["scan", "--api"], ["scan", "--listen", ":1"], ["repair"], []])
+@pytest.mark.parametrize("arguments", [["scan", "--listen", ":1"], ["repair"]])
 def test_what_is_no_command_is_told(arguments: list[str]) -> None:
     done = nodeleak(*arguments)
     assert (done.code, done.out) == (2, "")
@@ -325,9 +339,7 @@ def test_a_directory_we_may_not_open_is_told(node: LittleNode, open_home: Path) 
     closed.chmod(0o000)
     needs(os.geteuid() != 0 or Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
     nobody = ("setpriv", "--reuid=65534", "--clear-groups") if os.geteuid() == 0 else ()
-    with as_nobody():
-        readable = os.access(sys.executable, os.X_OK)
-    needs(readable, "a Python that nobody may run")
+    needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
     done = nodeleak("scan", "--api", "off", *node.options, "--cni-networks-dir", str(closed), prefix=nobody)
     assert done.code == 3
     assert f"{closed}/kubenet: Permission denied" in done.out
@@ -377,7 +389,7 @@ def test_a_damaged_recording_is_told(text: str, why: str) -> None:
     assert len(done.err) < 400
 
 
-@pytest.mark.parametrize(("name", "why"), [("gone", "No such file or directory"), (".", "Is a directory")])
+@pytest.mark.parametrize(("name", "why"), [(".", "Is a directory")])
 def test_a_recording_that_is_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
     done = nodeleak("scan", "--recording", str(tmp_path / name))
     assert (done.code, done.err) == (2, f"nodeleak: {tmp_path / name}: {why}\n")
@@ -455,7 +467,7 @@ def test_a_signal_ends_the_daemon(quick: list[str], number: signal.Signals, expe
     assert agent.events[-1]["event"] == "agent.stopped"
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.08, 0.2, 0.4])
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
 def test_sigterm_at_any_moment_of_the_start_ends_it(node: LittleNode, quick: list[str], delay: float) -> None:
     with hanging_api(node.home) as api, running(*api, *quick) as agent:
         until(agent.handles_sigterm, "Python has begun")
@@ -545,3 +557,13 @@ def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...])
     with running("--api", "off", *quick, prefix=read_only) as agent:
         assert agent.said("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end()[0] == 0
+
+
+def test_credentials_that_need_a_place_to_write_say_so(node: LittleNode, read_only: tuple[str, ...]) -> None:
+    # The kubernetes package puts certificates that are part of a kubeconfig into temporary files.
+    _, certificate = self_signed(node.home)
+    inline = f"certificate-authority-data: {base64.b64encode(certificate.read_bytes()).decode()}"
+    path = kubeconfig(node.home / "kubeconfig", "https://127.0.0.1:1", cluster=inline)
+    done = nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only)
+    assert (done.code, done.out) == (2, "")
+    assert f"{path}: [Errno 2] No usable temporary directory found" in done.err

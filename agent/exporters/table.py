@@ -14,7 +14,12 @@ _LONGEST_LIST = 40
 
 
 def table(report: Report) -> str:
-    return "\n".join(_lines(report)) + "\n"
+    return "".join(f"{_printable(line)}\n" for line in _lines(report))
+
+
+def _printable(line: str) -> str:
+    """Keep what a process calls itself, or a label says, from steering the reader's terminal."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 def _lines(report: Report) -> Iterator[str]:

@@ -11,8 +11,9 @@ from agent.sources.unavailable import Unavailable
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
 _NODE = _KUBELET | _DOCKER | {"containerd", "crio", "k3s-server", "k3s-agent"}
-_START = 19
-"""Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the command in parentheses."""
+_ENDED = frozenset({"Z", "X"})
+_START = 18
+"""Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def _process(proc: Path, pid: int) -> _Process | None:
         text = (proc / str(pid) / "stat").read_text(errors="backslashreplace")
         # The command may hold any character, parentheses too.
         before, _, after = text.rpartition(")")
-        return _Process(pid, before.partition("(")[2], int(after.split()[_START]))
+        state, *rest = after.split()
+        # One that has ended and was not reaped yet would stand for its successor: a kubelet that never restarted.
+        return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
     except (OSError, ValueError, IndexError):
         return None

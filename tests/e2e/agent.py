@@ -167,6 +167,9 @@ class Metrics:
             dict(labels)[label]: value for (one, labels), value in self._samples.items() if one == f"nodeleak_{name}"
         }
 
+    def total(self, name: str) -> float:
+        return sum(value for (one, _), value in self._samples.items() if one == f"nodeleak_{name}")
+
     @property
     def leaks_confirmed(self) -> dict[str, float]:
         return {cause: value for cause, value in self.by("cause", "leaks_confirmed_total").items() if value}

@@ -14,9 +14,7 @@ def whole_cluster() -> Cluster:
     cluster = Cluster.up()
     others = cluster.kubectl("get", "pods", "--all-namespaces", "--selector=app!=nodeleak-e2e", "--no-headers")
     if others:
-        pytest.exit(
-            f"the node has pods that are not of these tests; first delete them (hack/cluster kubectl):\n{others}"
-        )
+        pytest.exit(f"delete the node's other pods first (hack/cluster kubectl):\n{others}")
     Pods(cluster).clear()
     return cluster
 

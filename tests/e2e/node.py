@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 NETWORK: Final = "kubenet"
@@ -126,6 +128,13 @@ class Cluster:
     def stop(self, *parts: str) -> None:
         run(_CLUSTER, "stop", *parts)
 
+    def pid(self, part: str) -> int:
+        """Return the process of a part; skips the test where it is not the cluster's own to stop."""
+        (line,) = [line.split() for line in run(_CLUSTER, "status").stdout.splitlines() if line.startswith(f"{part} ")]
+        if not line[1].isdecimal():
+            pytest.skip(f"{part} was not started by hack/cluster, and is not stopped by it")
+        return int(line[1])
+
     def leak(self) -> None:
         """Play the incident: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
         run(_CLUSTER, "leak")
@@ -155,7 +164,8 @@ class Pods:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._names = (f"e2e-{secrets.token_hex(2)}-{number}" for number in itertools.count())
+        family = secrets.token_hex(2)
+        self._names = (f"e2e-{family}-{number}" for number in itertools.count())
 
     def __call__(self, count: int) -> dict[str, str]:
         """Make some, and return the addresses of all once they run: `namespace/name` by address."""

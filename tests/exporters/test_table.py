@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from agent.exporters.table import grid, table
 from agent.model.finding import Gap
-from agent.model.snapshot import Checkpoint
+from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
     CIDR,
     GONE,
@@ -117,3 +117,10 @@ def test_no_line_ends_in_blanks() -> None:
     text = table(scanned(node(LOST)))
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert text.endswith("\n")
+
+
+def test_a_process_cannot_steer_the_readers_terminal() -> None:
+    held = Address(LOST.ip, 7, "\x1b[2Jsh\n")
+    text = table(scanned(node(LOST, addresses=[held])))
+    assert "\x1b" not in text
+    assert "process 7 (\N{REPLACEMENT CHARACTER}[2Jsh\N{REPLACEMENT CHARACTER})" in text

@@ -28,7 +28,7 @@ LABELS = {
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _collected_here() -> Iterator[None]:
     yield
     gc.collect()
@@ -157,18 +157,14 @@ def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Cal
         (http(HTML, kind="text/html"), "docker: "),
         (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
         (http('{"message": "no space left"}', "500 Internal Server Error"), "no space left"),
-        (http(""), "docker: "),
         (http(json.dumps([item()]))[:-40], "docker: "),
         (CHUNKED + chunk(b"["), "docker: "),
         (b"HTTP/1.1 200 OK\r\nContent-Type: application/js", "docker: "),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "docker: "),
         (b"", "docker: "),
         (http("[" * 100_000), "docker"),
-        (http(b"\xff\xfe\xfd"), "docker: "),
     ],
     ids=[
-        "HTML", "502", "500", "nothing in it", "dies in the body", "dies in a chunk", "dies in the head", "not HTTP",
-        "hangs up", "deep", "binary",
+        "HTML", "502", "500", "dies in the body", "dies in a chunk", "dies in the head", "hangs up", "deep",
     ],
 )  # fmt: skip
 def test_a_bad_answer_is_tried_three_times_and_told_in_short(

@@ -1,0 +1,73 @@
+"""Pods come and go while the node is looked at without pause: haste must not make a leak of any of them."""
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from .agent import Nodeleak, Said
+from .node import Cluster, Pods, docker, host_local, reservations
+
+pytestmark = pytest.mark.e2e
+
+
+def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    def come_and_go() -> None:
+        for _ in range(4):
+            pods(10)
+            pods.delete(*(pod["metadata"]["name"] for pod in pods.now()))
+        pods.delete(*pods.ask_for(10))  # before they have come
+
+    said = _looks_during(come_and_go, nodeleak)
+
+    assert "in_use" in {state for one in said for state in one.states.values()}
+    assert not reservations()
+
+
+def test_fifty_containers_that_come_and_go_as_the_kubelet_makes_them_are_never_a_finding(
+    cluster: Cluster, nodeleak: Nodeleak
+) -> None:
+    def come_and_go() -> None:
+        for _ in range(50):
+            name = f"nodeleak-e2e-{secrets.token_hex(4)}"
+            container_id = docker("create", "--name", name, "--network=none", "nodeleak/busybox:1").strip()
+            host_local("ADD", container_id, [cluster.pod_cidr])
+            host_local("DEL", container_id, [cluster.pod_cidr])
+            docker("rm", name)
+
+    said = _looks_during(come_and_go, nodeleak)
+
+    assert "held" in {state for one in said for state in one.states.values()}
+
+
+def _looks_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[Said]:
+    """Look as hastily as can be asked for, and as patiently as by default; return all that was said."""
+    over = Event()
+
+    def without_pause(*options: str) -> list[Said]:
+        said = []
+        while not over.is_set():
+            said.append(nodeleak.scan(*options))
+        return said
+
+    with (
+        nodeleak.running("--interval=100ms", "--confirm=0s", "--grace=0s") as daemon,
+        ThreadPoolExecutor() as pool,
+    ):
+        looks = [pool.submit(without_pause, "--grace=0s"), pool.submit(without_pause)]
+        try:
+            come_and_go()
+        finally:
+            over.set()
+        said = [one for look in looks for one in look.result()]
+        metrics, opened = daemon.metrics(), daemon.events("finding.opened")
+
+    assert len(said) > 10
+    assert [one.document for one in said if one.findings or "leaked" in one.states.values()] == []
+    assert (opened, metrics.leaks_confirmed) == ([], {})
+    assert metrics.total("round_seconds_count") > len(said)
+    return said

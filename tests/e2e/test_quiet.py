@@ -1,0 +1,77 @@
+"""What the agent costs the API server: one list and one watch of each resource, and no list again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .agent import Daemon, Nodeleak
+from .node import STORE, Cluster, Pods, eventually, moved_away, throughout
+from .relay import Relay, relay_to_the_api_server
+
+pytestmark = pytest.mark.e2e
+
+RESOURCES = ("/api/v1/pods", "/api/v1/nodes")
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Path:
+    return tmp_path / "relay.conf"
+
+
+@pytest.fixture
+def relay(cluster: Cluster, kubeconfig: Path) -> Iterator[Relay]:
+    with relay_to_the_api_server(cluster, kubeconfig) as relay:
+        yield relay
+
+
+def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path) -> None:
+    def one_of_each() -> None:
+        assert daemon.report().unread == set()
+        for resource in RESOURCES:
+            lists, watches = relay.asked(resource)
+            assert (len(lists), len(watches)) == (1, 1), (lists, watches)
+
+    with nodeleak.running("--interval=500ms", f"--kubeconfig={kubeconfig}") as daemon:
+        eventually(one_of_each)
+        pods(2)
+        throughout(one_of_each, 8)
+
+    (listed,), (watched,) = relay.asked("/api/v1/pods")
+    assert listed["fieldSelector"].startswith("spec.nodeName=")
+    assert (listed["resourceVersion"], watched["allowWatchBookmarks"]) == ("0", "true")
+
+
+def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
+    pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path
+) -> None:
+    with nodeleak.running("--interval=500ms", "--confirm=1s", f"--kubeconfig={kubeconfig}") as daemon:
+        for times in range(1, 4):
+            eventually(lambda times=times: _watches_begun(relay, times))  # type: ignore[misc]
+            pods(1)
+            assert relay.cut() >= len(RESOURCES)
+        eventually(lambda: _watches_begun(relay, 4))
+        _hears_of_a_new_pod(daemon, pods)
+
+    for resource in RESOURCES:
+        lists, watches = relay.asked(resource)
+        assert len(lists) == 1
+        versions = [int(one["resourceVersion"]) for one in watches]
+        assert versions == sorted(versions)
+    assert daemon.events("source.unread") == []
+
+
+def _watches_begun(relay: Relay, times: int) -> None:
+    assert all(len(relay.asked(resource)[1]) >= times for resource in RESOURCES)
+
+
+def _hears_of_a_new_pod(daemon: Daemon, pods: Pods) -> None:
+    """Only who has heard of the pod can tell that its address is not reserved."""
+    before = pods.now()
+    ip, pod = next((ip, name) for ip, name in pods(1).items() if ip not in {one["status"]["podIP"] for one in before})
+
+    def check() -> None:
+        assert {line["pod"] for line in daemon.opened("unreserved_pod_ip").values()} == {pod}
+
+    with moved_away(STORE / ip):
+        eventually(check, 20)

@@ -1,0 +1,79 @@
+"""Addresses in use that nobody reserved, and a range that has run out of addresses."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from .agent import Nodeleak
+from .node import STORE, Cluster, Pods, eventually, moved_away, reservations
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods, nodeleak: Nodeleak) -> None:
+    owners = pods(2)
+    ip, pod = next(iter(owners.items()))
+
+    with moved_away(STORE / ip):
+        said = nodeleak.scan("--exit-code", codes=[1])
+        with nodeleak.running("--interval=500ms", "--confirm=1s") as daemon:
+            eventually(lambda: _count(daemon.opened("unreserved_pod_ip"), 1))
+            metrics = daemon.metrics()
+
+    assert ip not in said.states
+    (finding,) = said.findings
+    assert (finding["detector"], finding["pod"]) == ("unreserved_pod_ip", pod)
+    assert ip in finding["message"]
+    assert metrics.get("findings", detector="unreserved_pod_ip", phase="confirmed") == 1
+    assert nodeleak.scan("--exit-code").findings == []
+
+
+def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_ones_are_counted(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    owners = pods(1)
+    network = nodeleak.scan().network
+    # The scheduler will send as many pods as the node takes: the trouble begins when there are fewer addresses.
+    room = int(cluster.kubectl("get", "node", cluster.node, "-o", "jsonpath={.status.allocatable.pods}")) - len(owners)
+    leaked = cluster.reserve(network["free"] - room)
+    assert nodeleak.scan("--grace=0s").subjects("exhausted_range") == {}
+    leaked += cluster.reserve(1)
+    said = nodeleak.scan("--grace=0s")
+    assert f"{room - 1} free addresses are left for {room} more pods" in _exhausted(said.findings)
+
+    leaked += cluster.reserve(room - 2)
+    names = pods.ask_for(2)  # for one address
+    eventually(lambda: _kubelet_refused_one_of(names, cluster))
+
+    def nothing_left() -> None:
+        said, size = nodeleak.scan("--grace=0s", "--exit-code", codes=[1]), network["usable"]
+        assert (said.network["reserved"], said.network["free"]) == (size, 0)
+        assert [ip for ip, state in said.states.items() if state == "leaked"] == sorted(leaked, key=ip_address)
+        assert list(said.states.values()).count("in_use") == size - len(leaked)
+        taken = f"of {size} addresses {size} are taken, {len(leaked)} of them leaked"
+        assert f"no free address is left; {taken}" in _exhausted(said.findings)
+
+    eventually(nothing_left, 30)
+
+    cluster.release_ownerless()
+    everyone = pods.running()
+    assert nodeleak.scan("--exit-code").states == dict.fromkeys(everyone, "in_use")
+    assert reservations().keys() == everyone.keys()
+
+
+def _count(found: dict[str, dict[str, object]], number: int) -> None:
+    assert len(found) == number
+
+
+def _exhausted(findings: list[dict[str, str]]) -> str:
+    (message,) = (one["message"] for one in findings if one["detector"] == "exhausted_range")
+    return message
+
+
+def _kubelet_refused_one_of(names: list[str], cluster: Cluster) -> None:
+    shown = r"jsonpath={range .items[*]}{.involvedObject.name} {.message}{'\n'}{end}"
+    events = cluster.kubectl("get", "events", "-o", shown)
+    assert any(
+        line.startswith(tuple(names)) and "no IP addresses available in range set" in line
+        for line in events.splitlines()
+    ), events

@@ -1,0 +1,70 @@
+"""A recording of this node says, anywhere, what was said here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .agent import NODELEAK, Nodeleak, Said
+from .node import CNI_CACHE, STORE, Cluster, Pods, run
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def sick(cluster: Cluster, pods: Pods) -> set[str]:
+    """A node with leaks of two causes; returns what must not be told of it."""
+    names = set(pods(2).values())
+    cluster.leak()
+    cluster.reserve(1)
+    return {*names, *pods.running().values(), cluster.node}
+
+
+def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
+    cluster: Cluster, nodeleak: Nodeleak, sick: set[str], tmp_path: Path
+) -> None:
+    live = nodeleak.scan("--grace=0s")
+    recording = nodeleak.record("--grace=0s")
+    here = run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout
+
+    away = _Elsewhere(
+        tmp_path / "empty", [STORE.parents[1], CNI_CACHE.parent, Path("/var/lib/dockershim"), Path("/run")]
+    )
+    away.hide(cluster.admin.parent)
+    assert away.run("scan", "-o", "json", "--api=off", codes=[3]).unread >= {"reservations", "containers"}
+    there = away.run("scan", "-o", "json", "--recording=-", text=recording)
+
+    assert sorted(set(live.states.values())) == ["in_use", "leaked"]
+    assert sick & set(filter(None, live.pods.values()))
+    assert there.document == json.loads(here)
+    assert there.verdicts == live.verdicts
+    assert there.pods == live.pods
+
+
+def test_an_anonymous_recording_says_the_same_without_names(nodeleak: Nodeleak, sick: set[str]) -> None:
+    live = nodeleak.scan("--grace=0s")
+    recording = nodeleak.record("--grace=0s", "--anonymous")
+
+    said = Said(0, json.loads(run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout))
+
+    assert said.verdicts == live.verdicts
+    told = [name for name in sick for part in name.split("/") if part != "default" and part in recording]
+    assert told == []
+
+
+class _Elsewhere:
+    """A place with no network and no process but its own, where the node's directories are empty."""
+
+    def __init__(self, empty: Path, hidden: list[Path]) -> None:
+        empty.mkdir()
+        self._cwd, self._hidden = empty, hidden
+
+    def hide(self, directory: Path) -> None:
+        self._hidden.append(directory)
+
+    def run(self, *words: str, text: str = "", codes: tuple[int, ...] | list[int] = (0,)) -> Said:
+        hiding = " && ".join(f"mount -t tmpfs none {directory}" for directory in self._hidden if directory.is_dir())
+        isolated = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc")
+        command = ("/bin/sh", "-c", f'{hiding} && exec "$@"', "sh", "env", "-i", NODELEAK, *words)
+        done = run(*isolated, *command, text=text, codes=codes, cwd=self._cwd)
+        return Said(done.returncode, json.loads(done.stdout))
