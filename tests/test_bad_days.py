@@ -3,12 +3,10 @@
 import base64
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
@@ -32,6 +30,7 @@ from tests.wire import (
     http,
     kubeconfig,
     needs,
+    open_directory,
     self_signed,
     until,
 )
@@ -333,24 +332,19 @@ def test_an_api_server_that_refuses_is_told(node: LittleNode, status: str) -> No
     assert f"pods: API server: {status}" in done.out
 
 
-def test_a_directory_we_may_not_open_is_told(node: LittleNode, open_home: Path) -> None:
-    closed = open_home / "networks"
-    (closed / "kubenet").mkdir(parents=True)
-    closed.chmod(0o000)
-    needs(os.geteuid() != 0 or Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
-    nobody = ("setpriv", "--reuid=65534", "--clear-groups") if os.geteuid() == 0 else ()
-    needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
-    done = nodeleak("scan", "--api", "off", *node.options, "--cni-networks-dir", str(closed), prefix=nobody)
+def test_a_directory_we_may_not_open_is_told(node: LittleNode) -> None:
+    nobody: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        needs(Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
+        nobody = ("setpriv", "--reuid=65534", "--clear-groups")
+        needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
+    with open_directory() as home:
+        (home / "networks/kubenet").mkdir(parents=True)
+        (home / "networks").chmod(0o000)
+        options = [*node.options, "--cni-networks-dir", f"{home}/networks"]
+        done = nodeleak("scan", "--api", "off", *options, prefix=nobody)
     assert done.code == 3
-    assert f"{closed}/kubenet: Permission denied" in done.out
-
-
-@pytest.fixture
-def open_home() -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="nodeleak-test-"))
-    home.chmod(0o755)
-    yield home
-    shutil.rmtree(home)
+    assert f"{home}/networks/kubenet: Permission denied" in done.out
 
 
 # Recordings

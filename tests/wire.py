@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,20 @@ def as_nobody() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+@contextlib.contextmanager
+def open_directory() -> Iterator[Path]:
+    """Make a place that a user without rights can reach too: pytest's own is for its owner alone."""
+    directory = Path(tempfile.mkdtemp(prefix="nodeleak-test-"))
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        for closed in directory.iterdir():
+            if closed.is_dir():
+                closed.chmod(0o755)
+        shutil.rmtree(directory)
 
 
 @dataclass(frozen=True, slots=True)
