@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from agent.config import Config, UsageError, knobs, load, option, span, variable
+from agent.config import BUG, Config, UsageError, knobs, load, option, span, variable
 
 if TYPE_CHECKING:
     from agent.model.recording import Recording
@@ -39,6 +40,7 @@ examples:
 
 exit codes:
   0  done    1  findings (only with --exit-code)    2  wrong usage or configuration    3  something needed was unread
+  70 a bug of ours, with a traceback
 
 Every option can be set as an environment variable: --stale-after is NODELEAK_STALE_AFTER. Options win.
 """
@@ -50,32 +52,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _leave)
     # Imports are most of a command's life, and collecting garbage a sixth of them; the daemon turns it on again.
     gc.disable()
+    _prepare_output()
+    try:
+        given = _parser().parse_args(arguments)
+        if given.command is not _run:
+            # Half a look must not look like a whole one.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        command: Callable[[argparse.Namespace], int] = given.command
+        code = command(given)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug, 1, means findings here)
+        return _excuse(error)
+    return code
+
+
+def _excuse(error: Exception) -> int:
+    """Tell the user what went wrong, as far as it is theirs to mend, and return the exit code."""
+    match error:
+        case UsageError():
+            print("\n".join(f"nodeleak: {line}" for line in str(error).splitlines()), file=sys.stderr)
+            return USAGE
+        case BrokenPipeError():
+            # Whoever read our output (head, less) has seen enough.
+            _say_no_more()
+            return DONE
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
+            _say_no_more()
+            print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
+            return USAGE
+        case _:
+            traceback.print_exception(error)
+            return BUG
+
+
+def _prepare_output() -> None:
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
     # Names of files may be anything, and a terminal may know ASCII only.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        given = _parser().parse_args(arguments)
-        command: Callable[[argparse.Namespace], int] = given.command
-        code = command(given)
-        sys.stdout.flush()
-    except UsageError as error:
-        print("\n".join(f"nodeleak: {line}" for line in str(error).splitlines()), file=sys.stderr)
-        return USAGE
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has seen enough.
-        _say_no_more()
-        return DONE
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise
-        _say_no_more()
-        print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return code
 
 
 def _say_no_more() -> None:

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 PREFIX: Final = "NODELEAK_"
 
+BUG: Final = 70
+"""Exit code of a process that ends by a fault of its own (EX_SOFTWARE)."""
+
 
 class UsageError(Exception):
     """The user has to change something: all of it, a line each, with the setting, the value and the remedy."""

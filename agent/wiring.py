@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from agent import daemon
-from agent.config import Config, UsageError, option, variable
+from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources.containers import Docker
 from agent.sources.live import LiveSources
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from agent.sources.reflector import Reflector
 
 T = TypeVar("T")
-
-_BUG = 70
-"""Exit code of a process that ends by a fault of its own (EX_SOFTWARE)."""
 
 
 def node_name(config: Config) -> str:
@@ -105,7 +102,7 @@ def run_daemon(config: Config) -> int:
 def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
     """End the process with a thread that failed: half an agent would look like a healthy node."""
     traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
-    os._exit(_BUG)
+    os._exit(BUG)
 
 
 def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.Heartbeat) -> "HttpExporter":

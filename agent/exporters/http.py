@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
         self._places = BoundedSemaphore(_CLIENTS)
         host, port = address
         # An empty host is every address of both families where there are two.
-        self.address_family = socket.AF_INET if "." in host or not socket.has_ipv6 else socket.AF_INET6
+        self.address_family = _family(host)
         try:
             super().__init__((host, port), _Handler)
         except OSError:
@@ -133,6 +133,13 @@ class _Server(ThreadingHTTPServer):
         """Pass over a client that went away; anything else is a bug, and loud."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """Return the family to listen in; raises OSError for a name that nobody knows."""
+    if not host:
+        return socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
 
 
 def _hang_up(request: socket.socket) -> None:
