@@ -179,7 +179,7 @@ class Config:
         span,
         BELIEF,
         "SPAN",
-        "how long trouble must last to be believed. scan: the time between its two looks (default 100ms); "
+        "how long trouble must last to be believed. scan: the time between its two looks (default 20ms); "
         "run: the age of a finding, seen in every round (default 30s)",
     )
     stale_after: timedelta = _knob(
@@ -204,7 +204,7 @@ class Config:
     )
 
 
-DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "100ms", "record": "100ms"}
+DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "20ms", "record": "20ms"}
 
 
 def knobs(command: str) -> dict[str, Knob]:

@@ -1,4 +1,4 @@
-"""`make demo`: the main job on a copy of the node of seeds/004, whose kubelet had no address left for a new pod.
+"""`make demo`: the main job on a copy of the node of the incident, whose kubelet had no address left for a new pod.
 
 docker and the API server are stand-ins (see standins/); the agent is the real one, run as anybody would run it.
 """
@@ -26,7 +26,7 @@ import children
 from standins.apiserver import apiserver
 from standins.engine import engine
 from standins.host import Host, build, write_kubeconfig
-from standins.nodes import StandinNode, seed_004
+from standins.nodes import StandinNode, the_incident
 
 _LEAKED, _IN_USE, _USABLE = 7, 118, 125
 _SECONDS = 20.0
@@ -46,7 +46,7 @@ class Different(Exception):
 
 def main() -> int:
     """Show the main job; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="hack/demo", description="nodeleak on a copy of the node of seeds/004.")
+    parser = argparse.ArgumentParser(prog="hack/demo", description="nodeleak on a copy of the node of the incident.")
     parser.add_argument("--keep", action="store_true", help="leave the daemon serving until Ctrl-C")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
@@ -68,7 +68,7 @@ def _leave(_signal: int, _frame: object) -> NoReturn:
 
 def _show(stack: ExitStack, *, keep: bool) -> None:
     begun = time.monotonic()
-    node = seed_004(datetime.now(UTC))
+    node = the_incident(datetime.now(UTC))
     host = build(stack.enter_context(_directory()), node)
     stack.enter_context(engine(host.docker_socket, node))
     write_kubeconfig(host, stack.enter_context(apiserver(node)))
@@ -153,7 +153,7 @@ def _tell_what_would_be_released(host: Host, node: StandinNode) -> None:
     leaked = [one for one in document["reservations"] if one["state"] == "leaked"]
     named = {(one["ip"], one["container_id"], one["pod"]) for one in leaked}
     if named != {(sandbox.ip, sandbox.id, f"{sandbox.namespace}/{sandbox.pod}") for sandbox in node.leaked}:
-        raise Different(f"expected the leaks of seeds/004, saw {sorted(named)}")
+        raise Different(f"expected the leaks of the incident, saw {sorted(named)}")
     _say(
         "",
         f"What would be released: {_LEAKED} of {_USABLE} addresses. This version observes only: it releases nothing.",

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent import cli
-from agent.config import DEFAULT_CONFIRM, knobs, option
+from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.detectors import DETECTORS
 from agent.exporters.metrics import MetricsExporter
 from agent.model.finding import Cause
@@ -92,7 +92,7 @@ def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -
 
 
 def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
-    assert list(rows("Exit codes")) == [str(code) for code in (cli.DONE, cli.FOUND, cli.USAGE, cli.UNREAD, cli.BUG)]
+    assert list(rows("Exit codes")) == [str(code) for code in (cli.DONE, cli.FOUND, cli.USAGE, cli.UNREAD, BUG)]
 
 
 def test_the_example_of_the_document_has_its_keys() -> None:

@@ -1,4 +1,4 @@
-"""The whole command beside the shell one-liner of seeds/004 (the recommended one), on the same store and docker.
+"""The whole command beside the shell one-liner that people copy, on the same store and docker.
 
 The one-liner lists what docker does not know; `scan` reads checkpoints, libcni's cache and the process table too, and
 network namespaces where a reservation has no owner. What it finds it looks at again after `--confirm`; that pause is in

@@ -1,7 +1,7 @@
 """Reading and judging a store in process, beside a bare loop that lists, opens and reads the same files.
 
 Read: `agent.sources.reservations`, as every round does. Judged: a whole round of `agent.cycle` after it, in which one
-reservation of 18 is leaked, as on the node of seeds/004. The bare loop is `os.listdir` and `open(…).read()`.
+reservation of 18 is leaked, as on the node of the incident. The bare loop is `os.listdir` and `open(…).read()`.
 """
 
 import os
@@ -22,7 +22,7 @@ from standins.nodes import PodSandbox, StandinNode, healthy
 _CIDR = "10.64.0.0/15"
 _SIZES = {125: 60, 1_000: 30, 10_000: 9, 65_000: 5}
 """Reservations, and how often each is read."""
-_ONE_LEAK_IN = 18  # as on the node of seeds/004: 7 of 125
+_ONE_LEAK_IN = 18  # as on the node of the incident: 7 of 125
 
 
 def figures() -> Iterator[Figure]:

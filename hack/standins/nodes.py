@@ -70,7 +70,7 @@ _WORKLOADS = (
 )
 
 
-def seed_004(now: datetime) -> StandinNode:
+def the_incident(now: datetime) -> StandinNode:
     """Return the node of the incident: every address of a /25 reserved, 118 in use, seven left by removed pods.
 
     docker was upgraded by stopping the kubelet and removing all containers; the kubelet, started again, dropped the

@@ -13,9 +13,7 @@ from .node import Cluster, Pods, docker, host_local, reservations
 pytestmark = pytest.mark.e2e
 
 
-def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
     def come_and_go() -> None:
         for _ in range(4):
             pods(10)

@@ -1,12 +1,13 @@
 """A recording of this node says, anywhere, what was said here."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from .agent import NODELEAK, Nodeleak, Said
-from .node import CNI_CACHE, STORE, Cluster, Pods, run
+from .node import STORE, Cluster, Pods, run
 
 pytestmark = pytest.mark.e2e
 
@@ -27,10 +28,8 @@ def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
     recording = nodeleak.record("--grace=0s")
     here = run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout
 
-    away = _Elsewhere(
-        tmp_path / "empty", [STORE.parents[1], CNI_CACHE.parent, Path("/var/lib/dockershim"), Path("/run")]
-    )
-    away.hide(cluster.admin.parent)
+    hidden = (STORE.parents[1], Path("/var/lib/dockershim"), Path("/run"), cluster.admin.parent)
+    away = _Elsewhere(tmp_path / "empty", hidden)
     assert away.run("scan", "-o", "json", "--api=off", codes=[3]).unread >= {"reservations", "containers"}
     there = away.run("scan", "-o", "json", "--recording=-", text=recording)
 
@@ -55,16 +54,13 @@ def test_an_anonymous_recording_says_the_same_without_names(nodeleak: Nodeleak, 
 class _Elsewhere:
     """A place with no network and no process but its own, where the node's directories are empty."""
 
-    def __init__(self, empty: Path, hidden: list[Path]) -> None:
+    def __init__(self, empty: Path, hidden: Iterable[Path]) -> None:
         empty.mkdir()
-        self._cwd, self._hidden = empty, hidden
+        self._cwd = empty
+        self._hiding = " && ".join(f"mount -t tmpfs none {directory}" for directory in hidden if directory.is_dir())
 
-    def hide(self, directory: Path) -> None:
-        self._hidden.append(directory)
-
-    def run(self, *words: str, text: str = "", codes: tuple[int, ...] | list[int] = (0,)) -> Said:
-        hiding = " && ".join(f"mount -t tmpfs none {directory}" for directory in self._hidden if directory.is_dir())
+    def run(self, *words: str, text: str = "", codes: Iterable[int] = (0,)) -> Said:
         isolated = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc")
-        command = ("/bin/sh", "-c", f'{hiding} && exec "$@"', "sh", "env", "-i", NODELEAK, *words)
-        done = run(*isolated, *command, text=text, codes=codes, cwd=self._cwd)
+        hidden = ("/bin/sh", "-c", f'{self._hiding} && exec "$@"', "sh", "env", "-i")
+        done = run(*isolated, *hidden, NODELEAK, *words, text=text, codes=codes, cwd=self._cwd)
         return Said(done.returncode, json.loads(done.stdout))

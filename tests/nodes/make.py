@@ -30,7 +30,7 @@ from agent.model.snapshot import (
 )
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
 
-# What seeds/004 tells: the addresses, ids and pods of its leaks, from its own logs.
+# What the report of the incident tells: the addresses, ids and pods of its leaks, from its own logs.
 SEED_LEAKS: Final = {
     130: ("950b9e02d470d2a3bf7c39100827b0b49ef00f251d4abf354069c78bc25e0a5f", "eventwatcher/container-exporter-m9d2r"),
     131: ("7e7a27ecd60f42446fe5ac4709e444f125ac88d6810de9dfd71e5721fdad0d71", "weimob-ops/k8s-sla-wqm6b"),
@@ -50,7 +50,7 @@ SEED_CIDR: Final = "10.253.6.128/25"
 KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
 
 
-def seed_004() -> Snapshot:
+def incident() -> Snapshot:
     """A docker upgrade: the kubelet stopped, containers removed, docker upgraded, the kubelet started."""
     before, after = KUBELET_STARTED - timedelta(days=9), KUBELET_STARTED + timedelta(minutes=3)
     files, containers, checkpoints, pods = [], [], [], []
@@ -150,7 +150,7 @@ def power_cut() -> Snapshot:
 
 
 NODES: Final = {
-    "seed-004": seed_004,
+    "incident": incident,
     "docker-silent": docker_silent,
     "dual-stack": dual_stack,
     "api-off": api_off,
