@@ -21,7 +21,7 @@ NETWORK: Final = "kubenet"
 STORE: Final = Path("/var/lib/cni/networks") / NETWORK
 CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
-_CLUSTER: Final = Path(__file__).parents[2] / "hack" / "cluster"
+_SCRIPT: Final = Path(__file__).parents[2] / "hack" / "cluster"
 _LABEL: Final = "nodeleak-e2e"
 # What would lead a command to another node, or through a proxy.
 _ASTRAY: Final = re.compile(r"(?i:(http|https|all|no)_proxy)|(NODELEAK|DOCKER|KUBE).*")
@@ -30,6 +30,12 @@ _ASTRAY: Final = re.compile(r"(?i:(http|https|all|no)_proxy)|(NODELEAK|DOCKER|KU
 def environment(**more: str) -> dict[str, str]:
     """Return our environment without what would lead a command astray."""
     return {name: value for name, value in os.environ.items() if not _ASTRAY.fullmatch(name)} | more
+
+
+def _cluster(*words: str, seconds: float = 180) -> str:
+    """Run hack/cluster with the settings that are its own."""
+    own = {name: value for name, value in os.environ.items() if "CLUSTER" in name or name == "KUBELET_EXTRA"}
+    return run(_SCRIPT, *words, env=environment(**own), seconds=seconds).stdout
 
 
 def run(
@@ -116,28 +122,28 @@ class Cluster:
     @classmethod
     def up(cls) -> "Cluster":
         """Start whatever does not run, and return when the node is ready."""
-        run(_CLUSTER, "start", seconds=300)
-        told = dict(re.findall(r"^export (\w+)=(.*)$", run(_CLUSTER, "env").stdout, re.MULTILINE))
+        _cluster("start", seconds=300)
+        told = dict(re.findall(r"^export (\w+)=(.*)$", _cluster("env"), re.MULTILINE))
         node, admin = told["NODE_NAME"], Path(told["KUBECONFIG"])
         found = json.loads(run("kubectl", "--kubeconfig", admin, "get", "node", node, "-o", "json").stdout)
         return cls(node, admin, admin.with_name("kubelet.conf"), found["spec"]["podCIDR"])
 
     def start(self, *parts: str) -> None:
-        run(_CLUSTER, "start", *parts)
+        _cluster("start", *parts)
 
     def stop(self, *parts: str) -> None:
-        run(_CLUSTER, "stop", *parts)
+        _cluster("stop", *parts)
 
     def pid(self, part: str) -> int:
         """Return the process of a part; skips the test where it is not the cluster's own to stop."""
-        (line,) = [line.split() for line in run(_CLUSTER, "status").stdout.splitlines() if line.startswith(f"{part} ")]
+        (line,) = [line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")]
         if not line[1].isdecimal():
             pytest.skip(f"{part} was not started by hack/cluster, and is not stopped by it")
         return int(line[1])
 
     def leak(self) -> None:
         """Play the incident: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
-        run(_CLUSTER, "leak")
+        _cluster("leak")
 
     def kubectl(self, *words: str, text: str = "") -> str:
         return run("kubectl", "--kubeconfig", self.admin, *words, text=text).stdout
@@ -201,9 +207,13 @@ class Pods:
         items: list[dict[str, Any]] = found["items"]
         return items
 
-    def delete(self, *names: str) -> None:
-        """Delete pods as people do, and wait till they are gone."""
-        self._cluster.kubectl("delete", "pods", *names, "--grace-period=1", "--timeout=90s")
+    def wait_for(self, names: Iterable[str], what: str) -> None:
+        """Wait till something is true of these pods, as `kubectl wait` understands it."""
+        self._cluster.kubectl("wait", "pods", *names, f"--for={what}", "--timeout=120s")
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete pods as people do, without waiting for it."""
+        self._cluster.kubectl("delete", "pods", *names, "--grace-period=1", "--wait=false")
 
     def clear(self) -> None:
         """Have the API server forget every pod of these tests at once, and wait till the kubelet has ended them."""

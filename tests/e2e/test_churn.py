@@ -8,17 +8,20 @@ from threading import Event
 import pytest
 
 from .agent import Nodeleak, Said
-from .node import Cluster, Pods, docker, host_local, reservations
+from .node import Cluster, Pods, docker, eventually, host_local, reservations
 
 pytestmark = pytest.mark.e2e
 
 
 def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
     def come_and_go() -> None:
+        coming = pods.ask_for(10)
         for _ in range(4):
-            pods(10)
-            pods.delete(*(pod["metadata"]["name"] for pod in pods.now()))
-        pods.delete(*pods.ask_for(10))  # before they have come
+            going, coming = coming, pods.ask_for(8)
+            pods.wait_for(going, "condition=Ready")
+            pods.delete(going)
+        pods.delete([*coming, *pods.ask_for(8)])  # the last of them before they have come
+        eventually(lambda: _nobody(pods), 120)
 
     said = _looks_during(come_and_go, nodeleak)
 
@@ -42,26 +45,30 @@ def test_fifty_containers_that_come_and_go_as_the_kubelet_makes_them_are_never_a
     assert "held" in {state for one in said for state in one.states.values()}
 
 
+def _nobody(pods: Pods) -> None:
+    assert pods.now() == []
+
+
 def _looks_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[Said]:
     """Look as hastily as can be asked for, and as patiently as by default; return all that was said."""
     over = Event()
 
-    def without_pause(*options: str) -> list[Said]:
+    def without_pause() -> list[Said]:
         said = []
         while not over.is_set():
-            said.append(nodeleak.scan(*options))
+            said += [nodeleak.scan("--grace=0s"), nodeleak.scan()]
         return said
 
     with (
         nodeleak.running("--interval=100ms", "--confirm=0s", "--grace=0s") as daemon,
         ThreadPoolExecutor() as pool,
     ):
-        looks = [pool.submit(without_pause, "--grace=0s"), pool.submit(without_pause)]
+        looks = pool.submit(without_pause)
         try:
             come_and_go()
         finally:
             over.set()
-        said = [one for look in looks for one in look.result()]
+        said = looks.result()
         metrics, opened = daemon.metrics(), daemon.events("finding.opened")
 
     assert len(said) > 10
