@@ -249,6 +249,13 @@ def _recorded(given: argparse.Namespace) -> "Recording":
         recording = loads(text)
     except (OSError, UnicodeDecodeError, Damaged) as error:
         raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    without_effect = [
+        option(field) for field in knobs("scan") if field != "grace" and getattr(given, field) is not None
+    ]
+    if without_effect:
+        raise UsageError(
+            f"{', '.join(without_effect)}: a recording was read where it was taken; only --grace has effect"
+        )
     if given.grace is None:
         return recording
     try:

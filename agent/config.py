@@ -52,18 +52,19 @@ def span(text: str) -> timedelta:
         raise ValueError("that is longer than any node lives") from error
 
 
-def positive_span(text: str) -> timedelta:
-    period = span(text)
-    if not period:
-        raise ValueError("it must be longer than nothing")
-    return period
+def span_between(least: str, most: str) -> Callable[[str], timedelta]:
+    """Return what reads a span that is neither shorter nor longer."""
+
+    def parse(text: str) -> timedelta:
+        period = span(text)
+        if not span(least) <= period <= span(most):
+            raise ValueError(f"it must be from {least} to {most}")
+        return period
+
+    return parse
 
 
-def short_span(text: str) -> timedelta:
-    period = positive_span(text)
-    if period > timedelta(hours=1):
-        raise ValueError("it must be at most 1h")
-    return period
+short_span = span_between("1ms", "1h")
 
 
 def path(text: str) -> Path:
@@ -176,7 +177,7 @@ class Config:
     )
     confirm: timedelta = _knob(
         "",
-        span,
+        span_between("0s", "1d"),
         BELIEF,
         "SPAN",
         "how long trouble must last to be believed. scan: the time between its two looks (default 20ms); "
@@ -184,7 +185,7 @@ class Config:
     )
     stale_after: timedelta = _knob(
         "2m",
-        positive_span,
+        span_between("2s", "1d"),
         BELIEF,
         "SPAN",
         "how long the API server may be silent before what it said last is no longer believed",

@@ -38,10 +38,12 @@ def sources_for_a_look(config: Config) -> LiveSources:
     from agent.sources import node, pods
 
     api = _connector(config)()
+    # A little more than for silence, which has the better message.
+    seconds = config.api_timeout.total_seconds() * 1.2
     return _sources(
         config,
-        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse),
-        _asked_once("node", api, node.PATH, node.query(config.node), node.parse),
+        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds),
+        _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds),
     )
 
 
@@ -146,13 +148,16 @@ def _connector(config: Config) -> Callable[[], "Api"]:
 
 
 def _asked_once(
-    source: str, api: "Api", path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]
+    source: str, api: "Api", path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T], seconds: float
 ) -> Callable[[], Reading[T]]:
+    from agent.sources.deadline import Deadline
     from agent.sources.reflector import list_once
+
+    ask = Deadline("API server", lambda: list_once(api, path, query, parse), seconds)
 
     def read() -> Reading[T]:
         try:
-            return Seen(list_once(api, path, query, parse))
+            return Seen(ask())
         except Unavailable as error:
             return Unread(source, str(error))
 

@@ -64,6 +64,7 @@ class LittleNode:
             path.write_text(f"{container_id}\r\neth0")
             os.utime(path, (1_700_000_000, 1_700_000_000))
         (cache / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
+        (checkpoints / ID).write_text('{"name": "web-0", "namespace": "shop"}')
         self.proc = self.home / "proc"
         random = self.proc / "sys/kernel/random"
         random.mkdir(parents=True)
@@ -203,7 +204,7 @@ def test_all_mistakes_are_told_in_one_message() -> None:
     assert all(line.startswith("nodeleak: ") for line in lines)
     for part in (
         "--node: 'Worker_1': a node's name has", "--grace: '5': say a span with its unit",
-        "--docker-timeout: '0s': it must be longer than nothing", "--cni-networks-dir: 'var/lib': say an absolute path",
+        "--docker-timeout: '0s': it must be from 1ms to 1h", "--cni-networks-dir: 'var/lib': say an absolute path",
         "--network: '../etc': a CNI network's name", "--api: 'maybe': say one of: on, off",
         "NODELEAK_GRAACE: there is no such setting; did you mean NODELEAK_GRACE?",
         "NODELEAK_API_TIMEOUT: 'soon': say a span with its unit",
@@ -561,3 +562,11 @@ def test_credentials_that_need_a_place_to_write_say_so(node: LittleNode, read_on
     done = nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only)
     assert (done.code, done.out) == (2, "")
     assert f"{path}: [Errno 2] No usable temporary directory found" in done.err
+
+
+def test_a_setting_without_effect_on_a_recording_is_told(node: LittleNode, tmp_path: Path) -> None:
+    taken = tmp_path / "node.json"
+    taken.write_text(nodeleak("record", "--api", "off", *node.options).out)
+    done = nodeleak("scan", "--recording", str(taken), "--node", "other", "--docker-timeout", "1s")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("nodeleak: --node, --docker-timeout: a recording was read where it was taken")

@@ -57,10 +57,10 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "why"),
     [
-        (config.positive_span, "0s", "longer than nothing"),
-        (config.positive_span, "0.0001ms", "longer than nothing"),
-        (config.short_span, "0s", "longer than nothing"),
-        (config.short_span, "61m", "at most 1h"),
+        (config.short_span, "0s", "from 1ms to 1h"),
+        (config.short_span, "0.0001ms", "from 1ms to 1h"),
+        (config.short_span, "61m", "from 1ms to 1h"),
+        (config.short_span, "999999999d", "from 1ms to 1h"),
         (config.path, "var/lib", "an absolute path"),
         (config.path, "", "an absolute path"),
         (config.network, "", "letters, digits"),
@@ -90,7 +90,7 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (config.positive_span, "1ms", timedelta(milliseconds=1)),
+        (config.short_span, "1ms", timedelta(milliseconds=1)),
         (config.short_span, "1h", timedelta(hours=1)),
         (config.path, "/var/lib", Path("/var/lib")),
         (config.optional_path, "", None),

@@ -22,7 +22,7 @@ NAME = "leaked_reservation"
 
 def find(scene: Scene) -> Iterator[Finding]:
     snapshot = scene.snapshot
-    daemons = snapshot.daemons.items[0] if isinstance(snapshot.daemons, Seen) else None
+    daemons = next(iter(snapshot.daemons.items), None) if isinstance(snapshot.daemons, Seen) else None
 
     for occupancy in scene.occupancies:
         if occupancy.state is not State.LEAKED or not isinstance(occupancy.entry, Reservation):

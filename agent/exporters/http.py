@@ -3,13 +3,14 @@
 import json
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from socketserver import TCPServer
-from threading import BoundedSemaphore, Thread, Timer
+from threading import Lock, Thread, Timer
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +25,8 @@ _LONGEST: Final = 15.0
 """How long one request may take altogether."""
 _CLIENTS: Final = 16
 """How many are served at a time; a probe, a scraper and a person or two."""
+_CLIENTS_OF_ONE: Final = 6
+"""How many of them may come from one address, so that nobody keeps the probes out."""
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 
 
@@ -94,7 +97,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], exporter: HttpExporter) -> None:
         self.exporter = exporter
-        self._places = BoundedSemaphore(_CLIENTS)
+        self._lock, self._served = Lock(), Counter[str]()
         host, port = address
         # An empty host is every address of both families where there are two.
         self.address_family = _family(host)
@@ -113,7 +116,10 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        with self._lock:
+            welcome = self._served.total() < _CLIENTS and self._served[client_address[0]] < _CLIENTS_OF_ONE
+            self._served[client_address[0]] += welcome
+        if not welcome:
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -127,7 +133,9 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
-            self._places.release()
+            with self._lock:
+                self._served[client_address[0]] -= 1
+                self._served += Counter()  # forget who is no longer served
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a client that went away; anything else is a bug, and loud."""
@@ -157,6 +165,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
+
+    def _refuse(self) -> None:
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 (the base class names them so)
 
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.partition("?")[0]

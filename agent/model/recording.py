@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -141,9 +141,11 @@ def _build(kind: type[D], tree: Any, place: str) -> D:
 
 def _check_address(text: str, place: str) -> None:
     try:
-        ip_address(text)
+        address = ip_address(text)
     except ValueError as error:
         raise Damaged(f"{place}: {error}") from error
+    if str(address) != text or (isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)):
+        raise Damaged(f"{place}: {_short(text)} is no address as a node writes it")
 
 
 def _value(kind: Any, tree: Any, place: str) -> Any:
@@ -158,7 +160,7 @@ def _value(kind: Any, tree: Any, place: str) -> Any:
         return _build(cast("type[Any]", kind), tree, place)
     try:
         if kind is datetime and (moment := datetime.fromisoformat(tree)).tzinfo is not None:
-            return moment
+            return moment.astimezone(UTC)
         if kind is timedelta and not isinstance(tree, bool):
             return timedelta(seconds=tree)
         if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):

@@ -14,8 +14,8 @@ from agent.model.snapshot import Address
 from agent.sources.unavailable import Unavailable
 
 # "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
-_LOCAL4 = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
-_LINK_OR_LOOPBACK = {"20", "10"}
+_LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+_LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL}
 
 
@@ -65,21 +65,25 @@ def _namespace(proc: Path, pid: int) -> str | None:
 def _addresses(proc: Path, pid: int) -> set[str] | None:
     net = proc / f"{pid}/net"
     try:
-        ips = set(_LOCAL4.findall((net / "fib_trie").read_text()))
+        ips = {ip.decode() for ip in _LOCAL4.findall((net / "fib_trie").read_bytes())}
     except OSError as error:
         if error.errno in _GONE:
             return None
         raise Unavailable(f"{net}/fib_trie: {error.strerror}") from error
     try:
-        lines = (net / "if_inet6").read_text().splitlines()
+        lines = (net / "if_inet6").read_bytes().split(b"\n")
     except OSError as error:
         if error.errno not in _GONE:
             raise Unavailable(f"{net}/if_inet6: {error.strerror}") from error
-        lines = []  # gone meanwhile, or a kernel without IPv6
-    for line in lines:
-        digits, _, _, scope, _, _ = line.split()
-        if scope not in _LINK_OR_LOOPBACK:
-            ips.add(str(IPv6Address(int(digits, 16))))
+        if not (net / "fib_trie").exists():
+            return None
+        lines = []  # a kernel without IPv6
+    try:
+        # Whoever owns a namespace names its interfaces, with nearly any bytes: the name, last, is left alone.
+        fields = [line.split(b" ", 4) for line in lines if line]
+        ips |= {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
+    except (IndexError, ValueError) as error:
+        raise Unavailable(f"{net}/if_inet6: {error}") from error
     return {ip for ip in ips if not ip.startswith("127.")}
 
 

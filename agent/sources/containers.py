@@ -4,7 +4,7 @@ The low-level list is used: `containers.list()` would ask again for each contain
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import docker
 import tenacity
@@ -32,14 +32,14 @@ class Docker:
             parse_host(self._where.get("base_url"))
         except (DockerException, ValueError) as error:
             raise Unavailable(f"docker: {error}") from error
-        self._timeout: Any = timeout  # the stubs say int; requests takes either
+        self.timeout = timeout
         self._client: docker.APIClient | None = None
 
     def containers(self) -> tuple[Container, ...]:
         """List every container in any state; raises Unavailable."""
         quickly = tenacity.Retrying(
             # A refused connection is tried again at once; an engine that hangs has had its chance.
-            stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self._timeout),
+            stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             retry=tenacity.retry_if_exception_type((DockerException, RequestException, HTTPError)),
             reraise=True,
@@ -56,7 +56,7 @@ class Docker:
     def _list(self) -> Any:
         try:
             if self._client is None:
-                self._client = docker.APIClient(version="auto", timeout=self._timeout, **self._where)
+                self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
             return self._client.containers(all=True)
         except BaseException:
             # An upgraded engine may speak another version: negotiate again.

@@ -31,8 +31,19 @@ def containers(reading: Reading[Container], pods: Reading[Pod]) -> Reading[Conta
 
 
 def checkpoints(reading: Reading[Checkpoint], runtime: Reading[Container]) -> Reading[Checkpoint]:
-    """Believe that there are no checkpoint directories where the runtime has no sandbox that would be in them."""
-    if not isinstance(reading, Unread) or not isinstance(runtime, Seen):
+    """Believe an absence only where the runtime agrees.
+
+    No directory at all is none, where the runtime has no sandbox that would be in it. A directory without any of the
+    sandboxes that run (left over by another kubelet, or made by a mount) is not the kubelet's.
+    """
+    if not isinstance(runtime, Seen):
+        return reading
+    if isinstance(reading, Seen):
+        running = {container.id for container in runtime.items if container.sandbox and container.running}
+        if not running or running & {checkpoint.container_id for checkpoint in reading.items}:
+            return reading
+        return Unread("checkpoints", f"{len(running)} sandboxes run, and none has one: is it the kubelet's directory?")
+    if not isinstance(reading, Unread):
         return reading
     if reading.why.startswith("none of these exists") and not any(container.sandbox for container in runtime.items):
         return Seen(())
@@ -47,7 +58,15 @@ def addresses(reading: Reading[Address], daemons: Reading[Daemons]) -> Reading[A
 
 
 def pods(reading: Reading[Pod], node: Reading[Node], name: str) -> Reading[Pod]:
-    """Disbelieve an empty list of the pods of a node that does not exist: a wrong name has no pods either."""
-    if isinstance(reading, Seen) and not reading.items and node == Seen(()):
-        return Unread("pods", f"the API server has no Node named {name!r}: is the node's name right?")
-    return reading
+    """Disbelieve an empty list of the pods of a node that is not known to exist: a wrong name has no pods either."""
+    if not isinstance(reading, Seen) or reading.items:
+        return reading
+    match node:
+        case Seen(()):
+            return Unread("pods", f"the API server has no Node named {name!r}: is the node's name right?")
+        case Unread(_, why):
+            return Unread(
+                "pods", f"there are none of node {name!r}, and whether there is such a node is not known: {why}"
+            )
+        case _:
+            return reading

@@ -8,6 +8,7 @@ from agent.sources import addresses, checkpoints, reservations
 from agent.sources.cni_results import CniResults
 from agent.sources.containers import Docker
 from agent.sources.daemons import ProcessTable
+from agent.sources.deadline import Deadline
 
 
 class LiveSources:
@@ -28,7 +29,8 @@ class LiveSources:
         self._networks, self._networks_dir = networks, networks_dir
         self._checkpoint_dirs = checkpoint_dirs
         self._proc = proc
-        self._docker = docker
+        # A little more than docker's own patience, which bounds silence and is the better message.
+        self._containers = Deadline("docker", docker.containers, docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
         self._pods, self._node = pods, node
@@ -40,7 +42,7 @@ class LiveSources:
         return checkpoints.read(self._checkpoint_dirs)
 
     def containers(self) -> tuple[Container, ...]:
-        return self._docker.containers()
+        return self._containers()
 
     def cni_results(self) -> tuple[CniResult, ...]:
         return self._cni_results.read()

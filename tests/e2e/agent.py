@@ -1,7 +1,6 @@
 """The installed `nodeleak`, run as a command: one look, or the daemon with its log, its metrics and its report."""
 
 import json
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,9 @@ from .node import Cluster, environment, eventually, run
 NODELEAK = Path(sys.executable).with_name("nodeleak")
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 """Before a command of root's: it keeps the user, and loses every capability."""
+
+READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && TMPDIR=/dev/shm exec "$@"', "sh")
+"""Before a command: it cannot write to the root file system. (The certificates of a kubeconfig need a file.)"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Nodeleak:
             eventually(lambda: daemon.get("/readyz"), 30)
             yield daemon
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -110,10 +112,11 @@ class Daemon:
         self.process, self._log = process, log
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the log lines of one event."""
-        complete = [line for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        lines = [json.loads(line) for line in complete]
-        return [line for line in lines if line["event"] == name]
+        return [line for line in self.lines() if line["event"] == name]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what was logged, but for a line that is being written."""
+        return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def get(self, path: str) -> str:
         assert self.process.poll() is None, f"the agent ended: {self._log.read_text()}"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from .agent import DROPPED, Nodeleak
-from .node import Cluster, Pods
+from .agent import DROPPED, READ_ONLY, Daemon, Nodeleak
+from .node import Cluster, Pods, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -21,11 +21,25 @@ def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods
     assert said.network["free"] == said.network["usable"] - len(owners)
 
 
-def test_every_source_is_read_with_all_capabilities_dropped(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_on_a_healthy_node_the_daemon_logs_that_it_came_and_went_and_goes_at_once(
+    pods: Pods, nodeleak: Nodeleak
+) -> None:
+    pods(2)
+    with nodeleak.running("--interval=200ms", "--confirm=0s", "--grace=0s") as daemon:
+        eventually(lambda: _rounds(daemon, 5))
+        daemon.process.terminate()
+        assert daemon.process.wait(2) == 0
+        assert [line["event"] for line in daemon.lines()] == ["agent.started", "agent.stopped"]
+
+
+@pytest.mark.parametrize("wrapped", [DROPPED, READ_ONLY], ids=["without-capabilities", "read-only"])
+def test_every_source_is_read_by_one_that_may_do_nothing_else(
+    wrapped: tuple[str, ...], cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     owners = pods(2)
     (ownerless,) = cluster.reserve(1)  # so that the namespaces of processes are looked into too
 
-    said = nodeleak.scan("--grace=0s", wrapped=DROPPED)
+    said = nodeleak.scan("--grace=0s", wrapped=wrapped)
 
     assert said.states == {**dict.fromkeys(owners, "in_use"), ownerless: "leaked"}
     assert (said.unread, said.document["blind"]) == (set(), [])
@@ -43,3 +57,7 @@ def test_without_the_api_server_a_scan_says_the_same(cluster: Cluster, pods: Pod
     assert sorted(set(alone.states.values())) == ["in_use", "leaked"]
     assert alone.verdicts == nodeleak.scan("--grace=0s").verdicts
     assert alone.unread == set()
+
+
+def _rounds(daemon: Daemon, number: int) -> None:
+    assert daemon.metrics().total("round_seconds_count") >= number

@@ -176,9 +176,27 @@ def test_head_is_get_without_a_body(exporter: HttpExporter, path: str) -> None:
     assert b"Content-Length: " in raw(exporter, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_no_other_method_is_known(exporter: HttpExporter, method: str) -> None:
-    assert ask(exporter, "/metrics", method)[0] in {405, 501}
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_no_other_method_is_allowed(exporter: HttpExporter, method: str) -> None:
+    assert ask(exporter, "/metrics", method)[0] == 405
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW"])
+def test_what_is_hardly_a_method_is_not_known(exporter: HttpExporter, method: str) -> None:
+    assert ask(exporter, "/metrics", method)[0] == 501
+
+
+def test_one_address_cannot_keep_the_probes_out(exporter: HttpExporter) -> None:
+    idle = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(32)]
+    try:
+        with socket.create_connection(
+            ("127.0.0.1", exporter.port), timeout=5, source_address=("127.0.0.2", 0)
+        ) as probe:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert probe.recv(64).startswith(b"HTTP/1.0 200")
+    finally:
+        for connection in idle:
+            connection.close()
 
 
 @pytest.mark.parametrize(

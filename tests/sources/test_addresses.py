@@ -119,6 +119,20 @@ def test_a_kernel_without_ipv6_has_ipv4(tmp_path: Path) -> None:
     assert ips(tmp_path) == {"10.9.6.6"}
 
 
+@pytest.mark.parametrize("name", [b"a\xffb", b"a\xe2\x80\x83b", b"a\x1cb", b"a\x0cb c"], ids=repr)
+def test_whoever_names_an_interface_cannot_blind_us(tmp_path: Path, name: bytes) -> None:
+    process(tmp_path, 1, FIB_TRIE)
+    (tmp_path / "1/net/if_inet6").write_bytes(b"fd000099000000000000000000000009 03 40 00 82 " + name + b"\n")
+    assert {"10.9.5.5", "fd00:99::9"} <= ips(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["fd00", "xyz 03 40 00 82 eth0", "1 2 3"])
+def test_what_is_no_line_of_the_kernels_is_unread(tmp_path: Path, line: str) -> None:
+    process(tmp_path, 1, FIB_TRIE, if_inet6=f"{line}\n")
+    with pytest.raises(Unavailable, match="if_inet6"):
+        addresses.read(tmp_path)
+
+
 def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
     process(tmp_path, 1, ONE_LEAF)
     (tmp_path / "sys").mkdir()

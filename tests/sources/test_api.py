@@ -102,6 +102,15 @@ def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[objec
 
 
 @pytest.mark.parametrize(
+    "status", [{"phase": ["Running"]}, {"podIPs": [{"ip": ["x"]}]}, {"podIP": "10.0.0.256"}, {"podIPs": 7}, "Running"]
+)
+def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> None:
+    item = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": status}
+    with Standin(always(http(listing(item)))) as server, pytest.raises(Unavailable, match="an object lacks"):
+        list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
+
+
+@pytest.mark.parametrize(
     ("item", "cidrs", "most"),
     [
         ({"metadata": {"name": "n"}}, (), None),

@@ -85,6 +85,15 @@ def test_a_restarted_kubelet_is_noticed_even_with_its_old_pid(proc: Path) -> Non
     assert table.read().kubelet == after(500)
 
 
+def test_a_kubelet_that_has_ended_and_was_not_reaped_does_not_stand_for_the_next(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    stat = process(proc, 80, "kubelet", 31)
+    stat.write_text(stat.read_text().replace(" S ", " Z ", 1))
+    assert ProcessTable(proc).read().kubelet is None
+    process(proc, 90, "kubelet", 400)
+    assert ProcessTable(proc).read().kubelet == after(400)
+
+
 def test_a_daemon_that_stops_and_one_that_comes_are_noticed(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)

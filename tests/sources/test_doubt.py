@@ -88,5 +88,26 @@ def test_no_pod_on_a_node_that_exists_is_none() -> None:
 
 def test_pods_of_a_node_whose_object_is_gone_are_believed() -> None:
     assert doubt.pods(Seen(PODS), Seen(()), "worker-1") == Seen(PODS)
-    assert doubt.pods(Seen(()), Unread("node", "403"), "worker-1") == Seen(())
     assert doubt.pods(NotAsked("pods", "--api=off"), Seen(()), "worker-1") == NotAsked("pods", "--api=off")
+
+
+def test_no_pods_of_a_node_that_may_not_exist_are_not_believed() -> None:
+    doubted = doubt.pods(Seen(()), Unread("node", "403 forbidden"), "worker-1")
+    assert isinstance(doubted, Unread)
+    assert "'worker-1'" in doubted.why
+    assert "403 forbidden" in doubted.why
+    assert doubt.pods(Seen(PODS), Unread("node", "403 forbidden"), "worker-1") == Seen(PODS)
+
+
+def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> None:
+    running = sandbox("1" * 64, "shop/web")
+    doubted = doubt.checkpoints(Seen((Checkpoint("9" * 64, ""),)), Seen((running,)))
+    assert isinstance(doubted, Unread)
+    assert "is it the kubelet's directory?" in doubted.why
+
+
+def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
+    reading = Seen((Checkpoint("1" * 64, "shop/web"),))
+    running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
+    assert doubt.checkpoints(reading, Seen(running)) == reading
+    assert doubt.checkpoints(Seen(()), Seen((sandbox("1" * 64, "shop/web", "exited"),))) == Seen(())
