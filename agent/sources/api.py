@@ -14,7 +14,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from agent.sources.unavailable import Unavailable
+from agent.sources.unavailable import Unavailable, in_short
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _AGENT = "nodeleak"
@@ -80,15 +80,15 @@ class Api:
             )
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
         except client.ApiException as error:
-            raise Unavailable(f"API server: {_in_short(str(error.reason))}") from error
+            raise Unavailable(f"API server: {in_short(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            raise Unavailable(f"API server: {_in_short(str(error))}") from error
+            raise Unavailable(f"API server: {in_short(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
             raise _refusal(response)
         # A proxy's page with status 200 is no word of the API server's.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
-            raise Unavailable(f"API server: it answered {_in_short(kind)} where JSON was asked for")
+            raise Unavailable(f"API server: it answered {in_short(kind)} where JSON was asked for")
         return response
 
 
@@ -105,7 +105,7 @@ def _client(kubeconfig: Path | None) -> client.ApiClient:
             raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or _IN_CLUSTER.parent
-        raise NoCredentials(f"{where}: {_in_short(str(error))}") from error
+        raise NoCredentials(f"{where}: {in_short(str(error))}") from error
     settings.retries = False
     settings.connection_pool_maxsize = 2
     api = client.ApiClient(settings)
@@ -124,12 +124,7 @@ def _refusal(response: Any) -> Refused:
         said = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         said = str(response.reason)
-    return Refused(response.status, f"{response.status} {_in_short(said)}")
-
-
-def _in_short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)
+    return Refused(response.status, f"{response.status} {in_short(said)}")
 
 
 def _lines(response: Any) -> Iterator[bytes]:
@@ -185,7 +180,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
         version, more = _metadata(tree)
         return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise Unavailable(f"API server: the answer is not a list of objects ({_in_short(repr(error))})") from error
+        raise Unavailable(f"API server: the answer is not a list of objects ({in_short(repr(error))})") from error
 
 
 def _metadata(tree: Any) -> tuple[int, str]:

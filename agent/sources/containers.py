@@ -14,7 +14,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
-from agent.sources.unavailable import Unavailable
+from agent.sources.unavailable import Unavailable, in_short
 
 _LABEL = "io.kubernetes."
 
@@ -47,10 +47,10 @@ class Docker:
         try:
             return _parse(quickly(self._list))
         except (DockerException, RequestException, HTTPError) as error:
-            raise Unavailable(f"docker: {_in_short(error)}") from error
+            raise Unavailable(f"docker: {in_short(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Unavailable(
-                f"docker gave an answer that is not a list of containers ({_in_short(repr(error))})"
+                f"docker gave an answer that is not a list of containers ({in_short(repr(error))})"
             ) from error
 
     def _list(self) -> Any:
@@ -92,8 +92,3 @@ def _container(item: Mapping[str, Any]) -> Container:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a text should be")
     return container
-
-
-def _in_short(said: object) -> str:
-    text = " ".join(str(said).split())
-    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 (an HTML page is no message)
