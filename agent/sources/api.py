@@ -17,6 +17,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from agent.sources.unavailable import Unavailable, in_short
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_MEMORY = Path("/dev/shm")  # noqa: S108 (the client makes files of its own in it, for us alone)
 _AGENT = "nodeleak"
 _LARGEST_ERROR = 4096
 _LIMIT = ("limit", "500")
@@ -96,11 +97,11 @@ def _client(kubeconfig: Path | None) -> client.ApiClient:
     settings = client.Configuration()
     try:
         if kubeconfig is not None:
-            config.load_kube_config(str(kubeconfig), client_configuration=settings)
+            _load(str(kubeconfig), settings)
         elif _IN_CLUSTER.exists() and os.environ.get("KUBERNETES_SERVICE_HOST"):
             config.load_incluster_config(settings)
         elif os.environ.get("KUBECONFIG"):
-            config.load_kube_config(client_configuration=settings)
+            _load(None, settings)
         else:
             raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
@@ -111,6 +112,16 @@ def _client(kubeconfig: Path | None) -> client.ApiClient:
     api = client.ApiClient(settings)
     api.user_agent = _AGENT
     return api
+
+
+def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
+    """Load a kubeconfig and leave it as it is; certificates in it are kept in memory, where there is such a place."""
+    config.load_kube_config(
+        kubeconfig,
+        client_configuration=settings,
+        persist_config=False,
+        temp_file_path=str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None,
+    )
 
 
 def _refusal(response: Any) -> Refused:

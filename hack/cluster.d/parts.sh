@@ -121,10 +121,10 @@ run_kubelet() {
 }
 
 node_ip() {
-  local ip=${NODELEAK_CLUSTER_NODE_IP:-}
+  local ip=${CLUSTER_NODE_IP:-}
   [ -n "$ip" ] || ip=$(ip -4 -o addr show scope global |
     awk '$2 !~ /^(docker|cbr|cni|br-|veth|virbr)/ {sub("/.*", "", $4); print $4; exit}')
-  [ -n "$ip" ] || die "this machine has no address for the node (a loopback address will not do): set NODELEAK_CLUSTER_NODE_IP"
+  [ -n "$ip" ] || die "this machine has no address for the node (a loopback address will not do): set CLUSTER_NODE_IP"
   printf '%s\n' "$ip"
 }
 
@@ -133,7 +133,7 @@ pod_cidr() { admin get node "$NODE" --ignore-not-found -o jsonpath='{.spec.podCI
 # No controller gives out pod CIDRs here, so the node gets its own as soon as the kubelet has registered it.
 # (Making the node first would be simpler, but a 1.20 kubelet that finds a node without a status panics.)
 give_pod_cidr() {
-  local cidr=${NODELEAK_CLUSTER_CIDR:-10.253.6.128/25}
+  local cidr=${CLUSTER_CIDR:-10.253.6.128/25}
   [ -n "$(admin get node "$NODE" --ignore-not-found -o name)" ] && [ -z "$(pod_cidr)" ] || return 0
   admin patch node "$NODE" -p "{\"spec\": {\"podCIDR\": \"$cidr\", \"podCIDRs\": [\"$cidr\"]}}"
 }
@@ -142,9 +142,9 @@ give_pod_cidr() {
 check_pod_cidr() {
   local cidr base bridge
   cidr=$(pod_cidr)
-  [ -z "$cidr" ] || [ "$cidr" = "${NODELEAK_CLUSTER_CIDR:-$cidr}" ] ||
-    die "the node's pod CIDR is $cidr and cannot be changed to $NODELEAK_CLUSTER_CIDR: hack/cluster wipe first"
-  cidr=${cidr:-${NODELEAK_CLUSTER_CIDR:-10.253.6.128/25}} base=${cidr%/*}
+  [ -z "$cidr" ] || [ "$cidr" = "${CLUSTER_CIDR:-$cidr}" ] ||
+    die "the node's pod CIDR is $cidr and cannot be changed to $CLUSTER_CIDR: hack/cluster wipe first"
+  cidr=${cidr:-${CLUSTER_CIDR:-10.253.6.128/25}} base=${cidr%/*}
   bridge=$(ip -4 -o addr show | awk '$2 == "cbr0" {print $4}')
   if [ -n "$bridge" ] && [ "$bridge" != "${base%.*}.$((${base##*.} + 1))/${cidr#*/}" ]; then remove_bridge; fi
 }

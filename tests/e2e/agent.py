@@ -19,7 +19,7 @@ NODELEAK = Path(sys.executable).with_name("nodeleak")
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 """Before a command of root's: it keeps the user, and loses every capability."""
 
-READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && TMPDIR=/dev/shm exec "$@"', "sh")
+READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh")
 """Before a command: it cannot write to the root file system. (The certificates of a kubeconfig need a file.)"""
 
 
