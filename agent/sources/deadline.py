@@ -1,8 +1,9 @@
 """A bound for a whole answer: libraries bound each read of it, so that a byte now and then holds them for ever."""
 
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from agent.sources.unavailable import Unavailable
 
@@ -10,28 +11,55 @@ T = TypeVar("T")
 
 
 class Deadline(Generic[T]):
-    """Reads in a thread of its own, and waits for it no longer than agreed. One answer is awaited at a time."""
+    """Reads in a thread of its own, always the same, and waits for the answer no longer than agreed."""
 
     def __init__(self, what: str, read: Callable[[], T], seconds: float) -> None:
         self._what, self._read, self._seconds = what, read, seconds
-        self._under_way: Thread | None = None
+        self._questions: SimpleQueue[None] = SimpleQueue()
+        self._answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._late = False
 
     def __call__(self) -> T:
         """Read; raises Unavailable where the answer is late, and whatever reading raises."""
-        if self._under_way is not None and self._under_way.is_alive():
-            raise Unavailable(f"{self._what}: it has not finished an earlier answer")
-        answers: list[T | BaseException] = []
-        self._under_way = Thread(target=self._keep_answer, args=(answers,), name=self._what, daemon=True)
-        self._under_way.start()
-        self._under_way.join(self._seconds)
-        if not answers:
-            raise Unavailable(f"{self._what}: no whole answer within {self._seconds:g} s")
-        if isinstance(answers[0], BaseException):
-            raise answers[0]
-        return answers[0]
-
-    def _keep_answer(self, answers: list[T | BaseException]) -> None:
+        self._pass_over_late_answer()
+        if self._thread is None:
+            self._thread = Thread(target=self._answer, name=self._what, daemon=True)
+            self._thread.start()
+        self._questions.put(None)
         try:
-            answers.append(self._read())
-        except BaseException as error:  # noqa: BLE001 (it is raised again where it was asked for)
-            answers.append(error)
+            answer = self._answers.get(timeout=self._seconds)
+        except Empty:
+            self._late = True
+            raise Unavailable(f"{self._what}: no whole answer within {self._seconds:g} s") from None
+        return answer()
+
+    def _pass_over_late_answer(self) -> None:
+        if not self._late:
+            return
+        try:
+            self._answers.get_nowait()
+        except Empty:
+            raise Unavailable(f"{self._what}: it has not finished an earlier answer") from None
+        self._late = False
+
+    def _answer(self) -> None:
+        while True:
+            self._questions.get()
+            try:
+                answer = self._read()
+            except BaseException as error:  # noqa: BLE001 (it is raised where it was asked for)
+                self._answers.put(_raising(error))
+            else:
+                self._answers.put(_returning(answer))
+
+
+def _raising(error: BaseException) -> Callable[[], NoReturn]:
+    def answer() -> NoReturn:
+        raise error
+
+    return answer
+
+
+def _returning(value: T) -> Callable[[], T]:
+    return lambda: value
