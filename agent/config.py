@@ -180,7 +180,7 @@ class Config:
         span_between("0s", "1d"),
         BELIEF,
         "SPAN",
-        "how long trouble must last to be believed. scan: the time between its two looks (default 20ms); "
+        "how long trouble must last to be believed. scan: the time between its two looks (default 5ms); "
         "run: the age of a finding, seen in every round (default 30s)",
     )
     stale_after: timedelta = _knob(
@@ -205,7 +205,7 @@ class Config:
     )
 
 
-DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "20ms", "record": "20ms"}
+DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "5ms", "record": "5ms"}
 
 
 def knobs(command: str) -> dict[str, Knob]:

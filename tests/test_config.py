@@ -121,7 +121,7 @@ def test_without_anything_the_defaults_hold() -> None:
     assert (settings.listen, settings.node, settings.kubeconfig, settings.docker_host) == (("", 9747), "", None, "")
 
 
-@pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.02), ("record", 0.02)])
+@pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.005), ("record", 0.005)])
 def test_a_daemon_confirms_by_age_and_a_scan_by_a_second_look(command: str, seconds: float) -> None:
     assert load(command, OFF, {}).confirm == timedelta(seconds=seconds)
 
