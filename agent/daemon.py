@@ -1,4 +1,4 @@
-"""Rounds until told to stop. The only module that waits or asks the time."""
+"""Rounds until told to stop. The only module that asks the time; others wait at most for what they asked."""
 
 import time
 from collections.abc import Callable, Sequence
