@@ -1,4 +1,4 @@
-"""The front door, and the only wiring: run, scan, record, explain.
+"""The front door: run, scan, clean, restore, journal, record, explain.
 
 What a command does not need is not imported: a scan through `kubectl exec` shares the daemon's memory limit.
 """
@@ -17,16 +17,17 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from agent.config import BUG, Config, UsageError, knobs, load, option, span, variable
+from agent.config import BUG, Config, UsageError, knobs, load, option, positive, span, variable
 
 if TYPE_CHECKING:
+    from agent.cleanup.journal import Entry, Journal
     from agent.model.recording import Recording
 
-DONE, FOUND, USAGE, UNREAD = 0, 1, 2, 3
+DONE, FOUND, FAILED, USAGE, UNREAD = 0, 1, 1, 2, 3
 
 _DESCRIPTION = """\
 Says what the records of a Kubernetes node disagree about: addresses that host-local reserved and nobody uses,
-addresses in use that nobody reserved. It reads; it changes nothing.
+addresses in use that nobody reserved. It reads; only where that is asked for, it releases leaked addresses.
 """
 
 _EPILOG: Final = """\
@@ -37,9 +38,13 @@ examples:
   nodeleak record > node.json                  a look to send to somebody
   nodeleak scan --recording node.json          the same verdicts, anywhere
   nodeleak explain leaked_reservation          what a finding means, and what to do
+  nodeleak clean                               what would be released, and what would not and why
+  nodeleak clean --apply                       release it
+  nodeleak restore --last --apply              put the last released address back
 
 exit codes:
-  0  done    1  findings (only with --exit-code)    2  wrong usage or configuration    3  something needed was unread
+  0  done    1  findings (only with --exit-code); some release or restoration failed
+  2  wrong usage or configuration    3  something needed was unread: nothing was touched
   70 a bug of ours, with a traceback
 
 Every option can be set as an environment variable: --stale-after is NODELEAK_STALE_AFTER. Options win.
@@ -116,6 +121,21 @@ def _parser() -> argparse.ArgumentParser:
     scan.add_argument("--recording", metavar="FILE", help="judge a recording instead of this node; - is standard input")
     scan.add_argument("--exit-code", action="store_true", help="exit 1 when there are findings")
 
+    clean = _command(commands, "clean", _clean, "say what would be released, and release it with --apply", _CLEAN)
+    clean.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
+    clean.add_argument("--ip", action="append", metavar="ADDRESS", help="only this address; may be given again")
+    clean.add_argument("--max", metavar="N", help="release N addresses at most, oldest first (default: all that pass)")
+    _consent(clean, "release what passes every guard")
+
+    restore = _command(commands, "restore", _restore, "put back what was released, byte for byte", _RESTORE)
+    which = restore.add_mutually_exclusive_group(required=True)
+    which.add_argument("entry", nargs="?", metavar="ENTRY|ADDRESS", help="of the journal; an address: its last release")
+    which.add_argument("--last", action="store_true", help="the last release")
+    _consent(restore, "put it back")
+
+    journal = _command(commands, "journal", _journal, "list what was released")
+    journal.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: with every byte")
+
     _command(commands, "run", _run, "the daemon: look every --interval, log changes, serve metrics")
 
     record = _command(commands, "record", _record, "write a look at the node as JSON, to replay anywhere")
@@ -127,13 +147,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_CLEAN: Final = """
+
+A dry run unless --apply is given. It looks twice, at least --confirm apart, and says of each address that docker does
+not know whether it would be released, or which guard refuses and which setting would lift that. A release happens under
+host-local's own locks, and the journal can restore it.
+"""
+_RESTORE: Final = """
+
+A dry run unless --apply is given. It refuses where the address is reserved again, or the container has another by now.
+"""
+
+
+def _consent(parser: argparse.ArgumentParser, text: str) -> None:
+    """`--apply` is the consent: an option only, so that no environment can give it."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--apply", action="store_true", help=text)
+    either.add_argument("--dry-run", action="store_true", help="say what would be done, and touch nothing (default)")
+
+
 def _command(
-    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str, more: str = ""
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
+        description=f"{text[0].upper()}{text[1:]}.{more.rstrip()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=command)
@@ -184,6 +223,89 @@ def _scan(given: argparse.Namespace) -> int:
     if not report.complete:
         return UNREAD
     return FOUND if given.exit_code and report.findings else DONE
+
+
+def _clean(given: argparse.Namespace) -> int:
+    from agent import wiring
+
+    config = _config("clean", given)
+    only = _addresses(given.ip)
+    most = _at_most(given.max)
+    sources = wiring.sources_for_a_look(config)
+    with _progress("looking at the node, twice if there is something to release"):
+        cleaning = wiring.clean_once(config, sources, only=only, most=most, mode="auto" if given.apply else "dry-run")
+    if given.output == "json":
+        import json
+
+        from agent.exporters.clean_document import document
+
+        json.dump(document(cleaning), sys.stdout, indent=1)
+        print()
+    else:
+        from agent.exporters.clean_table import table
+
+        print(table(cleaning), end="")
+    if cleaning.unread:
+        return UNREAD
+    return FAILED if cleaning.failed else DONE
+
+
+def _addresses(given: list[str] | None) -> frozenset[str] | None:
+    from ipaddress import ip_address
+
+    if given is None:
+        return None
+    try:
+        return frozenset(str(ip_address(one)) for one in given)
+    except ValueError as error:
+        raise UsageError(f"--ip: {error}") from error
+
+
+def _at_most(given: str | None) -> int | None:
+    try:
+        return None if given is None else positive(given)
+    except ValueError as error:
+        raise UsageError(f"--max: {given!r}: {error}") from error
+
+
+def _restore(given: argparse.Namespace) -> int:
+    from agent import wiring
+    from agent.exporters.clean_table import restoration
+
+    config = _config("restore", given)
+    entry = _entry(wiring.read_journal(config), given)
+    done = wiring.restore(config, entry) if given.apply else wiring.try_restore(config, entry)
+    print(restoration(done, applied=given.apply), end="")
+    return DONE if done.done else FAILED
+
+
+def _entry(journal: "Journal", given: argparse.Namespace) -> "Entry":
+    """Find the entry that was asked for; an address, or `--last`, means the last release that was not restored yet."""
+    if given.last:
+        found = [entry for entry in journal.entries if entry.released]
+        missing = "nothing was released that was not restored"
+    else:
+        named = [entry for entry in journal.entries if entry.name == given.entry]
+        found = named or [entry for entry in journal.entries if entry.released and given.entry in entry.ips]
+        missing = f"the journal has no entry {given.entry!r}, and no release of such an address"
+    if not found:
+        raise UsageError(f"{missing}; `nodeleak journal` lists what there is")
+    return found[-1]
+
+
+def _journal(given: argparse.Namespace) -> int:
+    from agent import wiring
+    from agent.exporters import clean_document, clean_table
+
+    journal = wiring.read_journal(_config("journal", given))
+    if given.output == "json":
+        import json
+
+        json.dump(clean_document.journal(journal), sys.stdout, indent=1)
+        print()
+    else:
+        print(clean_table.journal(journal), end="")
+    return DONE
 
 
 def _record(given: argparse.Namespace) -> int:

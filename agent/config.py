@@ -26,12 +26,16 @@ class Knob:
     group: str
     metavar: str
     help: str
-    commands: frozenset[str] = frozenset({"run", "scan", "record"})
+    commands: frozenset[str] = frozenset({"run", "scan", "record", "clean"})
     many: bool = False
 
 
-WHERE, BELIEF, DAEMON = "where to look", "what to believe", "the daemon"
+WHERE, BELIEF, CLEANUP, DAEMON = "where to look", "what to believe", "what to release", "the daemon"
 _RUN = frozenset({"run"})
+_CLEANING = frozenset({"run", "clean"})
+_WRITING = frozenset({"run", "clean", "restore"})
+_JOURNAL = _WRITING | {"journal"}
+_EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
 def _knob(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
@@ -77,7 +81,7 @@ def optional_path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
-def network(text: str) -> str:
+def network_name(text: str) -> str:
     """Read a network's name: it becomes a directory's name, and libcni's own rule is as strict."""
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", text):
         raise ValueError("a CNI network's name has letters, digits, dots, dashes and underscores only")
@@ -97,6 +101,20 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def percentage(text: str) -> float:
+    """Read `50%`: never a bare number of something."""
+    matched = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%", text)
+    if matched is None or float(matched[1]) > 100:  # noqa: PLR2004 (percent)
+        raise ValueError("say a percentage from 0% to 100%, with its sign")
+    return float(matched[1]) / 100
+
+
+def positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise ValueError("say a whole number of 1 or more")
+    return int(text)
 
 
 def listen(text: str) -> tuple[str, int]:
@@ -119,14 +137,19 @@ class Config:
     )
     network: tuple[str, ...] = _knob(
         "kubenet",
-        network,
+        network_name,
         WHERE,
         "NAME",
         "CNI network whose reservations are read, by the name of its directory; may be given again",
         many=True,
     )
     cni_networks_dir: Path = _knob(
-        "/var/lib/cni/networks", path, WHERE, "DIR", "where host-local keeps its reservations (its dataDir)"
+        "/var/lib/cni/networks",
+        path,
+        WHERE,
+        "DIR",
+        "where host-local keeps its reservations (its dataDir)",
+        commands=_EVERYWHERE,
     )
     cni_cache_dir: tuple[Path, ...] = _knob(
         "/var/lib/cni/cache/results,/var/lib/cni/results",
@@ -181,7 +204,7 @@ class Config:
         BELIEF,
         "SPAN",
         "how long trouble must last to be believed. scan: the time between its two looks (default 5ms); "
-        "run: the age of a finding, seen in every round (default 30s)",
+        "clean: the same (default 3s); run: the age of a finding, seen in every round (default 30s)",
     )
     stale_after: timedelta = _knob(
         "2m",
@@ -190,6 +213,63 @@ class Config:
         "SPAN",
         "how long the API server may be silent before what it said last is no longer believed",
         commands=_RUN,
+    )
+    cleanup: str = _knob(
+        "off",
+        one_of("off", "dry-run", "auto"),
+        CLEANUP,
+        "off|dry-run|auto",
+        "off: only look; dry-run: say what would be released, and touch nothing; auto: release confirmed leaks that "
+        "pass every guard",
+        commands=_RUN,
+    )
+    cleanup_network: tuple[str, ...] = _knob(
+        "kubenet",
+        network_name,
+        CLEANUP,
+        "NAME",
+        "CNI network whose addresses may be released; its sandboxes must be this docker's. May be given again",
+        commands=_CLEANING,
+        many=True,
+    )
+    settle: timedelta = _knob(
+        "5m",
+        span_between("0s", "1d"),
+        CLEANUP,
+        "SPAN",
+        "how long the node, the kubelet and docker must have run, and docker's list been believable, before anything "
+        "is released: the kubelet's own retries come first",
+        commands=_CLEANING,
+    )
+    max_share: float = _knob(
+        "50%",
+        percentage,
+        CLEANUP,
+        "PERCENT",
+        "how much of a network's range may look leaked; with more, our own eyes are suspected, and nothing is released",
+        commands=_CLEANING,
+    )
+    max_per_round: int = _knob(
+        "10", positive, CLEANUP, "N", "how many addresses one round may release, oldest first", commands=_RUN
+    )
+    max_per_hour: int = _knob(
+        "60", positive, CLEANUP, "N", "how many addresses the daemon may release in an hour", commands=_RUN
+    )
+    lock_timeout: timedelta = _knob(
+        "5s",
+        span_between("0s", "1m"),
+        CLEANUP,
+        "SPAN",
+        "how long host-local's locks, or another cleaner of this node, are waited for",
+        commands=_WRITING,
+    )
+    state_dir: Path = _knob(
+        "/var/lib/nodeleak",
+        path,
+        CLEANUP,
+        "DIR",
+        "where the journal of releases is kept (in journal/), and the lock of the node's one cleaner",
+        commands=_JOURNAL,
     )
     interval: timedelta = _knob("15s", short_span, DAEMON, "SPAN", "time from one round to the next", commands=_RUN)
     listen: tuple[str, int] = _knob(
@@ -205,7 +285,7 @@ class Config:
     )
 
 
-DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "5ms", "record": "5ms"}
+DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
 
 
 def knobs(command: str) -> dict[str, Knob]:
@@ -229,13 +309,13 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
     values: dict[str, Any] = {}
     for one in fields(Config):
         knob: Knob = one.metadata["knob"]
-        default = DEFAULT_CONFIRM[command] if one.name == "confirm" else knob.default
+        default = DEFAULT_CONFIRM.get(command, "0s") if one.name == "confirm" else knob.default
         spelled, text = _text(one.name, given.get(one.name), environment, default)
         try:
             values[one.name] = _parse_many(knob, text) if knob.many else knob.parse(_single(text))
         except ValueError as error:
             mistakes.append(f"{spelled}: {_shown(text)}: {error}")
-    if values.get("api") == "on" and values.get("node") == "":
+    if "node" in knobs(command) and values.get("api") == "on" and values.get("node") == "":
         mistakes.append(
             f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
             f"or {option('api')}=off to do without the API server"

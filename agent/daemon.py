@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Protocol
 
 from agent import cycle
+from agent.cleanup.cleaner import Cleaner
 from agent.grace import Memory
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -18,6 +20,10 @@ clock: Callable[[], float] = time.monotonic
 
 def now() -> Moment:
     return Moment(datetime.now(UTC), timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))
+
+
+def wall() -> datetime:
+    return now().wall
 
 
 def look(sources: Sources, node: str) -> Snapshot:
@@ -64,6 +70,7 @@ def run(
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],
+    cleaner: Cleaner,
     *,
     patience: timedelta,
     period: timedelta,
@@ -71,11 +78,14 @@ def run(
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:
-    """Look, judge and tell, every `interval`, until `stop` is set."""
+    """Look, judge, clean where that is wanted, and tell, every `interval`, until `stop` is set."""
     memory: Memory | None = None
     while not stop.is_set():
         started = clock()
-        report, memory = cycle.run(look(sources, node), memory, patience=patience, period=period)
+        cleaner.before_look(now().wall)
+        snapshot = look(sources, node)
+        report, memory = cycle.run(snapshot, memory, patience=patience, period=period)
+        report = replace(report, cleaning=cleaner.after_look((snapshot,), report))
         for exporter in exporters:
             exporter.tell(report, clock() - started)
         heartbeat.beat()

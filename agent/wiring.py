@@ -6,10 +6,17 @@ import platform
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from agent import daemon
+from agent import cycle, daemon
+from agent.cleanup import restore as restoring
+from agent.cleanup.actuator import Actuator
+from agent.cleanup.cleaner import Budget, Cleaner, DryRun, Judge, Live, Off
+from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.restore import Restoration
+from agent.cleanup.steps import said
 from agent.config import BUG, Config, UsageError, option, variable
+from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources.containers import Docker
 from agent.sources.live import LiveSources
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
     from agent.sources.reflector import Reflector
 
 T = TypeVar("T")
+
+MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
+"""What the agent may do to the node, in the words of `nodeleak_mode_info`."""
 
 
 def node_name(config: Config) -> str:
@@ -47,6 +57,78 @@ def sources_for_a_look(config: Config) -> LiveSources:
     )
 
 
+def cleaner(config: Config, mode: str, by: str, sources: LiveSources, limits: Limits, budget: Budget) -> Cleaner:
+    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was."""
+    book = Book(config.state_dir)
+    judge = Judge(limits, budget, book, by)
+    match mode:
+        case "off":
+            return Off()
+        case "dry-run":
+            return DryRun(judge)
+        case _:
+            return Live(
+                judge, sources, lambda: actuator(config), book, daemon.wall, config.lock_timeout.total_seconds()
+            )
+
+
+def actuator(config: Config) -> Actuator:
+    return Actuator(
+        config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), daemon.clock
+    )  # fmt: skip
+
+
+def clean_once(
+    config: Config, sources: LiveSources, *, only: frozenset[str] | None, most: int | None, mode: str
+) -> Cleaning:
+    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`)."""
+    budget = Budget(per_round=None if most is None else ("--max", most))
+    one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
+    one.before_look(daemon.wall())
+    looks = daemon.look_twice(sources, node_name(config), config.grace, config.confirm)
+    cleaning = one.after_look(looks, cycle.replay(looks, patience=config.grace, period=config.confirm))
+    if cleaning is None:
+        raise ValueError(mode)
+    return cleaning
+
+
+def read_journal(config: Config) -> Journal:
+    try:
+        return Book(config.state_dir).read()
+    except Unavailable as error:
+        raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
+
+
+def restore(config: Config, entry: Entry) -> Restoration:
+    """Put an entry back, as the only cleaner of the node."""
+    book = Book(config.state_dir)
+    try:
+        with book.alone(config.lock_timeout.total_seconds()):
+            return restoring.restore(entry, actuator(config), book, daemon.wall())
+    except (Busy, OSError) as error:
+        return Restoration(entry, done=False, why=said(error))
+
+
+def try_restore(config: Config, entry: Entry) -> Restoration:
+    """Say what restoring would do, and touch nothing."""
+    try:
+        restoring.missing_of(entry, actuator(config))
+    except (restoring.Refused, OSError) as error:
+        return Restoration(entry, done=False, why=said(error))
+    return Restoration(entry, done=True)
+
+
+def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
+    """`only`: the addresses that were asked for by name."""
+    return Limits(
+        networks=frozenset(config.cleanup_network),
+        grace=config.grace,
+        settle=config.settle,
+        max_share=config.max_share,
+        only=only,
+    )
+
+
 def run_daemon(config: Config) -> int:
     """Run rounds until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
@@ -63,19 +145,25 @@ def run_daemon(config: Config) -> int:
         pods.reading if pods else _left_alone("pods"),
         node.reading if node else _left_alone("node"),
     )
-    heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4)
+    budget = Budget(
+        per_round=(option("max_per_round"), config.max_per_round),
+        per_hour=(option("max_per_hour"), config.max_per_hour),
+    )
+    mode = MODES[config.cleanup]
+    cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget)
+    heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2)
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)
     exporters: Sequence[daemon.Exporter] = (
         LogExporter(log),
-        MetricsExporter(registry, config.network, "observe", watches),
+        MetricsExporter(registry, config.network, mode, watches),
         http,
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     http.start()
-    log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode="observe")
+    log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
     # What was imported stays: it need not be looked through again.
     gc.collect()
     gc.freeze()
@@ -88,6 +176,7 @@ def run_daemon(config: Config) -> int:
             sources,
             node_name(config),
             exporters,
+            cleaning,
             patience=config.grace,
             period=config.confirm,
             interval=config.interval,
@@ -153,11 +242,11 @@ def _asked_once(
     from agent.sources.deadline import Deadline
     from agent.sources.reflector import list_once
 
-    ask = Deadline("API server", lambda: list_once(api, path, query, parse), seconds)
+    within = Deadline("API server", seconds)
 
     def read() -> Reading[T]:
         try:
-            return Seen(ask())
+            return Seen(within(lambda: list_once(api, path, query, parse)))
         except Unavailable as error:
             return Unread(source, str(error))
 

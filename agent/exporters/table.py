@@ -1,6 +1,6 @@
 """A report as text: for people. A summary per network, the findings in words, then what could not be read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from agent.exporters.document import findings_in_order, in_order, moment
@@ -14,7 +14,11 @@ _LONGEST_LIST = 40
 
 
 def table(report: Report) -> str:
-    return "".join(f"{_printable(line)}\n" for line in _lines(report))
+    return lines_as_text(_lines(report))
+
+
+def lines_as_text(lines: Iterable[str]) -> str:
+    return "".join(f"{_printable(line)}\n" for line in lines)
 
 
 def _printable(line: str) -> str:

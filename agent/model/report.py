@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from agent.model.finding import Gap, Judged
 from agent.model.ranges import RangeSets
+from agent.model.release import Cleaning
 from agent.model.scene import Scene, State
 from agent.model.snapshot import Unread
 
@@ -30,6 +31,8 @@ class Report:
     gaps: tuple[Gap, ...]
     newly_confirmed: tuple[Judged, ...] = ()
     clock_stepped: bool = False
+    cleaning: Cleaning | None = None
+    """What was released, or refused, after this look; None where cleanup is off."""
 
     @property
     def unread(self) -> tuple[Unread, ...]:

@@ -28,6 +28,19 @@ def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
     return tuple(checkpoint for checkpoints in found for checkpoint in checkpoints)
 
 
+def has(directories: Iterable[Path], container_id: str) -> bool:
+    """Tell whether any of the directories has this sandbox's checkpoint; raises Unavailable where one hides it."""
+    for directory in directories:
+        try:
+            (directory / container_id).lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Unavailable(f"{directory}: {error.strerror}") from error
+        return True
+    return False
+
+
 def _read_one(directory: Path) -> list[Checkpoint] | None:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

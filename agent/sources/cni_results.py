@@ -11,11 +11,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult
+from agent.model.scene import KUBENET
+from agent.model.snapshot import CniResult, Reservation
 from agent.sources.unavailable import Unavailable
 
 _LARGEST = 256 * 1024
@@ -107,6 +109,36 @@ def parse(content: bytes, network: str, container_id: str, ifname: str, mtime_ns
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
     )
+
+
+def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
+    """Return the results that libcni keeps of a reservation's sandbox, as file name, network and interface.
+
+    The interface's own, and that of the loopback that dockershim and cri-dockerd add: with kubenet, and with others.
+    """
+    loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
+    of = ((reservation.network, reservation.ifname or "eth0"), (loopback, "lo"))
+    return tuple((f"{network}-{reservation.container_id}-{ifname}", network, ifname) for network, ifname in of)
+
+
+def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:
+    """Tell by what is inside whether it is that result of that sandbox. Never raises, whatever the bytes.
+
+    A bare result (libcni < 0.8) names no sandbox: it is known by its address.
+    """
+    try:
+        tree = json.loads(content)
+        if tree.get("kind") == "cniCacheV1":
+            told = (tree["containerId"], tree["networkName"], tree["ifName"])
+            return bool(told == (reservation.container_id, network, ifname))
+        given = [tree[family]["ip"] for family in ("ip4", "ip6") if tree.get(family)]
+        given += [ip["address"] for ip in tree.get("ips") or []]
+        addresses = [ip_interface(one).ip for one in given]
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return False
+    if ifname == "lo":
+        return bool(addresses) and all(address.is_loopback for address in addresses)
+    return ip_address(reservation.ip) in addresses
 
 
 def _pod(arguments: Any) -> str:

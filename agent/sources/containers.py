@@ -3,18 +3,20 @@
 The low-level list is used: `containers.list()` would ask again for each container, and fail where one goes meanwhile.
 """
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import docker
 import tenacity
-from docker.errors import DockerException
+from docker.errors import DockerException, NotFound
 from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
 from agent.sources.unavailable import Unavailable, in_short
+
+T = TypeVar("T")
 
 _LABEL = "io.kubernetes."
 
@@ -37,6 +39,26 @@ class Docker:
 
     def containers(self) -> tuple[Container, ...]:
         """List every container in any state; raises Unavailable."""
+        return self._ask(lambda client: _parse(client.containers(all=True)))
+
+    def has(self, container_id: str) -> bool:
+        """Tell whether there is this one container; False only where docker itself says so. Raises Unavailable."""
+
+        def inspect(client: docker.APIClient) -> bool:
+            try:
+                found = client.inspect_container(container_id)
+            except NotFound as error:
+                # Anything on the way to docker can answer 404, and mean another page.
+                if f"no such container: {container_id}" in str(error.explanation).lower():
+                    return False
+                raise
+            if found["Id"] != container_id:
+                raise ValueError(f"asked for {container_id}, told of {found['Id']}")
+            return True
+
+        return self._ask(inspect)
+
+    def _ask(self, question: Callable[[docker.APIClient], T]) -> T:
         quickly = tenacity.Retrying(
             # A refused connection is tried again at once; an engine that hangs has had its chance.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
@@ -45,19 +67,17 @@ class Docker:
             reraise=True,
         )
         try:
-            return _parse(quickly(self._list))
+            return cast("T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
             raise Unavailable(f"docker: {in_short(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise Unavailable(
-                f"docker gave an answer that is not a list of containers ({in_short(repr(error))})"
-            ) from error
+            raise Unavailable(f"docker gave an answer that cannot be understood ({in_short(repr(error))})") from error
 
-    def _list(self) -> Any:
+    def _ask_once(self, question: Callable[[docker.APIClient], T]) -> T:
         try:
             if self._client is None:
                 self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
-            return self._client.containers(all=True)
+            return question(self._client)
         except BaseException:
             # An upgraded engine may speak another version: negotiate again.
             self.close()

@@ -3,32 +3,32 @@
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
 
 
-class Deadline(Generic[T]):
-    """Reads in a thread of its own, always the same, and waits for the answer no longer than agreed."""
+class Deadline:
+    """Asks in a thread of its own, always the same, and waits for the answer no longer than agreed."""
 
-    def __init__(self, what: str, read: Callable[[], T], seconds: float) -> None:
-        self._what, self._read, self._seconds = what, read, seconds
-        self._questions: SimpleQueue[None] = SimpleQueue()
-        self._answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+    def __init__(self, what: str, seconds: float) -> None:
+        self._what, self._seconds = what, seconds
+        self._questions: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._answers: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._thread: Thread | None = None
         self._late = False
 
-    def __call__(self) -> T:
-        """Read; raises Unavailable where the answer is late, and whatever reading raises."""
+    def __call__(self, question: Callable[[], T]) -> T:
+        """Ask; raises Unavailable where the answer is late, and whatever asking raises."""
         self._pass_over_late_answer()
         if self._thread is None:
             self._thread = Thread(target=self._answer, name=self._what, daemon=True)
             self._thread.start()
-        self._questions.put(None)
+        self._questions.put(question)
         try:
-            answer = self._answers.get(timeout=self._seconds)
+            answer: Callable[[], T] = self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
             raise Unavailable(f"{self._what}: no whole answer within {self._seconds:g} s") from None
@@ -45,9 +45,9 @@ class Deadline(Generic[T]):
 
     def _answer(self) -> None:
         while True:
-            self._questions.get()
+            question = self._questions.get()
             try:
-                answer = self._read()
+                answer = question()
             except BaseException as error:  # noqa: BLE001 (it is raised where it was asked for)
                 self._answers.put(_raising(error))
             else:

@@ -30,7 +30,7 @@ class LiveSources:
         self._checkpoint_dirs = checkpoint_dirs
         self._proc = proc
         # A little more than docker's own patience, which bounds silence and is the better message.
-        self._containers = Deadline("docker", docker.containers, docker.timeout * 1.2)
+        self._docker, self._in_time = docker, Deadline("docker", docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
         self._pods, self._node = pods, node
@@ -42,7 +42,7 @@ class LiveSources:
         return checkpoints.read(self._checkpoint_dirs)
 
     def containers(self) -> tuple[Container, ...]:
-        return self._containers()
+        return self._in_time(self._docker.containers)
 
     def cni_results(self) -> tuple[CniResult, ...]:
         return self._cni_results.read()
@@ -58,3 +58,16 @@ class LiveSources:
 
     def node(self) -> Reading[Node]:
         return self._node()
+
+    # The second look: the same places, asked about one sandbox.
+
+    def has_container(self, container_id: str) -> bool:
+        return self._in_time(lambda: self._docker.has(container_id))
+
+    def has_checkpoint(self, container_id: str) -> bool:
+        return checkpoints.has(self._checkpoint_dirs, container_id)
+
+    def holder_of(self, ips: Sequence[str]) -> str:
+        """Return the process that has one of the addresses configured; empty where none has."""
+        held = (address for address in addresses.read(self._proc) if address.ip in ips)
+        return next((f"process {address.pid} ({address.command})" for address in held), "")

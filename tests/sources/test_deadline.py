@@ -9,7 +9,7 @@ from agent.sources.unavailable import Unavailable
 
 
 def test_an_answer_in_time_is_the_answer() -> None:
-    assert Deadline("docker", lambda: (1, 2), 5.0)() == (1, 2)
+    assert Deadline("docker", 5.0)(lambda: (1, 2)) == (1, 2)
 
 
 def test_what_reading_raises_is_raised() -> None:
@@ -17,7 +17,7 @@ def test_what_reading_raises_is_raised() -> None:
         raise Unavailable("docker: refused")
 
     with pytest.raises(Unavailable, match="refused"):
-        Deadline("docker", refused, 5.0)()
+        Deadline("docker", 5.0)(refused)
 
 
 def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
@@ -28,10 +28,10 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
         enough.wait(10)
         return "late"
 
-    deadline = Deadline("docker", dripping, 0.05)
+    deadline = Deadline("docker", 0.05)
     with pytest.raises(Unavailable, match=r"docker: no whole answer within 0\.05 s"):
-        deadline()
+        deadline(dripping)
     with pytest.raises(Unavailable, match="has not finished an earlier answer"):
-        deadline()
+        deadline(dripping)
     assert asked == [1]
     enough.set()

@@ -1,0 +1,72 @@
+"""A cleaning as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`: for programs."""
+
+from typing import Any, Final
+
+from agent.cleanup.journal import SCHEMA as JOURNAL_SCHEMA
+from agent.cleanup.journal import Entry, Journal, file_document
+from agent.exporters.document import moment
+from agent.model.release import Cleaning, Outcome
+from agent.model.snapshot import Reservation
+
+SCHEMA: Final = "nodeleak.clean/v1"
+
+
+def document(cleaning: Cleaning) -> dict[str, Any]:
+    """Draw a cleaning. What is not known is null, never 0."""
+    return {
+        "schema": SCHEMA,
+        "node": cleaning.node,
+        "taken_at": moment(cleaning.taken_at),
+        "applied": cleaning.applied,
+        "network": ",".join(cleaning.free_before),
+        "networks": [
+            {"network": network, "free_before": free, "free_after": cleaning.free_after.get(network)}
+            for network, free in cleaning.free_before.items()
+        ],
+        "addresses": [
+            _address(outcome, one) for outcome in cleaning.outcomes for one in outcome.candidate.reservations
+        ],
+        "verdicts": {verdict.value: count for verdict, count in cleaning.tally().items()},
+        "stopped": cleaning.stopped or None,
+        "unread": [{"source": one.source, "why": one.why} for one in cleaning.unread],
+        "warnings": list(cleaning.warnings),
+    }
+
+
+def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
+    settings = [refusal.setting for refusal in outcome.refusals]
+    return {
+        "network": reservation.network,
+        "ip": reservation.ip,
+        "container_id": reservation.container_id or None,
+        "pod": outcome.candidate.pod or None,
+        "verdict": outcome.verdict.value,
+        "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
+        "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
+        # One that no setting lifts is not lifted by lifting the others.
+        "setting": " ".join(settings) if settings and all(settings) else None,
+        "entry": outcome.entry or None,
+    }
+
+
+def journal(kept: Journal) -> dict[str, Any]:
+    """Draw the journal, oldest entry first."""
+    return {
+        "schema": JOURNAL_SCHEMA,
+        "entries": [_entry(entry) for entry in kept.entries],
+        "damage": list(kept.damage),
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry": entry.name,
+        "at": moment(entry.at),
+        "by": entry.by,
+        "container_id": entry.container_id or None,
+        "pod": entry.pod or None,
+        "outcome": entry.verdict.value if entry.verdict else None,
+        "why": entry.why or None,
+        "restored": moment(entry.restored) if entry.restored else None,
+        "files": [file_document(kept) for kept in entry.files],
+    }

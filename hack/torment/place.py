@@ -1,0 +1,59 @@
+"""The directories of one torture, and the environment that leads a cleaner there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import children
+from torment.engine import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directories of one torture."""
+
+    root: Path
+
+    @property
+    def networks(self) -> Path:
+        return self.root / "networks"
+
+    @property
+    def store(self) -> Path:
+        return self.networks / "kubenet"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache/results"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def make(self) -> None:
+        for directory in (self.store, self.cache, self.checkpoints, self.state, self.logs):
+            directory.mkdir(parents=True)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what tells any cleaner where to clean, and nodeleak too."""
+        return children.environment(
+            DOCKER_HOST=HOST,
+            TORTURE_NETWORKS=str(self.networks),
+            TORTURE_STORE=str(self.store),
+            TORTURE_CACHE=str(self.cache),
+            TORTURE_STATE=str(self.state),
+            NODELEAK_API="off",
+            NODELEAK_DOCKER_HOST=HOST,
+            NODELEAK_CNI_NETWORKS_DIR=str(self.networks),
+            NODELEAK_CNI_CACHE_DIR=str(self.cache),
+            NODELEAK_CHECKPOINT_DIR=str(self.checkpoints),
+            NODELEAK_STATE_DIR=str(self.state),
+        )

@@ -1,0 +1,13 @@
+"""The watcher: reads the file of every address again and again, whoever holds it."""
+
+from typing import Final
+
+from torment.course import Course
+from torment.store import Store
+
+_EVERY: Final = 0.02
+
+
+def watch(store: Store, course: Course) -> None:
+    while not course.over.wait(_EVERY):
+        store.look_around()
