@@ -81,7 +81,7 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
     )
 
     _scan(host, node)
-    _tell_what_would_be_released(host, node)
+    _check_what_was_found(host, node)
     port = _free_port()
     daemon = _start(stack, host, node, port)
     _show_metrics(daemon, host, port)
@@ -91,6 +91,7 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
         "/healthz and /readyz; its log tells changes, such as:",
         f"  {_first_finding(host)}",
     )
+    _clean(host, node)
     if keep:
         _say("", f"Serving on http://127.0.0.1:{port} until Ctrl-C.")
         while daemon.poll() is None:
@@ -113,11 +114,15 @@ def _directory() -> Iterator[Path]:
 
 
 def _command(host: Host, node: StandinNode, *words: str) -> list[str]:
+    return [*_nodeleak(), *words, f"--node={node.name}", f"--kubeconfig={host.kubeconfig}", *host.options]
+
+
+def _nodeleak() -> list[str]:
     beside = Path(sys.executable).with_name("nodeleak")
     nodeleak = str(beside) if beside.exists() else shutil.which("nodeleak")
     if nodeleak is None:
         raise Different("the command nodeleak is not installed beside this Python: run `make demo`")
-    return [nodeleak, *words, f"--node={node.name}", f"--kubeconfig={host.kubeconfig}", *host.options]
+    return [nodeleak]
 
 
 def _in_short(host: Host, command: Sequence[str]) -> str:
@@ -141,7 +146,7 @@ def _scan(host: Host, node: StandinNode) -> None:
     _say(_run(command).rstrip())
 
 
-def _tell_what_would_be_released(host: Host, node: StandinNode) -> None:
+def _check_what_was_found(host: Host, node: StandinNode) -> None:
     document: Any = json.loads(_run(_command(host, node, "scan", "--output=json")))
     network = document["networks"][0]
     states = {state: count for state, count in network["states"].items() if count}
@@ -149,23 +154,43 @@ def _tell_what_would_be_released(host: Host, node: StandinNode) -> None:
     expected = {"usable": _USABLE, "free": 0, "in_use": _IN_USE, "leaked": _LEAKED}
     if seen != expected or document["unread"]:
         raise Different(f"expected {expected} and nothing unread, saw {seen} and {document['unread']}")
-    findings = {one["subject"]: one for one in document["findings"] if one["detector"] == "leaked_reservation"}
+    causes = {one["cause"] for one in document["findings"] if one["detector"] == "leaked_reservation"}
+    if causes != {"kubelet_restart"}:
+        raise Different(f"expected the cause kubelet_restart, saw {causes}")
     leaked = [one for one in document["reservations"] if one["state"] == "leaked"]
     named = {(one["ip"], one["container_id"], one["pod"]) for one in leaked}
     if named != {(sandbox.ip, sandbox.id, f"{sandbox.namespace}/{sandbox.pod}") for sandbox in node.leaked}:
         raise Different(f"expected the leaks of the incident, saw {sorted(named)}")
     _say(
         "",
-        f"What would be released: {_LEAKED} of {_USABLE} addresses. This version observes only: it releases nothing.",
+        "Pods are named by libcni's cache here; kubenet itself leaves none there, and only a daemon that ran before",
+        "the leak remembers them.",
     )
-    _say(f"  {'ADDRESS':14}{'CONTAINER':14}{'SINCE':22}{'CAUSE':17}POD")
-    for one in leaked:
-        finding = findings[f"{one['network']}/{one['ip']}"]
-        if finding["cause"] != "kubelet_restart":
-            raise Different(f"expected the cause kubelet_restart, saw {finding['cause']} for {one['ip']}")
-        _say(f"  {one['ip']:14}{one['container_id'][:12]:14}{finding['since']:22}{finding['cause']:17}{one['pod']}")
-    _say("  Pods are named by libcni's cache here; kubenet itself leaves none there, and only a daemon that")
-    _say("  ran before the leak remembers them.")
+
+
+def _clean(host: Host, node: StandinNode) -> None:
+    """Release the leaks, after saying what would be released; see that it was these and nothing else."""
+    state = f"--state-dir={host.root}/state"
+    before = _stored(host)
+    _say("", f"$ nodeleak clean {state.replace(str(host.root), '$NODE')} …")
+    _say(_run(_command(host, node, "clean", "--confirm=500ms", state)).rstrip())
+    if _stored(host) != before:
+        raise Different("a dry run changed something")
+    _say("", "$ nodeleak clean --apply …")
+    _say(_run(_command(host, node, "clean", "--confirm=500ms", "--apply", state)).rstrip())
+    leaked = {sandbox.ip for sandbox in node.leaked}
+    left = {name: content for name, content in before.items() if name not in leaked}
+    if _stored(host) != left:
+        raise Different(f"expected the {_LEAKED} leaks to be released and nothing else, saw {sorted(_stored(host))}")
+    _say("", "$ nodeleak restore --last --apply …")
+    _say(_run([*_nodeleak(), "restore", "--last", "--apply", f"--cni-networks-dir={host.networks}", state]).rstrip())
+    restored = {name: content for name, content in _stored(host).items() if name not in left}
+    if len(restored) != 1 or not restored.items() <= before.items():
+        raise Different(f"expected one release to be taken back byte for byte, saw {restored}")
+
+
+def _stored(host: Host) -> dict[str, bytes]:
+    return {entry.name: entry.read_bytes() for entry in host.store.iterdir()}
 
 
 def _free_port() -> int:

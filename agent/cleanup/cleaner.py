@@ -5,11 +5,13 @@ Off, trying and doing are three objects, and not a flag.
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from agent.cleanup import guards
+from agent.cleanup.deferred import deferred
 from agent.cleanup.guards import Case, Vigil
 from agent.cleanup.journal import Book, Busy, Entry, Journal, entry_name
 from agent.cleanup.restore import RestoringHands, settle_half
@@ -213,8 +215,9 @@ class Live:
         try:
             with self._book.alone(0):
                 # Another cleaner may have been in the middle of one when we read.
+                hands = self._hands()
                 for entry in self._book.read().half():
-                    settle_half(entry, self._hands(), self._book, self._now())
+                    settle_half(entry, hands, self._book, self._now())
         except (Busy, OSError, Unavailable):
             return  # it is there in the next round, and a warning until then
         self._judge.before_look(now)
@@ -243,13 +246,16 @@ class Live:
 
 
 def through(steps: Generator[Step, None, Outcome]) -> Outcome:
-    """Take every step, one after the other."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            outcome: Outcome = done.value
-            return outcome
+    """Take every step, one after the other. From the journal on, whoever wants to end us has to wait."""
+    with ExitStack() as waiting:
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as done:
+                outcome: Outcome = done.value
+                return outcome
+            if step is Step.READ:
+                waiting.enter_context(deferred())
 
 
 class _Pen:

@@ -27,6 +27,8 @@ class Cleaner:
         """`pause`: seconds between one run and the next."""
         self.command = given
         self.codes: Counter[int] = Counter()
+        self.complaints: dict[int, str] = {}
+        """What it said last on its way to each exit code but 0."""
         self.verdicts: Counter[str] = Counter()
         self.run_seconds: list[float] = []
         self._place, self._course, self._ledger, self._pause = place, course, ledger, pause
@@ -67,6 +69,8 @@ class Cleaner:
             code = command.end(child, patience=5.0)
         self.run_seconds.append(time.monotonic() - begun)
         self.codes[code] += 1
+        if code:
+            self.complaints[code] = command.tail(self._errors)
         if self._course.aborted.is_set():
             pass  # its code says no more than that it was ended
         elif hangs:

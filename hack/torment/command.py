@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,7 +41,8 @@ def daemon(text: str) -> Command:
     if text != NODELEAK:
         return Command(text, text)
     settings = ("--cleanup=auto", "--interval=100ms", "--listen=127.0.0.1:0", "--log-format=json")
-    return Command(text, shlex.join([_nodeleak(), "run", *settings, *_AT_ONCE, *_WITHOUT_CAPS]))
+    # exec: a shell in between would not pass on its exit code.
+    return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *_AT_ONCE, *_WITHOUT_CAPS]))
 
 
 def _nodeleak() -> str:
@@ -65,9 +67,9 @@ def end(child: "subprocess.Popen[bytes]", patience: float) -> int:
     """End a command and all that it started; returns its exit code. `patience`: seconds before they are killed."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             child.wait(patience)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):  # what it has left behind, and itself if it has not ended
             os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
 

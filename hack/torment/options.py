@@ -94,24 +94,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> float:
-    if not (value := float(text)) >= 0:
-        raise ValueError
-    return value
+    return _between(float(text), 0, float("inf"))
 
 
 def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
+    return int(_between(int(text), 1, 1000))
 
 
 def _addresses(text: str) -> int:
-    if (value := _count(text)) > MOST_ADDRESSES:
-        raise ValueError
-    return value
+    return int(_between(int(text), 1, MOST_ADDRESSES))
 
 
 def _percent(text: str) -> float:
-    if not 0 <= (value := float(text)) <= 100:  # noqa: PLR2004 (percent)
-        raise ValueError
+    return _between(float(text), 0, 100)
+
+
+def _between(value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{value:g} is not between {least:g} and {most:g}")
     return value

@@ -79,7 +79,7 @@ class Oracle:
             case Looked():
                 self._hear_look(event)
             case Said():
-                self._note(event.ip, event.at, event.claim)
+                self._hear_claim(event)
             case _:
                 assert_never(event)
 
@@ -94,6 +94,12 @@ class Oracle:
                 self._accuse(at, Wrong.UNRECLAIMED, name, found, lost)
             else:
                 self._accuse(at, Wrong.LEFT_OVER, name, found, f"a file that {found[:12] or 'no id'} is in")
+
+    def _hear_claim(self, said: Said) -> None:
+        """Note what a cleaner said, but not again and again: it would push out what happened."""
+        trail = self._trails[said.ip]
+        if not trail or not trail[-1].endswith(said.claim):
+            self._note(said.ip, said.at, said.claim)
 
     def _hear_deed(self, did: Did) -> None:
         self.deeds[did.deed] += 1

@@ -7,6 +7,9 @@ from pathlib import Path
 import children
 from torment.engine import HOST
 
+_CHECKPOINTS = ("/var/lib/dockershim/sandbox", "/var/lib/cri-dockerd/sandbox")
+"""The node's own, beside the one that is always empty: pods that run here have theirs there, none of ours."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -54,6 +57,6 @@ class Place:
             NODELEAK_DOCKER_HOST=HOST,
             NODELEAK_CNI_NETWORKS_DIR=str(self.networks),
             NODELEAK_CNI_CACHE_DIR=str(self.cache),
-            NODELEAK_CHECKPOINT_DIR=str(self.checkpoints),
+            NODELEAK_CHECKPOINT_DIR=",".join([str(self.checkpoints), *_CHECKPOINTS]),
             NODELEAK_STATE_DIR=str(self.state),
         )

@@ -51,6 +51,7 @@ def _cleaner(one: Cleaner) -> dict[str, Any]:
         "runs": len(one.run_seconds),
         "p50_seconds": quantile(sorted(one.run_seconds), 0.5),
         "codes": {str(code): count for code, count in sorted(one.codes.items())},
+        "complaints": {str(code): said for code, said in sorted(one.complaints.items())},
         "verdicts": dict(one.verdicts.most_common()),
     }
 
@@ -95,6 +96,8 @@ def table(told: Mapping[str, Any]) -> Iterator[str]:
             f"{'cleaner':18}{one['name']}: {one['runs']} runs of {one['p50_seconds']:.2f} s (p50), "
             f"exit codes {_tally(one['codes'])}; verdicts {_tally(one['verdicts'])}"
         )
+        for code, said in one["complaints"].items():
+            yield f"{'':18}{code}: {said.splitlines()[-1] if said else 'without a word'}"
     for one in told["daemons"]:
         yield f"{'daemon':18}{one['name']}: exit codes {_tally(one['codes'])}; lock {_locks(one['lock'])}"
 
@@ -111,6 +114,7 @@ def _tally(counts: Mapping[str, int]) -> str:
 
 
 def _locks(locks: Mapping[str, Any]) -> str:
-    return ", ".join(
+    told = [
         f"{what} {one['count']} times, 99 % of them within {one['within_seconds']} s" for what, one in locks.items()
-    )
+    ]
+    return ", ".join(told) if any(one["count"] for one in locks.values()) else "not told of"
