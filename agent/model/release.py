@@ -116,6 +116,16 @@ class Outcome:
     """Seconds for which they were ours."""
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An address that was asked for by name, and of which there is nothing to release."""
+
+    ip: str
+    why: str
+    network: str = ""
+    """Empty: no network has it reserved."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How bold cleaning may be."""
@@ -140,6 +150,8 @@ class Cleaning:
     applied: bool
     """Whether releases were asked for."""
     outcomes: tuple[Outcome, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+    """What was asked for by name and is no candidate: somebody owns it, or nobody reserved it."""
     unread: tuple[Unread, ...] = ()
     stopped: str = ""
     """Why cleaning has stopped itself; empty where it has not."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .node import Cluster, environment, eventually, run
+from .node import STORE, Cluster, environment, eventually, run
 
 NODELEAK = Path(sys.executable).with_name("nodeleak")
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
@@ -21,6 +21,27 @@ DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"
 
 READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh")
 """Before a command: it cannot write to the root file system. (The certificates of a kubeconfig need a file.)"""
+
+NO_STORE_TO_WRITE = (
+    *("unshare", "--mount", "sh", "-c"),
+    'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"',
+    str(STORE),
+)
+"""Before a command: host-local's directory is mounted read-only, as in observe mode, and nothing else is."""
+
+BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")
+"""Every setting of `clean` that lifts a refusal, lifted."""
+
+# A child of ours would be told our own peak as its own, because it begins as a copy of us: this one is small.
+_METER = """
+import json, resource, subprocess, sys, time
+began = time.monotonic()
+code = subprocess.call(sys.argv[2:])
+seconds, peak = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+with open(sys.argv[1], "w") as file:
+    json.dump({"seconds": seconds, "peak_rss": peak}, file)
+sys.exit(code)
+"""
 
 
 @dataclass(frozen=True)
@@ -67,16 +88,83 @@ class Said:
         )
 
 
+@dataclass(frozen=True)
+class Cleaned:
+    """What `clean` said, as JSON, and what it cost."""
+
+    code: int
+    document: dict[str, Any]
+    seconds: float
+    peak_rss: int
+    """Bytes."""
+
+    @property
+    def addresses(self) -> dict[str, dict[str, Any]]:
+        return {one["ip"]: one for one in self.document["addresses"]}
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """What came of each address; of a refused one, the weightiest reason."""
+        return {ip: one["reason"] or one["verdict"] for ip, one in self.addresses.items()}
+
+    @property
+    def settings(self) -> list[str]:
+        """The options that are said to lift all refusals."""
+        told = [one["setting"].split() for one in self.addresses.values() if one["reason"]]
+        return sorted({option for options in told for option in options})
+
+    @property
+    def unread(self) -> set[str]:
+        return {one["source"] for one in self.document["unread"]}
+
+    @property
+    def free(self) -> tuple[int | None, int | None]:
+        """The free addresses before and after."""
+        (network,) = self.document["networks"]
+        return network["free_before"], network["free_after"]
+
+
 class Nodeleak:
     """The command, told where this cluster is."""
 
     def __init__(self, cluster: Cluster, logs: Path) -> None:
-        self._settings = environment(NODELEAK_NODE=cluster.node, NODELEAK_KUBECONFIG=str(cluster.kubelet))
+        self.state_dir = logs.with_name("state")
+        self._settings = environment(
+            NODELEAK_NODE=cluster.node,
+            NODELEAK_KUBECONFIG=str(cluster.kubelet),
+            NODELEAK_STATE_DIR=str(self.state_dir),
+        )
         self._logs = logs
 
     def scan(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Said:
         done = run(*wrapped, NODELEAK, "scan", "-o", "json", *options, codes=codes, env=self._settings)
         return Said(done.returncode, json.loads(done.stdout))
+
+    def clean(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Cleaned:
+        meter = self._logs / "meter.json"
+        command = [*wrapped, NODELEAK, "clean", "-o", "json", *options]
+        done = run(sys.executable, "-c", _METER, meter, *command, codes=codes, env=self._settings)
+        return Cleaned(done.returncode, json.loads(done.stdout), **json.loads(meter.read_text()))
+
+    def cleaning(self, *options: str) -> "subprocess.Popen[str]":
+        """Begin to clean, and return at once."""
+        return subprocess.Popen(  # noqa: S603 (our own command)
+            [NODELEAK, "clean", "-o", "json", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._settings,
+        )
+
+    def restore(self, *options: str, codes: Sequence[int] = (0,)) -> str:
+        return run(NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Return the entries of the journal, none of them damaged."""
+        document = json.loads(run(NODELEAK, "journal", "-o", "json", env=self._settings).stdout)
+        assert document["damage"] == []
+        entries: list[dict[str, Any]] = document["entries"]
+        return entries
 
     def record(self, *options: str) -> str:
         return run(NODELEAK, "record", *options, env=self._settings).stdout

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import secrets
+import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,6 +143,26 @@ class Cluster:
             pytest.skip(f"{part} was not started by hack/cluster, and is not stopped by it")
         return int(line[1])
 
+    @contextlib.contextmanager
+    def stopped(self, part: str) -> Iterator[None]:
+        """Stop a part, and start it again, whatever happens."""
+        self.pid(part)
+        self.stop(part)
+        try:
+            yield
+        finally:
+            self.start(part)
+
+    @contextlib.contextmanager
+    def frozen(self, part: str) -> Iterator[None]:
+        """Suspend a part where it is: it forgets nothing, and goes on afterwards."""
+        pid = self.pid(part)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def leak(self) -> None:
         """Play the incident: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
         _cluster("leak")
@@ -227,6 +249,29 @@ class Pods:
         eventually(check, 90)
 
 
+@dataclass(frozen=True)
+class Trace:
+    """All that a change of a file or directory would show in."""
+
+    inode: int
+    mode: int
+    owner: tuple[int, int]
+    mtime_ns: int
+    content: bytes | None
+    """None: it is a directory."""
+
+
+def traces(*directories: Path) -> dict[Path, Trace]:
+    """Return directories and all that is in them, as they are."""
+    return {path: _trace(path) for one in directories for path in (one, *one.rglob("*"))}
+
+
+def _trace(path: Path) -> Trace:
+    at = path.lstat()
+    content = None if stat.S_ISDIR(at.st_mode) else path.read_bytes()
+    return Trace(at.st_ino, at.st_mode, (at.st_uid, at.st_gid), at.st_mtime_ns, content)
+
+
 def _pod(name: str, node: str) -> dict[str, Any]:
     container = {"name": "main", "image": "nodeleak/busybox:1", "imagePullPolicy": "Never"}
     return {
@@ -255,6 +300,11 @@ def running_sandboxes() -> dict[str, str]:
         '--format={{.Label "io.kubernetes.pod.namespace"}}/{{.Label "io.kubernetes.pod.name"}} {{.ID}}',
     )
     return dict(line.split() for line in shown.splitlines())
+
+
+def remove_pod_containers() -> None:
+    """Remove the containers of every pod by force, as people do; other containers of the same docker are left alone."""
+    docker("rm", "-f", *docker("ps", "-aq", "--filter=label=io.kubernetes.docker.type").split())
 
 
 @contextlib.contextmanager

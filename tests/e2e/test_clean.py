@@ -1,0 +1,157 @@
+"""`nodeleak clean` on a real node: what it gives back, what it leaves alone, and how it is taken back."""
+
+import errno
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+
+from .agent import BOLD, DROPPED, NO_STORE_TO_WRITE, Nodeleak
+from .node import (
+    CNI_CACHE,
+    STORE,
+    Cluster,
+    Pods,
+    Trace,
+    docker,
+    eventually,
+    host_local,
+    moved_away,
+    remove_pod_containers,
+    reservations,
+    running_sandboxes,
+    throughout,
+    traces,
+)
+
+pytestmark = pytest.mark.e2e
+
+HASTY = (*BOLD, "--confirm=100ms")
+LEAST_SETTLE_REMOVED = {"--grace=0s", "--settle=0s", "--max-share=100%"}
+FOREIGN_RANGE = "10.99.0.0/24"
+
+
+def test_a_full_range_is_given_back_and_nothing_else_is_touched(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    by_the_kubelet = _leaked_by_the_kubelet(cluster, pods, times=2)
+    healthy = pods.running()
+    free = nodeleak.scan().network["free"]
+    # What the kubelet leaks is the same file, but slower to make.
+    leaked = by_the_kubelet.keys() | set(cluster.reserve(free))
+    held = reservations()
+    (waiting,) = pods.ask_for(1)
+    eventually(lambda: _kubelet_found_no_address_for(waiting, cluster))
+
+    with cluster.frozen("kubelet"):
+        before = eventually(_still)
+
+        wary = nodeleak.clean("--confirm=100ms")
+        assert wary.addresses.keys() == leaked
+        assert {one["verdict"] for one in wary.addresses.values()} == {"refused"}
+        assert set(wary.settings) == set(BOLD)
+        assert all("the kubelet started" in one["why"] for one in wary.addresses.values())
+        assert all("of network kubenet's range looks leaked" in one["why"] for one in wary.addresses.values())
+
+        dry = nodeleak.clean("--confirm=100ms", *wary.settings)
+        assert dry.verdicts == dict.fromkeys(leaked, "would_release")
+        assert dry.free == (0, len(leaked))
+        assert not dry.document["applied"]
+        assert traces(STORE, CNI_CACHE) == before
+        assert not nodeleak.state_dir.exists()
+
+        done = nodeleak.clean("--apply", "--confirm=100ms", *wary.settings)
+        assert done.verdicts == dict.fromkeys(leaked, "released")
+        assert done.free == (0, len(leaked))
+        after = traces(STORE, CNI_CACHE)
+        assert before.keys() - after.keys() == _files_of({ip: held[ip] for ip in leaked}, before)
+        for id_ in by_the_kubelet.values():
+            assert {CNI_CACHE / f"kubenet-{id_}-eth0", CNI_CACHE / f"kubenet-loopback-{id_}-lo"} <= before.keys()
+        assert _files(after).items() <= _files(before).items()
+        print("MEASURED", len(leaked), dry.seconds, done.seconds, dry.peak_rss>>20, done.peak_rss>>20)
+        assert max(dry.peak_rss, done.peak_rss) <= 64 << 20
+        assert max(dry.seconds, done.seconds) <= 5
+
+    eventually(lambda: _runs(waiting, pods), 30)
+    everyone = pods.running()
+    assert everyone.items() > healthy.items()
+    for ip in everyone:
+        _answers(ip)
+
+    (taken,) = everyone.keys() - healthy.keys()
+    assert taken in leaked
+    assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, "--apply", codes=[1])
+    assert (reservations()[taken], nodeleak.restore(taken, codes=[1]).count("not restored")) == (
+        running_sandboxes()[everyone[taken]],
+        1,
+    )
+
+    ip, id_ = next((ip, id_) for ip, id_ in by_the_kubelet.items() if ip != taken)
+    assert "would restore" in nodeleak.restore(ip)
+    assert ip not in reservations()
+    assert nodeleak.restore(ip, "--apply").startswith("restored")
+    _is_as_before(_files_of({ip: id_}, before), before)
+    assert nodeleak.clean("--apply", *HASTY).verdicts == {ip: "released"}
+    assert reservations().keys() == everyone.keys()
+
+    entries = nodeleak.journal()
+    assert [entry["by"] for entry in entries] == ["clean"] * (len(leaked) + 1)
+    assert {entry["outcome"] for entry in entries} == {"released"}
+    assert {(entry["files"][0]["name"], entry["container_id"]) for entry in entries} == {
+        (ip, held[ip]) for ip in leaked
+    }
+    assert [entry["container_id"] for entry in entries if entry["restored"]] == [id_]
+
+
+def _leaked_by_the_kubelet(cluster: Cluster, pods: Pods, times: int) -> dict[str, str]:
+    """Play the incident some times: container id by address of what the kubelet forgot."""
+    leaked: dict[str, str] = {}
+    for _ in range(times):
+        leaked |= {ip: reservations()[ip] for ip in (pods.running() or pods(3))}
+        cluster.leak()
+    return leaked
+
+
+def _still() -> dict[Path, Trace]:
+    """Return the node's files once nobody changes them any more."""
+    before = traces(STORE, CNI_CACHE)
+    throughout(lambda: None, 0.5)
+    assert traces(STORE, CNI_CACHE) == before
+    return before
+
+
+def _files(found: Mapping[Path, Trace]) -> dict[Path, Trace]:
+    return {path: trace for path, trace in found.items() if trace.content is not None}
+
+
+def _files_of(leaked: Mapping[str, str], found: Iterable[Path]) -> set[Path]:
+    """The files of some sandboxes: their reservations, and whatever libcni's cache has under their ids."""
+    cached = {path for path in found if path.parent == CNI_CACHE and any(id_ in path.name for id_ in leaked.values())}
+    return cached | {STORE / ip for ip in leaked}
+
+
+def _is_as_before(paths: Iterable[Path], before: Mapping[Path, Trace]) -> None:
+    now = traces(STORE, CNI_CACHE)
+    for path in paths:
+        was, is_ = before[path], now[path]
+        assert (is_.mode, is_.owner, is_.mtime_ns, is_.content) == (was.mode, was.owner, was.mtime_ns, was.content)
+
+
+def _kubelet_found_no_address_for(pod: str, cluster: Cluster) -> None:
+    events = cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
+    assert "no IP addresses available in range set" in events
+
+
+def _runs(name: str, pods: Pods) -> None:
+    assert {pod["status"]["phase"] for pod in pods.now() if pod["metadata"]["name"] == name} == {"Running"}
+
+
+def _answers(ip: str) -> None:
+    """Nothing listens in a pod, and a live one says so at once; a dead address says nothing."""
+    with socket.socket() as knocking:
+        knocking.settimeout(5)
+        assert knocking.connect_ex((ip, 9)) == errno.ECONNREFUSED
