@@ -10,20 +10,25 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from agent.config import BUG, Config, UsageError, knobs, load, option, positive, span, variable
 
 if TYPE_CHECKING:
+    from enum import StrEnum
+
     from agent.cleanup.journal import Entry, Journal
     from agent.model.recording import Recording
 
+T = TypeVar("T")
+
 DONE, FOUND, FAILED, USAGE, UNREAD = 0, 1, 1, 2, 3
+_STANDARD_ERROR: Final = 2
 
 _DESCRIPTION = """\
 Says what the records of a Kubernetes node disagree about: addresses that host-local reserved and nobody uses,
@@ -40,6 +45,7 @@ examples:
   nodeleak explain leaked_reservation          what a finding means, and what to do
   nodeleak clean                               what would be released, and what would not and why
   nodeleak clean --apply                       release it
+  nodeleak journal                             what was released
   nodeleak restore --last --apply              put the last released address back
 
 exit codes:
@@ -93,8 +99,15 @@ def _excuse(error: Exception) -> int:
 
 
 def _prepare_output() -> None:
-    if sys.stdout is None:  # closed by whoever started us
+    # What was closed by whoever started us is opened to nowhere: else the next file opened, which may be the journal,
+    # is taken for standard output.
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        pass
+    os.close(handle)
+    if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (as above)
     # Names of files may be anything, and a terminal may know ASCII only.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -123,17 +136,24 @@ def _parser() -> argparse.ArgumentParser:
 
     clean = _command(commands, "clean", _clean, "say what would be released, and release it with --apply", _CLEAN)
     clean.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
-    clean.add_argument("--ip", action="append", metavar="ADDRESS", help="only this address; may be given again")
+    clean.add_argument(
+        "--ip",
+        action="append",
+        metavar="ADDRESS",
+        help="only this address, though it be outside the network's range; may be given again",
+    )
     clean.add_argument("--max", metavar="N", help="release N addresses at most, oldest first (default: all that pass)")
     _consent(clean, "release what passes every guard")
 
     restore = _command(commands, "restore", _restore, "put back what was released, byte for byte", _RESTORE)
     which = restore.add_mutually_exclusive_group(required=True)
     which.add_argument("entry", nargs="?", metavar="ENTRY|ADDRESS", help="of the journal; an address: its last release")
-    which.add_argument("--last", action="store_true", help="the last release")
+    which.add_argument("--last", action="store_true", help="the last release that was not restored")
     _consent(restore, "put it back")
 
-    journal = _command(commands, "journal", _journal, "list what was released")
+    journal = _command(
+        commands, "journal", _journal, "list what was released, by whom, and what became of it", _JOURNAL
+    )
     journal.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: with every byte")
 
     _command(commands, "run", _run, "the daemon: look every --interval, log changes, serve metrics")
@@ -141,22 +161,65 @@ def _parser() -> argparse.ArgumentParser:
     record = _command(commands, "record", _record, "write a look at the node as JSON, to replay anywhere")
     record.add_argument("--anonymous", action="store_true", help="hash the names of nodes, pods and processes")
 
-    explain = commands.add_parser("explain", help="say what a finding means, and what to do")
-    explain.add_argument("detector", nargs="?", metavar="DETECTOR", help="default: a line on each")
+    explain = commands.add_parser(
+        "explain", help="say what a finding means and what to do, or why an address is not released"
+    )
+    explain.add_argument(
+        "word", nargs="?", metavar="WORD", help="a detector, a reason or a verdict of clean; default: a line on each"
+    )
     explain.set_defaults(command=_explain)
     return parser
 
 
-_CLEAN: Final = """
-
+_CLEAN: Final = (
+    """
 A dry run unless --apply is given. It looks twice, at least --confirm apart, and says of each address that docker does
 not know whether it would be released, or which guard refuses and which setting would lift that. A release happens under
 host-local's own locks, and the journal can restore it.
-"""
-_RESTORE: Final = """
+""",
+    """
+examples:
+  nodeleak clean --api=off                     what would be released, and what would not and why
+  nodeleak clean --api=off --apply --max=1     release the oldest leak, and see
+  nodeleak clean --api=off --apply             release all that passes every guard
+  nodeleak clean --api=off --ip=10.244.1.9     what of this one address?
+  nodeleak explain outside_range               what a reason means
 
+exit codes:
+  0  done: also when there was nothing to release, or every release was refused
+  1  some address could not be released (its lock was busy, or the system said no); it is where it was
+  2  wrong usage or configuration: nothing was touched; or the output could not be written (see nodeleak journal)
+  3  a source was unread, so nothing was touched
+
+--apply, --dry-run, --ip and --max are options only: no environment can consent.
+""",
+)
+_RESTORE: Final = (
+    """
 A dry run unless --apply is given. It refuses where the address is reserved again, or the container has another by now.
-"""
+""",
+    """
+examples:
+  nodeleak restore 10.244.1.9                  could the last release of this address be put back?
+  nodeleak restore 10.244.1.9 --apply          put it back
+  nodeleak restore --last --apply              put the last release back
+
+exit codes:
+  0  restored, or it would be    1  it cannot be: the message says why; nothing was touched
+  2  wrong usage or configuration, or the journal has no such entry
+""",
+)
+_JOURNAL: Final = (
+    "",
+    """
+examples:
+  nodeleak journal                             when, by whom, which addresses, how it ended
+  nodeleak journal -o json                     with every byte that was removed
+
+exit codes:
+  0  done: also when nothing was ever released    2  wrong usage, or the journal cannot be read
+""",
+)
 
 
 def _consent(parser: argparse.ArgumentParser, text: str) -> None:
@@ -167,13 +230,22 @@ def _consent(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _command(
-    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str, more: str = ""
+    commands: Any,
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    text: str,
+    more: tuple[str, str] = ("", ""),
 ) -> argparse.ArgumentParser:
+    """Add a command. `more`: what its help says before the options, and after them."""
+    before, after = more
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
-        description=f"{text[0].upper()}{text[1:]}.{more.rstrip()}",
+        description=f"{text[0].upper()}{text[1:]}.\n{before.rstrip()}",
+        epilog=after.strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        # What is short for one option today would be two tomorrow; and nobody consents in half a word.
+        allow_abbrev=False,
     )
     parser.set_defaults(command=command)
     settings = knobs(name)
@@ -228,9 +300,7 @@ def _scan(given: argparse.Namespace) -> int:
 def _clean(given: argparse.Namespace) -> int:
     from agent import wiring
 
-    config = _config("clean", given)
-    only = _addresses(given.ip)
-    most = _at_most(given.max)
+    config, only, most = _asked(given)
     sources = wiring.sources_for_a_look(config)
     with _progress("looking at the node, twice if there is something to release"):
         cleaning = wiring.clean_once(config, sources, only=only, most=most, mode="auto" if given.apply else "dry-run")
@@ -250,15 +320,42 @@ def _clean(given: argparse.Namespace) -> int:
     return FAILED if cleaning.failed else DONE
 
 
-def _addresses(given: list[str] | None) -> frozenset[str] | None:
-    from ipaddress import ip_address
+def _asked(given: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:
+    """Read what `clean` was asked for; raises UsageError with everything that is wrong."""
+    mistakes: list[str] = []
+    config = _gather(mistakes, lambda: _config("clean", given))
+    only = _gather(mistakes, lambda: _addresses(given.ip))
+    most = _gather(mistakes, lambda: _at_most(given.max))
+    if config is None or mistakes:
+        raise UsageError("\n".join(mistakes))
+    return config, only, most
 
+
+def _gather(mistakes: list[str], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except UsageError as error:
+        mistakes.append(str(error))
+        return None
+
+
+def _addresses(given: list[str] | None) -> frozenset[str] | None:
     if given is None:
         return None
+    listed = [part.strip() for one in given for part in one.split(",")]
+    if mistakes := [part for part in listed if not _canonical(part)]:
+        raise UsageError("\n".join(f"--ip: {part!r}: say an IP address, such as 10.244.1.9" for part in mistakes))
+    return frozenset(map(_canonical, listed))
+
+
+def _canonical(text: str) -> str:
+    """Write an address as host-local does; empty where it is none."""
+    from ipaddress import ip_address
+
     try:
-        return frozenset(str(ip_address(one)) for one in given)
-    except ValueError as error:
-        raise UsageError(f"--ip: {error}") from error
+        return str(ip_address(text))
+    except ValueError:
+        return ""
 
 
 def _at_most(given: str | None) -> int | None:
@@ -273,9 +370,10 @@ def _restore(given: argparse.Namespace) -> int:
     from agent.exporters.clean_table import restoration
 
     config = _config("restore", given)
-    entry = _entry(wiring.read_journal(config), given)
+    journal = wiring.read_journal(config)
+    entry = _entry(journal, given)
     done = wiring.restore(config, entry) if given.apply else wiring.try_restore(config, entry)
-    print(restoration(done, applied=given.apply), end="")
+    print(restoration(done, journal, applied=given.apply), end="")
     return DONE if done.done else FAILED
 
 
@@ -285,11 +383,13 @@ def _entry(journal: "Journal", given: argparse.Namespace) -> "Entry":
         found = [entry for entry in journal.entries if entry.released]
         missing = "nothing was released that was not restored"
     else:
+        ip = _canonical(given.entry)
         named = [entry for entry in journal.entries if entry.name == given.entry]
-        found = named or [entry for entry in journal.entries if entry.released and given.entry in entry.ips]
+        found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
         missing = f"the journal has no entry {given.entry!r}, and no release of such an address"
     if not found:
-        raise UsageError(f"{missing}; `nodeleak journal` lists what there is")
+        damage = f" ({len(journal.damage)} damaged lines could not be read)" if journal.damage else ""
+        raise UsageError(f"{missing}{damage}; `nodeleak journal` lists what there is")
     return found[-1]
 
 
@@ -324,17 +424,47 @@ def _explain(given: argparse.Namespace) -> int:
     import inspect
 
     from agent.detectors import DETECTORS
+    from agent.model.release import Reason, Verdict
 
-    pages = {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
-    if given.detector is None:
-        for name, page in pages.items():
-            print(f"{name}\n  {page.splitlines()[0]}")
+    findings = {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
+    reasons, verdicts = _members(Reason), _members(Verdict)
+    pages = findings | reasons | verdicts
+    if given.word is None:
+        for heading, some in (
+            ("", findings),
+            ("\nWhy `nodeleak clean` refuses an address:", reasons),
+            ("\nWhat it says of an address:", verdicts),
+        ):
+            print(*filter(None, [heading]), *_first_lines(some), sep="\n")
         print("\n`nodeleak explain DETECTOR` says what it means and what to do.")
-    elif given.detector in pages:
-        print(f"{given.detector}\n\n{pages[given.detector]}")
+    elif given.word in pages:
+        print(f"{given.word}\n\n{pages[given.word]}")
+        if given.word in reasons:
+            print("\n`nodeleak clean` says why it holds for an address, and which setting would lift it, if one may.")
     else:
-        raise UsageError(f"there is no detector {given.detector!r}; there are: {', '.join(pages)}")
+        raise UsageError(f"there is nothing called {given.word!r} to explain; there are: {', '.join(pages)}")
     return DONE
+
+
+def _first_lines(pages: Mapping[str, str]) -> Iterator[str]:
+    return (f"{name}\n  {page.splitlines()[0]}" for name, page in pages.items())
+
+
+def _members(kind: "type[StrEnum]") -> dict[str, str]:
+    """Read what is written below each member of an enum: Python itself does not keep it."""
+    import ast
+    import inspect
+    from itertools import pairwise
+
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    pages = {}
+    for member, text in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
+        match member, text:
+            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(page))):
+                pages[name] = page
+            case _:
+                pass
+    return pages
 
 
 def _look(config: Config) -> "Recording":

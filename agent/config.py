@@ -157,6 +157,7 @@ class Config:
         WHERE,
         "DIR",
         "where libcni keeps its results: they tell which pod an id belonged to; may be given again",
+        commands=_EVERYWHERE,
         many=True,
     )
     checkpoint_dir: tuple[Path, ...] = _knob(

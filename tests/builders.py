@@ -10,9 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 from agent import cycle
+from agent.cleanup import guards
+from agent.cleanup.guards import Case, Vigil
 from agent.detectors import Detector
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
+from agent.model.release import Candidate, Limits, Refusal
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import (
@@ -243,3 +246,27 @@ def scanned(*looks: Snapshot, patience: timedelta = GRACE) -> Report:
     if len(looks) == 1:
         looks = (looks[0], looks[0])
     return cycle.replay(looks, patience=patience, period=timedelta(0))
+
+
+def limits(**changes: Any) -> Limits:
+    """Be as bold as the defaults are."""
+    usual: dict[str, Any] = {"networks": frozenset({"kubenet"}), "grace": GRACE, "settle": GRACE, "max_share": 0.5}
+    return Limits(**(usual | changes))
+
+
+def case(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> Case:
+    """Say what the guards may know after the looks that `scanned` takes."""
+    bold = bold or limits()
+    vigil = Vigil()
+    for look in looks:
+        vigil = guards.watch(vigil, look)
+    return Case(report=scanned(*looks, patience=bold.grace), vigil=vigil, limits=bold, **known)
+
+
+def verdicts(judged: Case) -> dict[str, tuple[Refusal, ...]]:
+    """Return the refusals of each candidate by its addresses, in the order of their turn."""
+    return {_addresses(candidate): refusals for candidate, refusals in guards.judge(judged)}
+
+
+def _addresses(candidate: Candidate) -> str:
+    return " ".join(one.ip for one in candidate.reservations)

@@ -1,12 +1,14 @@
 """Random nodes out of a small world, so that their records meet: few ids, few addresses, few pods."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
 from agent.model.recording import Recording
+from agent.model.release import Limits
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -14,17 +16,21 @@ from agent.model.snapshot import (
     Container,
     Foreign,
     Node,
+    NotAsked,
     Reservation,
     Seen,
     Snapshot,
     Store,
 )
 from tests.builders import (
+    GRACE,
+    OLD,
     UPTIME,
     cni_result,
     daemons,
     empty_file,
     foreign,
+    limits,
     node,
     pod,
     reservation,
@@ -149,3 +155,98 @@ recordings = st.builds(
     period=st.timedeltas(timedelta(0), UPTIME),
     looks=st.lists(nodes(), min_size=1, max_size=2).map(tuple),
 )
+
+
+# For whoever releases: nodes on which something can be released, and settings by which it may be.
+
+
+HANDED_OUT = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "fd00::2", "fd00::3")
+_files = st.builds(
+    lambda ip, container_id, old: (
+        reservation(ip, container_id, age=OLD if old else timedelta(seconds=200))
+        if container_id
+        else empty_file(ip, age=OLD)
+    ),
+    st.sampled_from(HANDED_OUT),
+    st.sampled_from([*IDS, ""]),
+    seldom().map(lambda young: not young),
+)
+
+
+@st.composite
+def leaky_nodes(draw: st.DrawFn) -> Snapshot:
+    """A node that has settled, and docker lists all that runs on it; most of its files have no owner."""
+    running = draw(st.lists(pods, max_size=2, unique_by=lambda one: one.name))
+    listed = [
+        Container(f"{n:x}" * 64, "running", 0, one.name, one.uid, sandbox=True) for n, one in enumerate(running, 10)
+    ]
+    one_more = draw(
+        st.lists(
+            st.builds(Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)), max_size=1
+        )
+    )
+    reserved = draw(st.lists(_files, min_size=2, max_size=6, unique_by=lambda one: one.ip))
+    elsewhere = [replace(one, network="storage", ip="10.9.0.2") for one in reserved[:1] if draw(seldom())]
+    return node(
+        reservations=[*reserved, *elsewhere],
+        checkpoints=draw(st.lists(st.builds(Checkpoint, ids, st.just("")), max_size=1)),
+        containers=[*listed, *one_more],
+        cni_results=[cni_result("f" * 64, "shop/web", *subnets, network=name) for name, subnets in RANGES.items()],
+        addresses=draw(st.lists(st.builds(Address, ips, st.just(1), st.just("java")), max_size=1)),
+        pods=running,
+        node=[Node("worker-1", RANGES["kubenet"], 110)],
+        daemons=[daemons()],
+    )
+
+
+any_nodes = st.one_of(leaky_nodes(), leaky_nodes(), leaky_nodes(), nodes())
+
+
+def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
+    """Say of a source what no source ever says, and a recording by hand may."""
+    odd: dict[str, Any] = {source: Seen(()) if how else NotAsked(source, "it was left alone")}
+    return replace(snapshot, **odd)
+
+
+odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1))
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> Limits:
+    """How bold cleaning may be; bolder than anybody would be, most of the time."""
+    named = st.sets(ips, min_size=1, max_size=5).map(frozenset)
+    return limits(
+        networks=draw(st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])),
+        grace=draw(st.sampled_from([timedelta(0), timedelta(0), GRACE])),
+        settle=draw(st.sampled_from([GRACE, GRACE, timedelta(0)])),
+        max_share=draw(st.sampled_from([0.5, 0.0, 1.0])),
+        only=draw(named) if draw(seldom()) else None,
+    )
+
+
+@dataclass(frozen=True)
+class Round:
+    """Two looks and the bounds: what a cleaner judges by."""
+
+    first: Snapshot
+    last: Snapshot
+    bold: Limits
+
+    @property
+    def looks(self) -> tuple[Snapshot, Snapshot]:
+        return self.first, self.last
+
+
+def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
+    moment = first.uptime + timedelta(seconds=15)
+    return replace(change(first), taken_at=first.taken_at + timedelta(seconds=15), uptime=moment)
+
+
+@st.composite
+def rounds(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> Round:
+    """Two looks, the second of which differs in nothing, in everything, or in some sources."""
+    differs = draw(st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)]))
+    first = draw(snapshots)
+    other = draw(snapshots) if differs else first
+    changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
+    return Round(first, _later(first, lambda one: replace(one, **changed)), draw(bounds()))

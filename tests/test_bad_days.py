@@ -492,11 +492,11 @@ def test_health_is_told_while_everything_hangs(node: LittleNode, quick: list[str
 
 
 def test_a_loop_that_hangs_is_not_healthy(node: LittleNode, quick: list[str]) -> None:
-    # Three intervals and four times docker's timeout are the longest round; a file system that hangs is longer.
+    # Three intervals, four times docker's timeout and twice that of a lock are the longest round.
     stat = node.proc / "stat"
     stat.unlink()
     os.mkfifo(stat)
-    with running("--api", "off", *quick, "--docker-timeout", "100ms") as agent:
+    with running("--api", "off", *quick, "--docker-timeout", "100ms", "--lock-timeout", "100ms") as agent:
         port = agent.said("agent.started")["port"]
         until(lambda: served(port, "/healthz") == (503, "no round for too long\n"), "the heart has stopped")
         assert served(port, "/metrics")[0] == 200

@@ -14,6 +14,7 @@ from agent.cli import DONE, FOUND, UNREAD, USAGE, main
 from agent.config import knobs, option, variable
 from agent.detectors import DETECTORS
 from agent.model.recording import Recording, dumps
+from agent.model.release import Reason, Verdict
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, node, reservation, without, without_api
 
@@ -64,13 +65,34 @@ def test_explain_of_nothing_we_know_says_what_there_is(capsys: pytest.CaptureFix
     assert main(["explain", "leaks"]) == USAGE
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("nodeleak: there is no detector 'leaks'; there are: leaked_reservation, ")
+    assert captured.err.startswith(
+        "nodeleak: there is nothing called 'leaks' to explain; there are: leaked_reservation"
+    )
+
+
+def test_explain_has_a_line_on_each_reason_and_each_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == DONE
+    lines = capsys.readouterr().out.splitlines()
+    for member in (*Reason, *Verdict):
+        assert lines[lines.index(member.value) + 1].startswith("  "), member
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("outside_range", "Not an address that this network gives out on this node."),
+        ("gone", "Somebody else, most likely the kubelet, had released it already."),
+    ],
+)
+def test_explain_says_what_clean_means_by_a_word(word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", word]) == DONE
+    assert capsys.readouterr().out.startswith(f"{word}\n\n{text}")
 
 
 # help
 
 
-@pytest.mark.parametrize("command", ["run", "scan", "record"])
+@pytest.mark.parametrize("command", ["run", "scan", "record", "clean", "restore", "journal"])
 def test_help_explains_every_setting_with_its_variable_and_its_default(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +113,15 @@ def test_a_scan_has_no_settings_of_the_daemon(capsys: pytest.CaptureFixture[str]
     assert "--interval" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["clean", "restore", "journal"])
+def test_the_help_of_what_writes_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    page = capsys.readouterr().out
+    assert f"examples:\n  nodeleak {command}" in page
+    assert "\nexit codes:\n  0  " in page
+
+
 def test_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
@@ -98,7 +129,22 @@ def test_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("nodeleak ")
 
 
-@pytest.mark.parametrize("arguments", [[], ["look"], ["scan", "--nonsense"], ["scan", "-o", "xml"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["look"],
+        ["scan", "--nonsense"],
+        ["scan", "-o", "xml"],
+        ["clean", "--app"],
+        ["clean", "--apply", "--dry-run"],
+        ["clean", "everything"],
+        ["restore"],
+        ["restore", "10.244.1.9", "--last"],
+        ["journal", "--apply"],
+    ],
+    ids=" ".join,
+)
 def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)

@@ -12,7 +12,7 @@ from agent import config
 from agent.config import Config, UsageError, knobs, load, option, variable
 
 OFF = {"api": "off"}
-COMMANDS = ("run", "scan", "record")
+COMMANDS = ("run", "scan", "record", "clean", "restore", "journal")
 MISSING_NODE = (
     "--node (NODELEAK_NODE): missing: "
     "say the name of this node's Node object, or --api=off to do without the API server"
@@ -63,16 +63,40 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
         (config.short_span, "999999999d", "from 1ms to 1h"),
         (config.path, "var/lib", "an absolute path"),
         (config.path, "", "an absolute path"),
-        (config.network, "", "letters, digits"),
-        (config.network, "..", "letters, digits"),
-        (config.network, "../kubenet", "letters, digits"),
-        (config.network, "kubenet/x", "letters, digits"),
-        (config.network, "kubenet\n", "letters, digits"),
+        (config.network_name, "", "letters, digits"),
+        (config.network_name, "..", "letters, digits"),
+        (config.network_name, "../kubenet", "letters, digits"),
+        (config.network_name, "kubenet/x", "letters, digits"),
+        (config.network_name, "kubenet\n", "letters, digits"),
         (config.node_name, "Worker-1", "lower-case"),
         (config.node_name, "worker 1", "lower-case"),
         (config.node_name, "-worker", "lower-case"),
         (config.node_name, "worker=1", "lower-case"),
         (config.node_name, "w" * 254, "lower-case"),
+        *(
+            (config.percentage, text, "a percentage from 0% to 100%, with its sign")
+            for text in (
+                "50",
+                "0.5",
+                "101%",
+                "100.1%",
+                "-5%",
+                "50 %",
+                " 50%",
+                "50%%",
+                "%",
+                "",
+                "1e1%",
+                "fifty%",
+                "1000%",
+            )
+        ),
+        *(
+            (config.positive, text, "a whole number of 1 or more")
+            for text in ("0", "-1", "01", "1.0", "ten", "", " 1", "1 ", "1_000", "9999999999")
+        ),
+        (config.span_between("2s", "1m"), "1s", "from 2s to 1m"),
+        (config.span_between("2s", "1m"), "61s", "from 2s to 1m"),
         (config.one_of("on", "off"), "yes", "say one of: on, off"),
         (config.one_of("on", "off"), "", "say one of: on, off"),
         (config.listen, "9747", "say HOST:PORT"),
@@ -95,10 +119,18 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
         (config.path, "/var/lib", Path("/var/lib")),
         (config.optional_path, "", None),
         (config.optional_path, "kubeconfig", Path("kubeconfig")),
-        (config.network, "k8s-pod-network.1_a", "k8s-pod-network.1_a"),
+        (config.network_name, "k8s-pod-network.1_a", "k8s-pod-network.1_a"),
         (config.node_name, "", ""),
         (config.node_name, "10.12.97.31", "10.12.97.31"),
         (config.node_name, "w" * 253, "w" * 253),
+        (config.percentage, "50%", 0.5),
+        (config.percentage, "0%", 0.0),
+        (config.percentage, "100%", 1.0),
+        (config.percentage, "12.5%", 0.125),
+        (config.positive, "1", 1),
+        (config.positive, "999999999", 999_999_999),
+        (config.span_between("2s", "1m"), "2s", timedelta(seconds=2)),
+        (config.span_between("2s", "1m"), "1m", timedelta(minutes=1)),
         (config.listen, ":9747", ("", 9747)),
         (config.listen, "127.0.0.1:0", ("127.0.0.1", 0)),
         (config.listen, "[::1]:9747", ("::1", 9747)),
@@ -121,7 +153,50 @@ def test_without_anything_the_defaults_hold() -> None:
     assert (settings.listen, settings.node, settings.kubeconfig, settings.docker_host) == (("", 9747), "", None, "")
 
 
-@pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.005), ("record", 0.005)])
+def test_nothing_is_released_unless_somebody_says_so() -> None:
+    settings = load("run", OFF, {})
+    assert settings.cleanup == "off"
+    assert settings.cleanup_network == ("kubenet",)
+    assert (settings.settle, settings.max_share) == (timedelta(minutes=5), 0.5)
+    assert (settings.max_per_round, settings.max_per_hour) == (10, 60)
+    assert settings.lock_timeout == timedelta(seconds=5)
+    assert settings.state_dir == Path("/var/lib/nodeleak")
+
+
+@pytest.mark.parametrize("text", ["on", "yes", "true", "apply", "auto ", "Auto", "clean"])
+def test_cleanup_is_turned_on_by_one_word_only(text: str) -> None:
+    assert complaints({**OFF, "cleanup": text}, command="run") == [
+        f"--cleanup: {text!r}: say one of: off, dry-run, auto"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("NODELEAK_CLEANUP", "auto", "cleanup", "auto"),
+        ("NODELEAK_CLEANUP_NETWORK", "kubenet,storage", "cleanup_network", ("kubenet", "storage")),
+        ("NODELEAK_SETTLE", "0s", "settle", timedelta(0)),
+        ("NODELEAK_MAX_SHARE", "100%", "max_share", 1.0),
+        ("NODELEAK_MAX_PER_ROUND", "1", "max_per_round", 1),
+        ("NODELEAK_MAX_PER_HOUR", "7", "max_per_hour", 7),
+        ("NODELEAK_LOCK_TIMEOUT", "250ms", "lock_timeout", timedelta(milliseconds=250)),
+        ("NODELEAK_STATE_DIR", "/state", "state_dir", Path("/state")),
+        ("NODELEAK_CONFIRM", "1m", "confirm", timedelta(minutes=1)),
+    ],
+)
+def test_what_is_released_can_be_bounded_from_the_environment(
+    name: str, value: str, field: str, expected: object
+) -> None:
+    assert getattr(load("run", OFF, {name: value}), field) == expected
+
+
+@pytest.mark.parametrize("name", ["NODELEAK_APPLY", "NODELEAK_IP", "NODELEAK_MAX", "NODELEAK_DRY_RUN", "NODELEAK_LAST"])
+def test_no_environment_can_consent_to_a_release(name: str) -> None:
+    (complaint,) = complaints(OFF, {name: "true"}, command="clean")
+    assert complaint.startswith(f"{name}: there is no such setting")
+
+
+@pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.005), ("record", 0.005), ("clean", 3)])
 def test_a_daemon_confirms_by_age_and_a_scan_by_a_second_look(command: str, seconds: float) -> None:
     assert load(command, OFF, {}).confirm == timedelta(seconds=seconds)
 
@@ -176,6 +251,29 @@ def test_a_node_has_no_default_name() -> None:
     assert complaints({}) == [MISSING_NODE]
     assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
     assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_node_is_needed_by_those_who_ask_the_api_server(command: str) -> None:
+    if "node" in knobs(command):
+        assert complaints({}, command=command) == [MISSING_NODE]
+    else:
+        assert command in {"restore", "journal"}
+        assert load(command, {}, {}).node == ""
+
+
+def test_a_command_has_the_settings_that_it_uses() -> None:
+    assert set(knobs("journal")) == {"state_dir"}
+    assert set(knobs("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
+    bounds = {"cleanup_network", "settle", "max_share", "lock_timeout", "state_dir"}
+    assert set(knobs("clean")) - set(knobs("scan")) == bounds
+    assert {"cleanup", "max_per_round", "max_per_hour"} <= set(knobs("run")) - set(knobs("clean"))
+
+
+def test_a_mistake_in_what_another_command_uses_is_told_too() -> None:
+    """A manifest's environment is one for all commands, and half of it wrong must not wait for the daemon."""
+    (complaint,) = complaints({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
+    assert complaint == "NODELEAK_MAX_SHARE: '50': say a percentage from 0% to 100%, with its sign"
 
 
 @pytest.mark.parametrize(

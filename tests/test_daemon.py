@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from agent import daemon
+from agent.cleanup.cleaner import Cleaner, Off
 from agent.daemon import Exporter, Heartbeat
+from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources import Sources
@@ -38,11 +40,12 @@ def run(
     exporters: Sequence[Exporter],
     stop: threading.Event,
     *,
+    cleaner: Cleaner | None = None,
     interval: timedelta = SOON,
     heartbeat: Heartbeat | None = None,
 ) -> None:
     daemon.run(
-        sources, "worker-1", exporters, patience=GRACE, period=NOTHING, interval=interval,
+        sources, "worker-1", exporters, cleaner or Off(), patience=GRACE, period=NOTHING, interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,
     )  # fmt: skip
 
@@ -108,6 +111,45 @@ def test_a_source_that_fails_fails_no_round_and_is_read_again() -> None:
 
     run(sources, (Mends(), listener), stop)
     assert [len(report.unread) for report, _ in listener.heard] == [1, 0]
+
+
+class Remembers:
+    """A cleaner that keeps what it is told, and what had been read when it was."""
+
+    def __init__(self, sources: Told) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.moments: list[datetime] = []
+        self.looks: list[Snapshot] = []
+        self._sources = sources
+
+    def before_look(self, now: datetime) -> None:
+        self.moments.append(now)
+        self.told.append(("before", self._sources.asked.count("reservations")))
+
+    def after_look(self, looks: Sequence[Snapshot], report: Report) -> Cleaning:
+        self.told.append(("after", self._sources.asked.count("reservations")))
+        self.looks += looks
+        assert [report.scene.snapshot] == [*looks]
+        return Cleaning(node=report.scene.snapshot.node_name, taken_at=looks[0].taken_at, applied=True)
+
+
+def test_a_cleaner_learns_before_a_look_and_cleans_after_it_and_all_is_told() -> None:
+    stop = threading.Event()
+    listener, sources = Listener(stop, 2), Told(node(reservation("10.244.1.9")))
+    cleaner = Remembers(sources)
+    run(sources, (listener,), stop, cleaner=cleaner)
+    assert cleaner.told == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
+    for moment, look, (report, _) in zip(cleaner.moments, cleaner.looks, listener.heard, strict=True):
+        assert moment.tzinfo is UTC
+        assert moment <= look.taken_at
+        assert report.cleaning == Cleaning(node="worker-1", taken_at=look.taken_at, applied=True)
+
+
+def test_where_cleanup_is_off_nothing_is_told_of_it() -> None:
+    stop = threading.Event()
+    listener = Listener(stop, 2)
+    run(Told(node(reservation("10.244.1.9"))), (listener,), stop)
+    assert [report.cleaning for report, _ in listener.heard] == [None, None]
 
 
 def test_a_bug_ends_the_daemon() -> None:

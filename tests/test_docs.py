@@ -1,19 +1,32 @@
 """Docs that tests can fail: the tables of docs/reference.md are compared with the code."""
 
+import ast
 import inspect
+import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent import cli
+from agent import cli, wiring
+from agent.cleanup.guards import GUARDS, Guard
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.steps import RESERVATION, Kept
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.detectors import DETECTORS
+from agent.exporters import clean_document, document, log
 from agent.exporters.metrics import MetricsExporter
-from agent.model.finding import Cause
+from agent.model.finding import Cause, Gap
+from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
-from agent.model.snapshot import SOURCES
+from agent.model.snapshot import SOURCES, Unread
+from tests.builders import NOW, node, reservation, scanned, without
+from tests.exporters.cleanings import YOUNG, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
 
 ROOT = Path(__file__).parent.parent
@@ -81,13 +94,14 @@ def test_every_metric_has_the_type_that_the_reference_says() -> None:
 def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -> None:
     told = rows("Settings")
     settings = knobs("run")
+    assert not any(set(knobs(command)) - set(settings) for command in ("scan", "record", "clean", "restore", "journal"))
     assert list(told) == [option(name) for name in settings]
     for name, knob in settings.items():
         default, commands = told[option(name)][:2]
-        expected = [DEFAULT_CONFIRM["scan"], "run", DEFAULT_CONFIRM["run"]] if name == "confirm" else [knob.default]
-        assert words(default.replace(": `", "` `")) == [one for one in expected if one] or words(default) == [
-            one for one in expected if one
-        ], name
+        if name == "confirm":
+            assert default == "`{scan}` (`clean`: `{clean}`, `run`: `{run}`)".format_map(DEFAULT_CONFIRM)
+        else:
+            assert words(default) == [one for one in [knob.default] if one], name
         assert {word.strip() for word in commands.split(",")} == set(knob.commands), name
 
 
@@ -95,12 +109,101 @@ def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Exit codes")) == [str(code) for code in (cli.DONE, cli.FOUND, cli.USAGE, cli.UNREAD, BUG)]
 
 
-def test_the_example_of_the_document_has_its_keys() -> None:
-    from agent.exporters import document  # noqa: PLC0415
+def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
+    asked = [reason for guard in GUARDS for reason in Reason if reason.name in guard.__code__.co_names]
+    assert list(rows("Guards")) == [reason.value for reason in (*asked, Reason.OVER_BUDGET)]
+    assert set(rows("Guards")) == {reason.value for reason in Reason}
 
-    drawn = set(re.findall(r'"(\w+)": ', inspect.getsource(document)))
-    example = set(re.findall(r'"(\w+)":', section("`nodeleak.scan/v1`"))) - {state.value for state in State}
-    assert example == drawn
+
+def test_what_lifts_a_refusal_is_what_its_guard_says() -> None:
+    told = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
+    assert told.pop("over_budget") == {"--max", option("max_per_round"), option("max_per_hour")}
+    for guard, lifted_by in zip(GUARDS, told.values(), strict=True):
+        assert lifted_by == settings_of(guard), guard
+
+
+def settings_of(guard: Guard) -> set[str]:
+    """Return the options that a guard's refusals name as what would lift them."""
+    tree = ast.parse(inspect.getsource(guard))
+    refusals = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "Refusal"]
+    lifting = [one.args[2] for one in refusals if len(one.args) == 3]
+    # A name stands for what was assigned to it.
+    named = {one.id for one in lifting if isinstance(one, ast.Name)}
+    values = [
+        one.value for one in ast.walk(tree) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in named
+    ]
+    return set(re.findall(r"--[a-z-]+(?==)", " ".join(map(ast.unparse, [*lifting, *values]))))
+
+
+def test_every_verdict_is_in_the_reference_and_no_other() -> None:
+    assert list(rows("Verdicts")) == [verdict.value for verdict in Verdict]
+
+
+def test_what_is_missed_is_in_the_reference() -> None:
+    reasons = words(rows("Metrics")["nodeleak_release_failures_total"][2])
+    assert [verdict.value for verdict in MISSED] == reasons
+
+
+def test_every_mode_is_in_the_reference() -> None:
+    assert set(wiring.MODES.values()) <= set(words(rows("Metrics")["nodeleak_mode_info"][2]))
+
+
+def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other() -> None:
+    source = inspect.getsource(log) + inspect.getsource(wiring)
+    said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z]+\.[a-z]+)"', source)}
+    assert {event: cells[0] for event, cells in rows("Log").items()} == said
+
+
+@pytest.mark.parametrize("command", ["scan", "record", "clean", "restore", "journal"])
+def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) -> None:
+    told = {
+        name
+        for commands, names in re.findall(r"^\| (`[^|]+`) \| (`--[^|]+`) \|", section("Options"), re.MULTILINE)
+        if command in words(commands)
+        for name in words(names)
+    }
+    page = subprocess.run(  # noqa: S603 (ours)
+        [sys.executable, "-m", "agent", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    options = set(re.findall(r"^  (?:-\w[^-]*)?(--[a-z-]+)", page, re.MULTILINE))
+    assert told == options - {option(name) for name in knobs(command)} - {"--help"}
+
+
+# The documents
+
+FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+DRAWN: dict[str, Any] = {
+    "nodeleak.clean/v1": clean_document.document(
+        cleaning(
+            released(),
+            refused(YOUNG),
+            passed_over=(PassedOver("10.9.9.9", "not reserved"),),
+            unread=(Unread("containers", "it gave no word"),),
+        )
+    ),
+    "nodeleak.journal/v1": clean_document.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
+    "nodeleak.scan/v1": document.document(
+        replace(
+            scanned(node(reservation("10.244.1.9"))),
+            scene=scanned(without(node(reservation("10.244.1.9")), "pods")).scene,
+            gaps=(Gap("shared_ip", "it gave no word"),),
+        )
+    ),
+}
+
+
+def keys(tree: Any) -> set[str]:
+    if isinstance(tree, list):
+        return set().union(*map(keys, tree))
+    return set(tree).union(*map(keys, tree.values())) if isinstance(tree, dict) else set()
+
+
+@pytest.mark.parametrize("schema", DRAWN)
+def test_the_example_of_a_document_has_its_keys(schema: str) -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", section(f"`{schema}`"), re.DOTALL)
+    tree = json.loads(example)
+    assert tree["schema"] == schema
+    assert keys(tree) == keys(DRAWN[schema])
 
 
 @pytest.mark.parametrize("name", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/reference.md"])

@@ -30,23 +30,41 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK, _LOCK_MODE = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o750
 
 
+_READ_ONLY: Final = "mounted read-only, as in observe mode: this agent may look here, and release nothing"
+_NO_LOCK: Final = "not a regular file, which host-local's lock is"
+# Where a file is made that cannot be made without a name: beside the networks' directories, which nobody reads.
+_BESIDE: Final = "../.nodeleak-restoring"
+
+
 class _Busy(Exception):
-    """Somebody holds a lock, or has just replaced its file."""
+    """Somebody holds a lock of this network, or has just replaced its file."""
 
 
 class _Locked:
     """The locks of some networks, held until `unlock`."""
 
-    def __init__(self, waited: float, handles: MutableMapping[str, int], stack: ExitStack, clock: Clock) -> None:
+    def __init__(
+        self,
+        waited: float,
+        directories: Sequence[Path],
+        handles: MutableMapping[str, int],
+        stack: ExitStack,
+        clock: Clock,
+    ) -> None:
         self.waited = waited
-        self._handles, self._stack, self._clock = handles, stack, clock
+        self._directories, self._handles, self._stack, self._clock = directories, handles, stack, clock
         self._since = clock()
 
     def unlock(self) -> float:
         """Return the seconds for which they were held."""
         self._handles.clear()
         self._stack.close()
-        return self._clock() - self._since
+        held = self._clock() - self._since
+        # A power cut must not bring back what the journal calls released. Only now: a disk may take its time.
+        for directory in self._directories:
+            with suppress(OSError), _opened(directory) as handle:
+                os.fsync(handle)
+        return held
 
 
 class Actuator:
@@ -107,31 +125,28 @@ class Actuator:
         )
         try:
             stack = tries(self._try_locks, sorted(networks))
-        except _Busy:
-            self._given_up.update(networks)
+        except _Busy as busy:
+            self._given_up.update(busy.args)
             return None
-        return _Locked(self._clock() - start, self._handles, stack, self._clock)
+        directories = [self._networks_dir / network for network in networks]
+        return _Locked(self._clock() - start, directories, self._handles, stack, self._clock)
 
     def _try_locks(self, networks: Sequence[str]) -> ExitStack:
         handles: dict[str, int] = {}
-        stack = ExitStack()
-        try:
+        with ExitStack() as stack:
             for network in networks:
                 handles[network] = stack.enter_context(_opened(self._networks_dir / network))
                 stack.enter_context(_locked(handles[network], self._networks_dir / network))
-        except BaseException:
-            stack.close()
-            raise
-        self._handles.update(handles)
-        return stack
+            self._handles.update(handles)
+            return stack.pop_all()
 
     def remove(self, kept: Kept) -> None:
         """Remove a file; of libcni's cache only the very one that was kept. Raises OSError."""
         if kept.place == RESERVATION:
-            with self._network(kept.network) as directory:
+            with self._place(kept) as directory:
                 os.unlink(kept.name, dir_fd=directory)
             return
-        with _opened(Path(kept.place), _DIRECTORY & ~os.O_NOFOLLOW) as directory, suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self._place(kept) as directory:
             if _read_file(kept.place, kept.network, kept.name, directory) == kept:
                 os.unlink(kept.name, dir_fd=directory)
 
@@ -174,6 +189,9 @@ class Actuator:
     def _place(self, kept: Kept) -> AbstractContextManager[int]:
         if kept.place == RESERVATION:
             return self._network(kept.network)
+        if Path(kept.place) not in self._cache_dirs:
+            # A journal may say anything.
+            raise PermissionError(errno.EPERM, "not a directory of libcni's cache, as far as we were told", kept.place)
         return _opened(Path(kept.place), _DIRECTORY & ~os.O_NOFOLLOW)
 
 
@@ -194,41 +212,45 @@ def _opened(directory: Path, flags: int = _DIRECTORY) -> Iterator[int]:
 
 @contextmanager
 def _in_words(directory: Path) -> Iterator[None]:
-    """Name the directory, which an error by handle does not, and say what a read-only mount means."""
+    """Name the file in full, which an error by handle does not, and say what a read-only mount means."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EROFS:
-            why = "mounted read-only, as in observe mode: this agent may look here, and release nothing"
-            raise OSError(error.errno, why, str(directory)) from error
-        if isinstance(error.filename, str) and not error.filename.startswith("/"):
-            raise OSError(error.errno, error.strerror, str(directory / error.filename)) from error
-        raise
+        name = error.filename2 or error.filename
+        if isinstance(name, str) and name.startswith("/"):
+            raise
+        why = _READ_ONLY if error.errno == errno.EROFS else error.strerror
+        raise OSError(error.errno, why, str(directory / name if isinstance(name, str) else directory)) from error
 
 
 @contextmanager
 def _locked(directory: int, path: Path) -> Iterator[None]:
     """Hold both lock objects of a network's directory; raises _Busy where one is not to be had now."""
-    _flock(directory)
-    lock = os.open("lock", _LOCK, _LOCK_MODE, dir_fd=directory)
+    _flock(directory, path)
+    try:
+        lock = os.open("lock", _LOCK, _LOCK_MODE, dir_fd=directory)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
+            raise OSError(error.errno, _NO_LOCK, "lock") from error
+        raise
     try:
         found = os.fstat(lock)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", "lock")
-        _flock(lock)
+            raise OSError(errno.EINVAL, _NO_LOCK, "lock")
+        _flock(lock, path)
         # Whoever replaces what is locked lets the next host-local lock the new one, and go on at once.
         if not (_is_still("lock", found, directory) and _is_still(path, os.fstat(directory))):
-            raise _Busy
+            raise _Busy(path.name)
         yield
     finally:
         os.close(lock)
 
 
-def _flock(handle: int) -> None:
+def _flock(handle: int, network: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _Busy from error
+        raise _Busy(network.name) from error
 
 
 def _is_still(path: Path | str, found: os.stat_result, directory: int | None = None) -> bool:
@@ -270,13 +292,31 @@ def _read_file(place: str, network: str, name: str, directory: int) -> Kept | No
 
 def _make(kept: Kept, directory: int) -> None:
     """Make a file that appears with its name only when it is whole: host-local reads every file that it finds."""
-    handle = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    handle, beside = _new_file(directory)
     try:
-        os.write(handle, kept.content)
+        with os.fdopen(handle, "wb", closefd=False) as file:
+            file.write(kept.content)
         os.fchown(handle, kept.uid, kept.gid)
         os.fchmod(handle, kept.mode)
         os.utime(handle, ns=(kept.mtime_ns, kept.mtime_ns))
         os.fsync(handle)
-        os.link(f"/proc/self/fd/{handle}", kept.name, dst_dir_fd=directory, follow_symlinks=True)
+        made = beside or f"/proc/self/fd/{handle}"
+        os.link(made, kept.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(handle)
+        if beside:
+            os.unlink(beside, dir_fd=directory)
+
+
+def _new_file(directory: int) -> tuple[int, str]:
+    """Open a file without a name; on a file system that has none, such as NFS, return the name it has meanwhile."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory), ""
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
+            raise
+    # What a dead agent left may by now be a reservation's other name: it is unlinked, and never written to.
+    with suppress(FileNotFoundError):
+        os.unlink(_BESIDE, dir_fd=directory)
+    made = os.open(_BESIDE, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    return made, _BESIDE

@@ -4,8 +4,8 @@ Off, trying and doing are three objects, and not a flag.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -17,7 +17,7 @@ from agent.cleanup.journal import Book, Busy, Entry, Journal, entry_name
 from agent.cleanup.restore import RestoringHands, settle_half
 from agent.cleanup.steps import Kept, SecondLook, Step, release, said
 from agent.model.ranges import free
-from agent.model.release import Candidate, Cleaning, Limits, Outcome, Verdict
+from agent.model.release import Candidate, Cleaning, Limits, Outcome, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Blind, Seen, Snapshot
 from agent.sources.unavailable import Unavailable
@@ -52,13 +52,14 @@ class Budget:
     per_round: tuple[str, int] | None = None
     per_hour: tuple[str, int] | None = None
 
-    def left(self, journal: Journal, now: datetime, by: str) -> tuple[tuple[str, int], ...]:
-        """Return what is left of it; the hour's part outlives us in the journal."""
-        allowances = [] if self.per_round is None else [self.per_round]
-        if self.per_hour is not None:
-            setting, most = self.per_hour
-            allowances.append((setting, most - journal.released_since(now - HOUR, by)))
-        return tuple(allowances)
+    def spent(self, journal: Journal, now: datetime, by: str) -> dict[str, int]:
+        """Return what earlier rounds took, by setting; the hour's part outlives us in the journal."""
+        return {} if self.per_hour is None else {self.per_hour[0]: journal.released_since(now - HOUR, by)}
+
+    def left(self, spent: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """Return what is left of it."""
+        allowances = (self.per_round, self.per_hour)
+        return tuple((one[0], one[1] - spent.get(one[0], 0)) for one in allowances if one is not None)
 
 
 class Judge:
@@ -86,11 +87,12 @@ class Judge:
         for look in looks:
             self._vigil = guards.watch(self._vigil, look)
             self.stopped = self.stopped or self._returned(look)
-        now = self._now or report.scene.snapshot.taken_at
+        spent = self._budget.spent(self._journal, self._now or report.scene.snapshot.taken_at, self.by)
         return Case(
             report=report,
             vigil=self._vigil,
-            limits=replace(self._limits, allowances=self._budget.left(self._journal, now, self.by)),
+            limits=replace(self._limits, allowances=self._budget.left(spent)),
+            spent=spent,
             stopped=self.stopped,
             journal_trouble=self._unreadable or self._book.trouble(),
             failures=self._failures,
@@ -98,14 +100,14 @@ class Judge:
 
     def _returned(self, look: Snapshot) -> str:
         """Say which sandbox is there again although its addresses were released before the look."""
-        entry = _seen_again(self._journal, look)
-        if entry is None:
+        released = self._journal.released_from()
+        if not _seen_again(released, look):
             return ""
-        try:
-            # It may have been restored since the journal was read.
-            entry = _seen_again(self._book.read(), look)
-        except Unavailable as error:
-            return str(error)
+        with suppress(Unavailable):  # then what was read before the look stands
+            # It may have been restored since, and even released once more.
+            now = self._book.read().released_from()
+            released = {one: entry for one, entry in released.items() if now.get(one) == entry}
+        entry = _seen_again(released, look)
         if entry is None:
             return ""
         return (
@@ -137,8 +139,7 @@ class Judge:
         )
 
 
-def _seen_again(journal: Journal, look: Snapshot) -> Entry | None:
-    released = journal.released_from()
+def _seen_again(released: Mapping[str, Entry], look: Snapshot) -> Entry | None:
     if isinstance(look.containers, Seen):
         for container in look.containers.items:
             if entry := released.get(container.id):
@@ -185,11 +186,12 @@ class DryRun:
 
     def after_look(self, looks: Sequence[Snapshot], report: Report) -> Cleaning:
         judged = guards.judge(self._judge.case(looks, report))
-        outcomes = tuple(
-            Outcome(candidate, Verdict.REFUSED if refusals else Verdict.WOULD_RELEASE, refusals)
-            for candidate, refusals in judged
-        )
-        return self._judge.cleaning(report, outcomes, applied=False)
+        outcomes = [Outcome(candidate, Verdict.WOULD_RELEASE) for candidate, refusals in judged if not refusals]
+        return self._judge.cleaning(report, (*outcomes, *_refused(judged)), applied=False)
+
+
+def _refused(judged: Iterable[tuple[Candidate, tuple[Refusal, ...]]]) -> list[Outcome]:
+    return [Outcome(candidate, Verdict.REFUSED, refusals) for candidate, refusals in judged if refusals]
 
 
 class Live:
@@ -212,21 +214,19 @@ class Live:
         journal = self._judge.before_look(now)
         if not journal.half():
             return
-        try:
-            with self._book.alone(0):
-                # Another cleaner may have been in the middle of one when we read.
-                hands = self._hands()
-                for entry in self._book.read().half():
+        # What cannot be settled is there in the next round, and a warning until then.
+        with suppress(Busy, OSError, Unavailable), self._book.alone(0):
+            hands = self._hands()
+            # Another cleaner may have been in the middle of one when we read.
+            for entry in self._book.read().half():
+                with suppress(OSError):
                     settle_half(entry, hands, self._book, self._now())
-        except (Busy, OSError, Unavailable):
-            return  # it is there in the next round, and a warning until then
         self._judge.before_look(now)
 
     def after_look(self, looks: Sequence[Snapshot], report: Report) -> Cleaning:
         judged = guards.judge(self._judge.case(looks, report))
-        refused = [Outcome(candidate, Verdict.REFUSED, refusals) for candidate, refusals in judged if refusals]
         passed = [candidate for candidate, refusals in judged if not refusals]
-        outcomes = (*self._act(passed), *refused) if passed else tuple(refused)
+        outcomes = (*(self._act(passed) if passed else ()), *_refused(judged))
         self._judge.learn(outcomes)
         return self._judge.cleaning(report, outcomes, applied=True)
 

@@ -17,7 +17,7 @@ from agent.model.ranges import RangeSets, usable
 from agent.model.release import Candidate, Limits, Reason, Refusal
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
-from agent.model.snapshot import Blind, NotAsked, Reservation, Seen, Snapshot
+from agent.model.snapshot import Address, Blind, NotAsked, Reservation, Seen, Snapshot
 from agent.occupancy import made_at
 
 FEWEST: Final = 8
@@ -45,16 +45,25 @@ class Vigil:
 
 
 def watch(vigil: Vigil, snapshot: Snapshot) -> Vigil:
-    """Remember this look, and whether docker lost its memory before it."""
-    before, now = vigil.containers, _count(snapshot)
-    started = _docker_start(snapshot) or vigil.docker_start
-    why = ""
-    if vigil.docker_start is not None and started != vigil.docker_start:
-        why = "docker restarted between two looks"
-    elif before is not None and now is not None and before >= FEWEST_CONTAINERS and now * MOST < before:
-        why = f"docker listed {before} containers, and in the next look {now}"
-    watched = replace(vigil, containers=before if now is None else now, docker_start=started)
+    """Remember this look, and whether docker lost its memory before it. What was not read changes nothing."""
+    containers, started = _count(snapshot), _docker_start(snapshot)
+    watched = replace(
+        vigil,
+        containers=vigil.containers if containers is None else containers,
+        docker_start=vigil.docker_start if started is None else started,
+    )
+    why = _lost(vigil, watched)
     return replace(watched, doubted=snapshot.uptime, why=why) if why else watched
+
+
+def _lost(before: Vigil, now: Vigil) -> str:
+    """Say how docker lost its memory between two looks; empty where it did not."""
+    if before.docker_start is not None and now.docker_start != before.docker_start:
+        return "docker restarted between two looks"
+    had, has = before.containers or 0, now.containers or 0
+    if had >= FEWEST_CONTAINERS and has * MOST < had:
+        return f"docker listed {had} containers, and in the next look {has}"
+    return ""
 
 
 def _count(snapshot: Snapshot) -> int | None:
@@ -79,6 +88,8 @@ class Case:
     """Why nothing can be written down; empty where it can."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """How often the release of an address failed, by `network/ip`."""
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """How much of an allowance earlier rounds took, by the setting that says it."""
 
     @property
     def scene(self) -> Scene:
@@ -107,9 +118,52 @@ class Case:
         return frozenset(container.id for container in self.snapshot.containers.known())
 
     @cached_property
+    def checkpointed(self) -> frozenset[str]:
+        """The ids that the kubelet still has a checkpoint of; blind where they were not read."""
+        return frozenset(checkpoint.container_id for checkpoint in self.snapshot.checkpoints.known())
+
+    @cached_property
+    def configured(self) -> Mapping[str, Address]:
+        """The addresses that processes have configured; blind where namespaces were not looked into."""
+        return {address.ip: address for address in self.snapshot.addresses.known()}
+
+    @cached_property
+    def claimed(self) -> Mapping[str, str]:
+        """The pods that have an address of their own by the API server's word, by address; blind without its word."""
+        pods = (pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network)
+        return {ip: pod.name for pod in pods for ip in pod.ips}
+
+    @cached_property
+    def running(self) -> frozenset[str]:
+        """The pods that run here by the API server's word; blind without it."""
+        return frozenset(
+            pod.name for pod in self.snapshot.pods.known() if pod.phase == "Running" and not pod.deleting
+        )  # fmt: skip
+
+    @cached_property
+    def unlisted(self) -> frozenset[str]:
+        """Those of them that docker lists nothing of."""
+        return self.running.difference(container.pod for container in self.snapshot.containers.known())
+
+    @cached_property
+    def ranges(self) -> Mapping[str, RangeSets | Blind]:
+        """What each network gives out, or why that is not known."""
+        return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
+
+    def _ranges(self, network: str) -> RangeSets | Blind:
+        try:
+            return self.scene.ranges(network)
+        except Blind as blind:
+            return blind
+
+    @cached_property
     def shares(self) -> Mapping[str, float]:
-        """How much of each network's range looks leaked, from 0 to 1."""
-        return {store.network: self._share(store.network) for store in self.snapshot.reservations}
+        """How much of the range of each network that was read looks leaked, from 0 to 1."""
+        return {
+            store.network: self._share(store.network)
+            for store in self.snapshot.reservations
+            if isinstance(store.reading, Seen)
+        }
 
     def _share(self, network: str) -> float:
         occupancies = self.scene.of(network)
@@ -117,11 +171,9 @@ class Case:
         leaked = {one.container_id or one.name for one in suspects}
         if len(leaked) < FEWEST:
             return 0.0
-        try:
-            size = usable(self.scene.ranges(network))
-        except Blind:
-            size = len(occupancies)
-        return len(leaked) / max(1, size)
+        sets = self.ranges[network]
+        size = len(occupancies) if isinstance(sets, Blind) else usable(sets)
+        return min(1.0, len(leaked) / max(1, size))
 
 
 def candidates(scene: Scene, only: frozenset[str] | None = None) -> tuple[Candidate, ...]:
@@ -138,17 +190,23 @@ def candidates(scene: Scene, only: frozenset[str] | None = None) -> tuple[Candid
             key = (one.container_id,) if one.container_id else ("", one.network, one.name)
             sandboxes[key].append((one.entry, one.pod))
     gathered = (
-        Candidate(tuple(entry for entry, _ in several), next((pod for _, pod in several if pod), ""))
+        Candidate(
+            tuple(sorted((entry for entry, _ in several), key=_place)), next((pod for _, pod in several if pod), "")
+        )
         for several in sandboxes.values()
     )
     return tuple(one for one in gathered if only is None or any(entry.ip in only for entry in one.reservations))
+
+
+def _place(reservation: Reservation) -> tuple[str, str]:
+    return reservation.network, reservation.ip
 
 
 def judge(case: Case) -> tuple[tuple[Candidate, tuple[Refusal, ...]], ...]:
     """Ask every guard about every candidate. Oldest first; one that failed before comes after all that did not."""
     found = sorted(candidates(case.scene, case.limits.only), key=lambda one: _turn(case, one))
     refused = [(one, tuple(no for guard in GUARDS if (no := _ask(guard, one, case)))) for one in found]
-    return tuple(_within_budget(refused, case.limits.allowances))
+    return tuple(_within_budget(refused, case))
 
 
 Guard = Callable[[Candidate, Case], Refusal | None]
@@ -161,9 +219,9 @@ def _ask(guard: Guard, candidate: Candidate, case: Case) -> Refusal | None:
         return Refusal(Reason.SOURCE_UNREAD, str(blind))
 
 
-def _turn(case: Case, candidate: Candidate) -> tuple[int, int, str]:
+def _turn(case: Case, candidate: Candidate) -> tuple[int, int, tuple[str, str]]:
     failed = max(case.failures.get(f"{one.network}/{one.ip}", 0) for one in candidate.reservations)
-    return failed, candidate.oldest_ns, candidate.reservations[0].ip
+    return failed, candidate.oldest_ns, _place(candidate.reservations[0])
 
 
 def not_stopped(_candidate: Candidate, case: Case) -> Refusal | None:
@@ -181,9 +239,11 @@ def everything_read(_candidate: Candidate, case: Case) -> Refusal | None:
 def allowed_network(candidate: Candidate, case: Case) -> Refusal | None:
     """Another network's ids may belong to another runtime, and would all look leaked."""
     if others := [name for name in candidate.networks if name not in case.limits.networks]:
-        name = ", ".join(others)
+        allowed = sorted(case.limits.networks.union(others))
         return Refusal(
-            Reason.NETWORK_NOT_ALLOWED, f"network {name} is not to be cleaned", f"--cleanup-network={','.join(others)}"
+            Reason.NETWORK_NOT_ALLOWED,
+            f"network {', '.join(others)} is not to be cleaned",
+            f"--cleanup-network={','.join(allowed)}",
         )
     return None
 
@@ -197,19 +257,16 @@ def no_container(candidate: Candidate, case: Case) -> Refusal | None:
 
 def no_checkpoint(candidate: Candidate, case: Case) -> Refusal | None:
     """The kubelet still knows the sandbox, and will release the address itself."""
-    if any(one.container_id == candidate.container_id for one in case.snapshot.checkpoints.known()):
+    if candidate.container_id in case.checkpointed:
         return Refusal(Reason.TEARDOWN_PENDING, "the kubelet keeps a checkpoint of its sandbox, and will try again")
     return None
 
 
 def no_live_address(candidate: Candidate, case: Case) -> Refusal | None:
     """Independent of docker and the API server: the kernel says that somebody uses it."""
-    ips = {one.ip for one in candidate.reservations}
-    for address in case.snapshot.addresses.known():
-        if address.ip in ips:
-            return Refusal(
-                Reason.ADDRESS_ALIVE, f"process {address.pid} ({address.command}) has {address.ip} configured"
-            )
+    for one in candidate.reservations:
+        if address := case.configured.get(one.ip):
+            return Refusal(Reason.ADDRESS_ALIVE, f"process {address.pid} ({address.command}) has {one.ip} configured")
     return None
 
 
@@ -217,10 +274,9 @@ def no_claim(candidate: Candidate, case: Case) -> Refusal | None:
     """Pod status may only save an address. Left alone on purpose, the other witnesses decide."""
     if isinstance(case.snapshot.pods, NotAsked):
         return None
-    ips = {one.ip for one in candidate.reservations}
-    for pod in case.snapshot.pods.known():
-        if pod.live and not pod.host_network and (mine := ips.intersection(pod.ips)):
-            return Refusal(Reason.CLAIMED_BY_POD, f"the pod {pod.name} has {min(mine)}")
+    for one in candidate.reservations:
+        if one.ip in case.claimed:
+            return Refusal(Reason.CLAIMED_BY_POD, f"the pod {case.claimed[one.ip]} has {one.ip}")
     return None
 
 
@@ -229,8 +285,10 @@ def old_enough(candidate: Candidate, case: Case) -> Refusal | None:
     now, grace = case.snapshot.taken_at, case.limits.grace
     for reservation in candidate.reservations:
         age = now - made_at(reservation)
+        if age < timedelta(0):
+            return Refusal(Reason.TOO_YOUNG, f"its file is {-age.total_seconds():.0f} s newer than this look")
         if age < grace:
-            why = f"{max(age.total_seconds(), 0):.0f} s old, and --grace is {grace.total_seconds():.0f} s"
+            why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
             return Refusal(Reason.TOO_YOUNG, why, "--grace=0s")
     for reservation in candidate.reservations:
         occupancy = case.states[reservation]
@@ -245,10 +303,9 @@ def inside_range(candidate: Candidate, case: Case) -> Refusal | None:
         if case.limits.only and reservation.ip in case.limits.only:
             continue
         lift = f"--ip={reservation.ip}"
-        try:
-            sets = case.scene.ranges(reservation.network)
-        except Blind as blind:
-            return Refusal(Reason.OUTSIDE_RANGE, str(blind), lift)
+        sets = case.ranges[reservation.network]
+        if isinstance(sets, Blind):
+            return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
         if not _gives_out(sets, reservation.ip):
             told = ", ".join(str(one) for ranges in sets for one in ranges)
             return Refusal(Reason.OUTSIDE_RANGE, f"{reservation.ip} is not given out from {told}", lift)
@@ -279,13 +336,11 @@ def believable_runtime(_candidate: Candidate, case: Case) -> Refusal | None:
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{case.vigil.why}; it is believed again after --settle")
     if isinstance(case.snapshot.pods, NotAsked):
         return None
-    listed = {container.pod for container in case.snapshot.containers.known()}
-    running = {pod.name for pod in case.snapshot.pods.known() if pod.phase == "Running" and not pod.deleting}
-    missing = running - listed
-    if running and (missing == running or (len(running) >= FEWEST_CONTAINERS and len(missing) * MOST > len(running))):
+    missing, running = len(case.unlisted), len(case.running)
+    if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
         return Refusal(
             Reason.RUNTIME_DOUBTFUL,
-            f"docker lists nothing of {len(missing)} of the {len(running)} pods that run by the API server's word",
+            f"docker lists nothing of {missing} of the {running} pods that run by the API server's word",
         )
     return None
 
@@ -295,8 +350,10 @@ def settled(_candidate: Candidate, case: Case) -> Refusal | None:
     settle = case.limits.settle
     if not settle:
         return None
-    now = case.snapshot.taken_at
-    for daemons in case.snapshot.daemons.known():
+    now, known = case.snapshot.taken_at, case.snapshot.daemons.known()
+    if not known:
+        return Refusal(Reason.UNSETTLED, "when the kubelet, docker and the node started is not known", "--settle=0s")
+    for daemons in known:
         for name, start in (("the kubelet", daemons.kubelet), ("docker", daemons.docker), ("the node", daemons.booted)):
             if start is None:
                 return Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s")
@@ -344,20 +401,26 @@ GUARDS: Final[tuple[Guard, ...]] = (
 
 
 def _within_budget(
-    judged: Iterable[tuple[Candidate, tuple[Refusal, ...]]], allowances: tuple[tuple[str, int], ...]
+    judged: Iterable[tuple[Candidate, tuple[Refusal, ...]]], case: Case
 ) -> Iterator[tuple[Candidate, tuple[Refusal, ...]]]:
     """Let pass as many addresses as may be released now, in the order of their turn."""
-    passed = 0
+    passed = queued = 0
     for candidate, refusals in judged:
-        if refusals:
-            yield candidate, refusals
-            continue
-        wanted = passed + len(candidate.reservations)
-        exceeded = [(setting, most) for setting, most in allowances if wanted > most]
-        if exceeded:
-            setting, most = min(exceeded, key=lambda one: one[1])
-            why = f"{max(most, 0)} may be released now ({setting}), and {passed} come before it"
-            yield candidate, (Refusal(Reason.OVER_BUDGET, why, f"{setting}={wanted}"),)
-        else:
-            passed = wanted
-            yield candidate, ()
+        no = refusals
+        if not refusals:
+            wanted = len(candidate.reservations)
+            queued += wanted
+            no = _over_budget(passed + wanted, queued, case)
+            passed += 0 if no else wanted
+        yield candidate, no
+
+
+def _over_budget(wanted: int, queued: int, case: Case) -> tuple[Refusal, ...]:
+    """Say what each allowance would have to be for so many to pass, and with them all `queued` up to the last."""
+    allowances = case.limits.allowances
+    if all(wanted <= left for _, left in allowances):
+        return ()
+    short = [(setting, left) for setting, left in allowances if queued > left]
+    why = ", ".join(f"{max(left, 0)} may be released now ({setting})" for setting, left in short)
+    lift = " ".join(f"{setting}={queued + case.spent.get(setting, 0)}" for setting, _ in short)
+    return (Refusal(Reason.OVER_BUDGET, f"{why}; up to it there are {queued}", lift),)

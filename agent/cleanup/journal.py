@@ -7,15 +7,18 @@ holds the cleaner's lock.
 """
 
 import base64
+import errno
 import fcntl
 import json
 import os
 import platform
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +26,7 @@ import tenacity
 
 from agent.cleanup.steps import RESERVATION, Kept, said
 from agent.model.release import Candidate, Verdict
-from agent.sources.unavailable import Unavailable
+from agent.sources.unavailable import Unavailable, in_short
 
 SCHEMA: Final = "nodeleak.journal/v1"
 LARGEST: Final = 512 * 1024
@@ -31,7 +34,10 @@ LARGEST: Final = 512 * 1024
 FILES: Final = 4
 """How many files are kept; the oldest is dropped for a fifth."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -101,7 +107,7 @@ class Book:
     @contextmanager
     def alone(self, seconds: float) -> Iterator[None]:
         """Be the only cleaner of this node; raises Busy where another was at work for so long, and OSError."""
-        self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(self._state)
         handle = os.open(self._state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         tries = tenacity.Retrying(
             stop=tenacity.stop_after_delay(seconds),
@@ -110,10 +116,11 @@ class Book:
             reraise=True,
         )
         try:
-            tries(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                tries(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Busy(f"another cleaner is at work on this node (it holds {self._state / _LOCK})") from error
             yield
-        except BlockingIOError as error:
-            raise Busy(f"another cleaner is at work on this node (it holds {self._state / _LOCK})") from error
         finally:
             os.close(handle)
 
@@ -130,7 +137,7 @@ class Book:
                     return f"{part} is mounted read-only"
             except OSError as error:
                 return said(error)
-            return "" if os.access(part, os.W_OK | os.X_OK) else f"{part}: permission denied"
+            return "" if os.access(part, os.W_OK | os.X_OK, effective_ids=True) else f"{part}: permission denied"
         return f"{directory}: there is no such place"
 
     def read(self) -> Journal:
@@ -146,7 +153,7 @@ class Book:
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
         """Put the beginning of an entry on disk. Raises OSError."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(self._directory)
         self._turn_over()
         self._append(_beginning(entry, evidence))
 
@@ -175,11 +182,17 @@ class Book:
 
     def _lines(self, path: Path) -> Iterator[tuple[str, bytes]]:
         try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    yield f"{path}, line {number}", line
+            handle = os.open(path, _READ)
         except (FileNotFoundError, NotADirectoryError):
             return
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                for number, line in enumerate(file, 1):
+                    yield f"{path}, line {number}", line
+        finally:
+            os.close(handle)
 
     def _turn_over(self) -> None:
         current = self._directory / _CURRENT
@@ -200,7 +213,7 @@ class Book:
             size = os.fstat(handle).st_size
             # We may have died in the middle of a line: it stays, damaged, and the next one is whole.
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            text = (b"\n" if torn else b"") + json.dumps(line, ensure_ascii=False).encode() + b"\n"
+            text = (b"\n" if torn else b"") + json.dumps(line).encode() + b"\n"
             try:
                 _write_whole(handle, text)
             except OSError:
@@ -221,6 +234,14 @@ def _write_whole(handle: int, text: bytes) -> None:
     os.fsync(handle)
 
 
+def _make_directory(directory: Path) -> None:
+    """Make it and what it lies in, for us alone, each name on disk."""
+    missing = [part for part in (directory, *directory.parents) if not part.is_dir()]
+    for part in reversed(missing):
+        part.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(part.parent)
+
+
 def _sync_directory(directory: Path) -> None:
     """Put a new file's name on disk too."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -235,8 +256,10 @@ def _moment(at: datetime) -> str:
 
 
 def entry_name(at: datetime, candidate: Candidate) -> str:
-    """Name an entry so that names sort by time, and can be typed."""
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{candidate.container_id[:12] or 'empty-file'}"
+    """Name an entry so that names sort by time, can be typed, and are two for two sandboxes of one moment."""
+    empty = candidate.reservations[0]
+    of = candidate.container_id[:12] or f"{empty.network}-{empty.ip}"
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{of}"
 
 
 def _beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
@@ -259,7 +282,6 @@ def _beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
 
 def file_document(kept: Kept) -> dict[str, Any]:
     """Draw one file as the journal keeps it."""
-    made = datetime.fromtimestamp(kept.mtime_ns / 10**9, UTC)
     return {
         "place": kept.place,
         "network": kept.network,
@@ -269,9 +291,16 @@ def file_document(kept: Kept) -> dict[str, Any]:
         "uid": kept.uid,
         "gid": kept.gid,
         "inode": kept.inode,
-        "mtime": _moment(made),
+        "mtime": _readable(kept.mtime_ns),
         "mtime_ns": kept.mtime_ns,
     }
+
+
+def _readable(mtime_ns: int) -> str:
+    try:
+        return _moment(_EPOCH + timedelta(microseconds=mtime_ns // 1000))
+    except OverflowError:
+        return "a year that no calendar has"
 
 
 def _content(content: bytes) -> dict[str, str]:
@@ -291,7 +320,7 @@ def _parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
         try:
             _read_line(json.loads(line), entries)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damage.append(f"{where}: {type(error).__name__}: {error}")
+            damage.append(f"{where}: {type(error).__name__}: {in_short(error)}")
     return Journal(tuple(entries.values()), tuple(damage))
 
 
@@ -326,16 +355,25 @@ def _time(text: str) -> datetime:
 def _kept(file: dict[str, Any]) -> Kept:
     content = file["text"].encode() if "text" in file else base64.b64decode(file["base64"], validate=True)
     for part in ("network", "name"):
-        if "/" in file[part] or file[part] in {"", ".", ".."}:
+        if "/" in file[part] or b"\0" in os.fsencode(file[part]) or file[part] in {"", ".", ".."}:
             raise ValueError(f"{file[part]!r} is no file's name")
+    if file["place"] == RESERVATION:
+        ip_address(file["name"])
     return Kept(
         place=str(file["place"]),
         network=str(file["network"]),
         name=str(file["name"]),
         content=content,
-        mode=int(file["mode"], 8),
-        uid=int(file["uid"]),
-        gid=int(file["gid"]),
+        mode=_number(int(file["mode"], 8), 0o7777),
+        uid=_number(int(file["uid"]), _LARGEST_ID),
+        gid=_number(int(file["gid"]), _LARGEST_ID),
         inode=int(file["inode"]),
-        mtime_ns=int(file["mtime_ns"]),
+        mtime_ns=_number(int(file["mtime_ns"]), _LATEST_NS, -_LATEST_NS),
     )
+
+
+def _number(number: int, most: int, least: int = 0) -> int:
+    """Pass what the system can take; the rest would be an error of Python's, and not the system's."""
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not from {least} to {most}")
+    return number

@@ -1,6 +1,6 @@
 """Putting back what was released, and settling what we died in the middle of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -37,7 +37,7 @@ def missing_of(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
         raise Refused("the entry never ended; the next cleaning settles it")
     if entry.verdict not in {Verdict.RELEASED, Verdict.FAILED}:
         raise Refused(f"nothing was released: the entry ended as {entry.verdict.value}")
-    missing = tuple(kept for kept in entry.reservations if hands.present(kept) != kept)
+    missing = _missing(entry, hands)
     if not missing:
         raise Refused("nothing is missing: all of it is in place")
     for kept in missing:
@@ -49,6 +49,12 @@ def missing_of(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
             held = ", ".join(sorted(others))
             raise Refused(f"container {entry.container_id[:12]} has another address by now: {held}")
     return missing
+
+
+def _missing(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
+    """Return the reservations that are not in place. One that was put back is: only its inode is another."""
+    found = ((kept, hands.present(kept)) for kept in entry.reservations)
+    return tuple(kept for kept, now in found if now is None or replace(now, inode=kept.inode) != kept)
 
 
 def restore(entry: Entry, hands: RestoringHands, book: Book, now: datetime) -> Restoration:
@@ -99,15 +105,15 @@ def settle_half(entry: Entry, hands: RestoringHands, book: Book, now: datetime) 
     locked = hands.lock(sorted({kept.network for kept in entry.reservations}))
     if locked is None:
         return
+    verdict, why = Verdict.FAILED, "the agent ended in the middle of it; all of it is in place"
     try:
-        missing = [kept for kept in entry.reservations if hands.present(kept) != kept]
+        missing = _missing(entry, hands)
         if len(missing) == len(entry.reservations):
-            book.end(entry.name, Verdict.RELEASED, "found after the agent ended in the middle of it", now)
+            verdict, why = Verdict.RELEASED, "found after the agent ended in the middle of it"
         elif any(hands.taken(kept) for kept in missing):
             why = "the agent ended in the middle of it, and what was removed of it is reserved again"
-            book.end(entry.name, Verdict.FAILED, why, now)
         else:
-            _put_back(tuple(missing), hands)
-            book.end(entry.name, Verdict.FAILED, "the agent ended in the middle of it; all of it is in place", now)
+            _put_back(missing, hands)
     finally:
         locked.unlock()
+    book.end(entry.name, verdict, why, now)

@@ -5,7 +5,7 @@ from typing import Any, Final
 from agent.cleanup.journal import SCHEMA as JOURNAL_SCHEMA
 from agent.cleanup.journal import Entry, Journal, file_document
 from agent.exporters.document import moment
-from agent.model.release import Cleaning, Outcome
+from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 
 SCHEMA: Final = "nodeleak.clean/v1"
@@ -13,6 +13,7 @@ SCHEMA: Final = "nodeleak.clean/v1"
 
 def document(cleaning: Cleaning) -> dict[str, Any]:
     """Draw a cleaning. What is not known is null, never 0."""
+    tally = cleaning.tally()
     return {
         "schema": SCHEMA,
         "node": cleaning.node,
@@ -26,11 +27,14 @@ def document(cleaning: Cleaning) -> dict[str, Any]:
         "addresses": [
             _address(outcome, one) for outcome in cleaning.outcomes for one in outcome.candidate.reservations
         ],
-        "verdicts": {verdict.value: count for verdict, count in cleaning.tally().items()},
+        "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
+        "passed_over": [
+            {"network": one.network or None, "ip": one.ip, "why": one.why} for one in cleaning.passed_over
+        ],
         "stopped": cleaning.stopped or None,
         "unread": [{"source": one.source, "why": one.why} for one in cleaning.unread],
         "warnings": list(cleaning.warnings),
-    }
+    }  # fmt: skip
 
 
 def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
@@ -45,7 +49,12 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
         # One that no setting lifts is not lifted by lifting the others.
         "setting": " ".join(settings) if settings and all(settings) else None,
+        "refusals": [
+            {"reason": one.reason.value, "why": one.why, "setting": one.setting or None} for one in outcome.refusals
+        ],
         "entry": outcome.entry or None,
+        "waited_seconds": outcome.waited,
+        "held_seconds": outcome.held,
     }
 
 
@@ -65,6 +74,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "by": entry.by,
         "container_id": entry.container_id or None,
         "pod": entry.pod or None,
+        "addresses": list(entry.ips),
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
         "restored": moment(entry.restored) if entry.restored else None,

@@ -6,9 +6,12 @@ from typing import Any
 
 import structlog
 
+from agent.detectors import leaked_reservation
+from agent.exporters.clean_table import WHEN_STOPPED
 from agent.model.finding import Judged
+from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Reservation, Unread
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
@@ -45,12 +48,17 @@ class LogExporter:
         self._open: dict[tuple[str | int, ...], Judged] = {}
         self._unread: dict[str, Unread] = {}
         self._blind: dict[str, str] = {}
+        self._fates: dict[Reservation, tuple[str, str]] = {}
+        self._stopped = ""
+        self._warnings: frozenset[str] = frozenset()
 
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         if report.clock_stepped:
             self._log.warning("clock.stepped", text="the node's clock was set; findings are confirmed anew")
         self._tell_sources(report)
         self._tell_findings(report)
+        if report.cleaning is not None:
+            self._tell_cleaning(report.cleaning, _leaks(report))
 
     def _tell_sources(self, report: Report) -> None:
         # By source and not by reason: a reason that counts seconds would be a change in every round.
@@ -86,6 +94,57 @@ class LogExporter:
             if key not in unseen:
                 self._log.info("finding.closed", detector=judged.finding.detector, subject=judged.finding.subject)
         self._open = now | unseen
+
+    def _tell_cleaning(self, cleaning: Cleaning, leaks: frozenset[str]) -> None:
+        if cleaning.stopped and cleaning.stopped != self._stopped:
+            self._log.error("cleanup.stopped", why=cleaning.stopped, do=WHEN_STOPPED)
+        self._stopped = cleaning.stopped
+        for warning in cleaning.warnings:
+            if warning not in self._warnings:
+                self._log.warning("cleanup.warned", text=warning)
+        self._warnings = frozenset(cleaning.warnings)
+        fates = {one: outcome for outcome in cleaning.outcomes for one in outcome.candidate.reservations}
+        # What is not called a leak is no news, and neither is that it is not released: every teardown looks like it.
+        news = {
+            one: outcome
+            for one, outcome in fates.items()
+            if outcome.verdict is not Verdict.REFUSED or f"{one.network}/{one.ip}" in leaks
+        }
+        for one, outcome in news.items():
+            if self._fates.get(one) != _fate(outcome):
+                self._tell_fate(one, outcome)
+        # A round that could not judge forgets nothing.
+        before = self._fates if cleaning.unread else {}
+        self._fates = {**before, **{one: _fate(outcome) for one, outcome in news.items()}}
+
+    def _tell_fate(self, one: Reservation, outcome: Outcome) -> None:
+        about = {"network": one.network, "ip": one.ip, "container": one.container_id, "pod": outcome.candidate.pod}
+        about = {name: value for name, value in about.items() if value}
+        if outcome.refusals:
+            first = outcome.refusals[0]
+            self._log.info("release.refused", **about, reason=first.reason.value, why=first.why)
+        elif outcome.verdict is Verdict.WOULD_RELEASE:
+            self._log.info("release.withheld", **about)
+        elif outcome.verdict in MISSED:
+            self._log.warning("release.failed", **about, verdict=outcome.verdict.value, why=outcome.why)
+        else:
+            left = {"why": outcome.why} if outcome.why else {}
+            self._log.info("address.released", **about, entry=outcome.entry, **left)
+
+
+def _leaks(report: Report) -> frozenset[str]:
+    return frozenset(
+        one.finding.subject
+        for one in report.findings
+        if one.confirmed and one.finding.detector == leaked_reservation.NAME
+    )  # fmt: skip
+
+
+def _fate(outcome: Outcome) -> tuple[str, str]:
+    """Return what makes an outcome another one: of a refusal its reason, whose words may count seconds."""
+    if outcome.refusals:
+        return outcome.verdict.value, outcome.refusals[0].reason.value
+    return outcome.verdict.value, outcome.why
 
 
 def _which(unread: Unread) -> str:

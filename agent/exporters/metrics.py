@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from agent.detectors import DETECTORS, leaked_reservation
 from agent.model.finding import Cause
+from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, NotAsked, Reading, Snapshot, Unread
 
@@ -23,6 +24,8 @@ PREFIX: Final = "nodeleak_"
 
 READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 ROUND_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 STAGES: Final = ("read", "judge")
 
 
@@ -74,6 +77,8 @@ class MetricsExporter(Collector):
         )
         for stage in STAGES:
             self._failures.labels(stage)
+        networks = tuple(networks)
+        self._releases = _Releases(registry, networks)
         for network in networks:
             for cause in Cause:
                 self._confirmed.labels(network, cause.value)
@@ -95,6 +100,8 @@ class MetricsExporter(Collector):
             finding = judged.finding
             if finding.detector == leaked_reservation.NAME and finding.cause is not None:
                 self._confirmed.labels(finding.network, finding.cause.value).inc()
+        if report.cleaning is not None:
+            self._releases.count(report.cleaning)
         self._round_seconds.observe(seconds)
         self._last = report
 
@@ -108,6 +115,12 @@ class MetricsExporter(Collector):
             yield from _networks(report)
             yield _findings(report)
             yield from self._sources(report)
+            if report.cleaning is not None:
+                yield GaugeMetricFamily(
+                    f"{PREFIX}cleanup_stopped",
+                    "Whether cleaning has stopped itself, because what it had released was there again.",
+                    value=bool(report.cleaning.stopped),
+                )
 
     def _sources(self, report: Report) -> Iterator[Metric]:
         up = GaugeMetricFamily(
@@ -126,6 +139,59 @@ class MetricsExporter(Collector):
             value=report.scene.snapshot.taken_at.timestamp(),
         )
         yield from (up, read_at, last)
+
+
+class _Releases:
+    """What became of addresses that could be released. It is there in every mode, so that no dashboard has holes."""
+
+    def __init__(self, registry: CollectorRegistry, networks: Sequence[str]) -> None:
+        self._released = Counter(
+            f"{PREFIX}releases_total", "Addresses released since the agent started.", ["network"], registry=registry
+        )
+        self._refused = Counter(
+            f"{PREFIX}releases_refused_total",
+            "Addresses that a guard refused to release, once a round, by its weightiest reason.",
+            ["network", "reason"],
+            registry=registry,
+        )
+        self._missed = Counter(
+            f"{PREFIX}release_failures_total",
+            "Addresses that every guard let pass and that were not released, by what came between.",
+            ["network", "reason"],
+            registry=registry,
+        )
+        self._waited = Histogram(
+            f"{PREFIX}lock_wait_seconds",
+            "Time until host-local's locks were ours.",
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._held = Histogram(
+            f"{PREFIX}lock_held_seconds",
+            "Time for which host-local's locks were ours, and pods had to wait for an address.",
+            buckets=HELD_BUCKETS,
+            registry=registry,
+        )
+        for network in networks:
+            self._released.labels(network)
+            for reason in Reason:
+                self._refused.labels(network, reason.value)
+            for verdict in MISSED:
+                self._missed.labels(network, verdict.value)
+
+    def count(self, cleaning: Cleaning) -> None:
+        for outcome in cleaning.outcomes:
+            for reservation in outcome.candidate.reservations:
+                if outcome.refusals:
+                    self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
+                elif outcome.verdict is Verdict.RELEASED:
+                    self._released.labels(reservation.network).inc()
+                elif outcome.verdict in MISSED:
+                    self._missed.labels(reservation.network, outcome.verdict.value).inc()
+            if outcome.waited is not None:
+                self._waited.observe(outcome.waited)
+            if outcome.held is not None:
+                self._held.observe(outcome.held)
 
 
 def _streams(watches: Sequence[Watch]) -> Iterator[Metric]:

@@ -302,9 +302,27 @@ def running_sandboxes() -> dict[str, str]:
     return dict(line.split() for line in shown.splitlines())
 
 
-def remove_pod_containers() -> None:
-    """Remove the containers of every pod by force, as people do; other containers of the same docker are left alone."""
-    docker("rm", "-f", *docker("ps", "-aq", "--filter=label=io.kubernetes.docker.type").split())
+def remove_pod_containers(pods: Iterable[str]) -> None:
+    """Remove the containers of pods (`namespace/name`) by force, as people do."""
+    for pod in pods:
+        namespace, name = pod.split("/")
+        filters = (
+            f"--filter=label=io.kubernetes.pod.{key}={value}"
+            for key, value in (("namespace", namespace), ("name", name))
+        )
+        docker("rm", "-f", *docker("ps", "-aq", *filters).split())
+
+
+@contextlib.contextmanager
+def process_in_the_namespace_of(sandbox: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `sleep` where a container's network is: the namespace, its veth and its address live as long as it does."""
+    pid = docker("inspect", "--format={{.State.Pid}}", sandbox).strip()
+    command = ["nsenter", f"--target={pid}", "--net", "sleep", "600"]
+    with subprocess.Popen(command) as process:  # noqa: S603 (spelled out above)
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager

@@ -10,9 +10,11 @@ import pytest
 import structlog
 
 from agent import cycle
+from agent.exporters.clean_table import WHEN_STOPPED
 from agent.exporters.log import LogExporter, configure
 from agent.grace import Memory
 from agent.model.finding import Gap
+from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot, Unread
 from tests.builders import (
@@ -25,6 +27,7 @@ from tests.builders import (
     reservation,
     without,
 )
+from tests.exporters.cleanings import BUDGET, DUAL, ENTRY, YOUNG, cleaning, outcome, refused, released
 
 LOST = reservation("10.244.1.9")
 
@@ -180,6 +183,140 @@ def test_a_detector_that_fails_is_told_once(daemon: Daemon) -> None:
         {"event": "detector.failed", "log_level": "error", "detector": "shared_ip", "why": "KeyError: 'a bug'"}
     ]
     assert daemon.tell(broken) == []
+
+
+# Cleaning
+
+
+class Cleaner:
+    """Rounds of a node whose leak was told already, and what cleaning adds to the log."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        confirmed(daemon, node(LOST))
+        _, memory = cycle.run(node(LOST), None, patience=GRACE, period=timedelta(0))
+        self._leaked, _ = cycle.run(node(LOST), memory, patience=GRACE, period=timedelta(0))
+        self._healthy, _ = cycle.run(node(), None, patience=GRACE, period=timedelta(0))
+        assert daemon.tell(self._leaked) == []
+
+    def round(self, one: Cleaning) -> list[dict[str, Any]]:
+        return self._daemon.tell(replace(self._leaked, cleaning=one))
+
+    def healthy_round(self, one: Cleaning) -> list[dict[str, Any]]:
+        lines = self._daemon.tell(replace(self._healthy, cleaning=one))
+        return [line for line in lines if line["event"] != "finding.closed"]
+
+
+@pytest.fixture
+def cleaner(daemon: Daemon) -> Cleaner:
+    return Cleaner(daemon)
+
+
+ABOUT = {"network": "kubenet", "ip": "10.244.1.9", "container": GONE}
+
+
+def test_a_release_is_told_with_where_it_is_written_down(cleaner: Cleaner) -> None:
+    assert cleaner.round(cleaning(released())) == [
+        {"event": "address.released", "log_level": "info", **ABOUT, "pod": "shop/cart", "entry": ENTRY}
+    ]
+
+
+def test_each_address_of_a_sandbox_is_told_and_what_was_left_of_it(cleaner: Cleaner) -> None:
+    lines = cleaner.round(cleaning(released(*DUAL, why="left in libcni's cache: no")))
+    assert [(line["event"], line["ip"], line["why"]) for line in lines] == [
+        ("address.released", "10.244.1.9", "left in libcni's cache: no"),
+        ("address.released", "fd00::9", "left in libcni's cache: no"),
+    ]
+
+
+def test_a_release_that_failed_is_told_once_until_it_fails_otherwise(cleaner: Cleaner) -> None:
+    busy, failed = outcome(Verdict.BUSY, why="the lock is held"), outcome(Verdict.FAILED, why="read-only")
+    assert cleaner.round(cleaning(busy)) == [
+        {
+            "event": "release.failed", "log_level": "warning", **ABOUT, "pod": "shop/cart",
+            "verdict": "busy", "why": "the lock is held",
+        }
+    ]  # fmt: skip
+    assert [cleaner.round(cleaning(busy)) for _ in range(3)] == [[]] * 3
+    assert events(cleaner.round(cleaning(failed))) == ["release.failed"]
+    assert cleaner.round(cleaning(failed)) == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE])
+def test_a_race_that_was_lost_is_told(cleaner: Cleaner, verdict: Verdict) -> None:
+    (line,) = cleaner.round(cleaning(outcome(verdict, why="it is another")))
+    assert (line["event"], line["verdict"], line["why"]) == ("release.failed", verdict.value, "it is another")
+
+
+def test_a_refusal_is_told_once_for_each_reason_though_its_words_may_count(cleaner: Cleaner) -> None:
+    unsettled = [Refusal(Reason.UNSETTLED, f"docker started {n} s ago") for n in range(4)]
+    assert cleaner.round(cleaning(refused(unsettled[0], BUDGET))) == [
+        {
+            "event": "release.refused", "log_level": "info", **ABOUT,
+            "reason": "unsettled", "why": "docker started 0 s ago",
+        }
+    ]  # fmt: skip
+    assert [cleaner.round(cleaning(refused(one))) for one in unsettled] == [[]] * 4
+    assert [line["reason"] for line in cleaner.round(cleaning(refused(BUDGET)))] == ["over_budget"]
+    assert [line["reason"] for line in cleaner.round(cleaning(refused(unsettled[0])))] == ["unsettled"]
+
+
+def test_a_dry_run_tells_once_what_it_withholds(cleaner: Cleaner) -> None:
+    withheld = cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)
+    assert cleaner.round(withheld) == [
+        {"event": "release.withheld", "log_level": "info", **ABOUT, "pod": "shop/cart"}
+    ]  # fmt: skip
+    assert [cleaner.round(withheld) for _ in range(3)] == [[]] * 3
+
+
+def test_what_is_no_leak_is_not_told_to_be_refused(cleaner: Cleaner) -> None:
+    # Between the end of a container and that of its address every pod looks like this.
+    assert cleaner.healthy_round(cleaning(refused(YOUNG))) == []
+    assert cleaner.healthy_round(cleaning(refused(Refusal(Reason.TEARDOWN_PENDING, "a checkpoint")))) == []
+
+
+def test_a_round_that_could_not_judge_forgets_nothing(cleaner: Cleaner) -> None:
+    cleaner.round(cleaning(refused(BUDGET)))
+    assert cleaner.round(cleaning(unread=(Unread("containers", "silent"),))) == []
+    assert cleaner.round(cleaning(refused(BUDGET))) == []
+
+
+def test_an_address_that_was_no_candidate_meanwhile_is_told_anew(cleaner: Cleaner) -> None:
+    cleaner.round(cleaning(refused(BUDGET)))
+    assert cleaner.round(cleaning()) == []
+    assert events(cleaner.round(cleaning(refused(BUDGET)))) == ["release.refused"]
+
+
+def test_an_address_that_leaks_again_is_another(cleaner: Cleaner) -> None:
+    cleaner.round(cleaning(released()))
+    again = replace(LOST, inode=LOST.inode + 1)
+    assert events(cleaner.round(cleaning(released(again)))) == ["address.released"]
+
+
+def test_cleaning_that_stops_itself_is_told_once_with_what_to_do(cleaner: Cleaner) -> None:
+    stopped = cleaning(stopped="container 9999 is there again")
+    assert cleaner.round(stopped) == [
+        {
+            "event": "cleanup.stopped", "log_level": "error",
+            "why": "container 9999 is there again", "do": WHEN_STOPPED,
+        }
+    ]  # fmt: skip
+    assert [cleaner.round(stopped) for _ in range(3)] == [[]] * 3
+
+
+def test_damage_of_the_journal_is_told_once(cleaner: Cleaner) -> None:
+    damaged = cleaning(warnings=("journal: line 3",))
+    assert cleaner.round(damaged) == [
+        {"event": "cleanup.warned", "log_level": "warning", "text": "journal: line 3"}
+    ]  # fmt: skip
+    assert cleaner.round(damaged) == []
+    assert [line["text"] for line in cleaner.round(cleaning(warnings=("journal: line 3", "journal: line 4")))] == [
+        "journal: line 4"
+    ]
+
+
+def test_rounds_with_nothing_to_clean_are_silent(cleaner: Cleaner) -> None:
+    assert [cleaner.healthy_round(cleaning()) for _ in range(3)] == [[]] * 3
 
 
 # How lines look

@@ -16,6 +16,7 @@ from agent.detectors import DETECTORS
 from agent.exporters.metrics import MetricsExporter
 from agent.grace import Memory
 from agent.model.finding import Cause, Gap
+from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
 from tests.builders import (
@@ -31,6 +32,7 @@ from tests.builders import (
     without,
     without_api,
 )
+from tests.exporters.cleanings import BUDGET, DUAL, YOUNG, cleaning, many, outcome, refused, released
 
 LOST = reservation("10.244.1.9")
 
@@ -53,6 +55,16 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_round_seconds_sum": set(),
     "nodeleak_round_failures_total": {"stage"},
     "nodeleak_last_round_timestamp_seconds": set(),
+    "nodeleak_releases_total": {"network"},
+    "nodeleak_releases_refused_total": {"network", "reason"},
+    "nodeleak_release_failures_total": {"network", "reason"},
+    "nodeleak_lock_wait_seconds_bucket": {"le"},
+    "nodeleak_lock_wait_seconds_count": set(),
+    "nodeleak_lock_wait_seconds_sum": set(),
+    "nodeleak_lock_held_seconds_bucket": {"le"},
+    "nodeleak_lock_held_seconds_count": set(),
+    "nodeleak_lock_held_seconds_sum": set(),
+    "nodeleak_cleanup_stopped": set(),
     "nodeleak_watch_restarts_total": {"resource", "cause"},
     "nodeleak_watch_regressions_total": {"resource"},
 }
@@ -76,13 +88,16 @@ class Daemon:
         self._memory: Memory | None = None
         self._seconds = 0
 
-    def round(self, snapshot: Snapshot, gaps: tuple[Gap, ...] = ()) -> "Daemon":
+    def round(self, snapshot: Snapshot, gaps: tuple[Gap, ...] = (), cleaning: Cleaning | None = None) -> "Daemon":
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
         report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
-        self._exporter.tell(replace(report, gaps=(*report.gaps, *gaps)), 0.02)
+        self._exporter.tell(replace(report, gaps=(*report.gaps, *gaps), cleaning=cleaning), 0.02)
         return self
+
+    def cleaned(self, one: Cleaning) -> "Daemon":
+        return self.round(node(LOST), cleaning=one)
 
     def rounds(self, count: int, snapshot: Snapshot) -> "Daemon":
         for _ in range(count):
@@ -95,13 +110,17 @@ class Daemon:
     def get(self, sample: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"nodeleak_{sample}", labels)
 
+    def total(self, name: str) -> float:
+        families = (family.samples for family in self.registry.collect())
+        return sum(one.value for samples in families for one in samples if one.name == f"nodeleak_{name}")
+
     def labels(self, name: str) -> list[dict[str, str]]:
         return [one.labels for family in self.registry.collect() for one in family.samples if one.name == name]
 
 
 def everything() -> Daemon:
     """A daemon that has something to say under every name."""
-    return Daemon().rounds(3, node(LOST)).round(dark_node()).round(node(LOST))
+    return Daemon().rounds(3, node(LOST)).round(dark_node()).cleaned(cleaning(released()))
 
 
 def test_names_and_labels_are_these_and_no_others() -> None:
@@ -116,6 +135,7 @@ def test_names_and_labels_are_these_and_no_others() -> None:
 def test_no_label_is_a_pod_an_address_or_an_id() -> None:
     closed = (
         {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
+        | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
     )  # fmt: skip
     found = {
@@ -216,6 +236,82 @@ def test_each_cause_is_counted_for_itself() -> None:
 def test_a_restart_that_comes_later_counts_nothing_again() -> None:
     daemon = Daemon().rounds(3, node(LOST)).rounds(3, node(LOST, daemons=[daemons(kubelet=timedelta(0))]))
     assert [counted(daemon, cause) for cause in Cause] == [0, 0, 0, 0, 1]
+
+
+# Releases
+
+
+def test_releases_are_filled_with_zeros_whatever_the_mode() -> None:
+    daemon = Daemon("kubenet", "storage")
+    for network in ("kubenet", "storage"):
+        assert daemon.get("releases_total", network=network) == 0
+        for reason in Reason:
+            assert daemon.get("releases_refused_total", network=network, reason=reason.value) == 0
+        for verdict in MISSED:
+            assert daemon.get("release_failures_total", network=network, reason=verdict.value) == 0
+    assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
+
+
+def test_a_release_counts_addresses_and_one_taking_of_the_lock() -> None:
+    daemon = Daemon().cleaned(cleaning(released(*DUAL, waited=0.003, held=0.0007)))
+    assert daemon.get("releases_total", network="kubenet") == 2
+    assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 1
+    assert (daemon.get("lock_wait_seconds_bucket", le="0.001"), daemon.get("lock_wait_seconds_bucket", le="0.005")) == (
+        0,
+        1,
+    )
+    assert (
+        daemon.get("lock_held_seconds_bucket", le="0.0005"),
+        daemon.get("lock_held_seconds_bucket", le="0.001"),
+    ) == (
+        0,
+        1,
+    )
+
+
+def test_the_lock_is_measured_where_pods_would_notice() -> None:
+    held = [labels["le"] for labels in Daemon().labels("nodeleak_lock_held_seconds_bucket")]
+    waited = [labels["le"] for labels in Daemon().labels("nodeleak_lock_wait_seconds_bucket")]
+    assert (held[0], held[-2], waited[0], waited[-2]) == ("0.0001", "0.1", "0.001", "10.0")
+    assert "0.002" in held
+
+
+def test_a_refusal_counts_once_a_round_by_its_weightiest_reason() -> None:
+    daemon = Daemon()
+    for _ in range(3):
+        daemon.cleaned(cleaning(refused(YOUNG, BUDGET), *(refused(BUDGET, of=(one,)) for one in many(5))))
+    assert daemon.get("releases_refused_total", network="kubenet", reason="too_young") == 3
+    assert daemon.get("releases_refused_total", network="kubenet", reason="over_budget") == 15
+    assert daemon.get("releases_total", network="kubenet") == 0
+
+
+@pytest.mark.parametrize("verdict", MISSED)
+def test_what_came_between_is_counted_as_such(verdict: Verdict) -> None:
+    daemon = Daemon().cleaned(cleaning(outcome(verdict, why="it is another", waited=0.2)))
+    assert {one: daemon.get("release_failures_total", network="kubenet", reason=one.value) for one in MISSED} == {
+        one: int(one is verdict) for one in MISSED
+    }
+    assert daemon.get("releases_total", network="kubenet") == 0
+    assert (daemon.get("lock_wait_seconds_count"), daemon.get("lock_held_seconds_count")) == (1, 0)
+
+
+def test_what_a_dry_run_withholds_is_neither_released_nor_refused() -> None:
+    daemon = Daemon().cleaned(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False))
+    counted = ("releases_total", "releases_refused_total", "release_failures_total")
+    assert [daemon.total(name) for name in counted] == [0, 0, 0]
+
+
+def test_whether_cleaning_stopped_itself_is_told_only_where_it_is_on() -> None:
+    daemon = Daemon().round(node())
+    assert daemon.get("cleanup_stopped") is None
+    assert daemon.cleaned(cleaning()).get("cleanup_stopped") == 0
+    assert daemon.cleaned(cleaning(stopped="it is there again")).get("cleanup_stopped") == 1
+
+
+def test_an_address_of_a_second_look_counts_under_its_reason() -> None:
+    exists = Refusal(Reason.CONTAINER_EXISTS, "docker has its container")
+    daemon = Daemon("storage").cleaned(cleaning(refused(exists, of=(reservation("10.9.0.2", network="storage"),))))
+    assert daemon.get("releases_refused_total", network="storage", reason="container_exists") == 1
 
 
 # Blind is absent

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,38 @@ def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
 def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
     assert why(tmp_path / "sandbox") == f"{tmp_path}/sandbox: Not a directory"
+
+
+def test_one_sandbox_is_asked_for_by_its_name_in_every_place(tmp_path: Path) -> None:
+    places = [tmp_path / "missing", tmp_path / "dockershim", tmp_path / "cri-dockerd"]
+    for place in places[1:]:
+        place.mkdir()
+    assert not checkpoints.has(places, ID)
+    (places[2] / ID).write_text(CONTENT)
+    assert checkpoints.has(places, ID)
+    assert not checkpoints.has(places[:2], ID)
+    assert not checkpoints.has(places, ID[:12]), "the file's whole name counts"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.touch])
+def test_a_checkpoint_that_is_no_file_still_protects_when_asked_for(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / ID)
+    assert checkpoints.has([tmp_path], ID)
+
+
+def test_unread_is_not_gone_a_place_that_hides_its_files_gives_no_word(open_dir: Path) -> None:
+    closed = open_dir / "sandbox"
+    closed.mkdir(0o700)
+    with as_nobody(), pytest.raises(Unavailable, match="Permission denied"):
+        checkpoints.has([open_dir, closed], ID)
+
+
+def test_unread_is_not_gone_a_file_where_the_directory_should_be_gives_no_word(tmp_path: Path) -> None:
+    (tmp_path / "sandbox").write_text("")
+    with pytest.raises(Unavailable, match=f"{tmp_path}/sandbox: Not a directory"):
+        checkpoints.has([tmp_path / "sandbox"], ID)
 
 
 def test_no_handle_is_left_open(tmp_path: Path) -> None:

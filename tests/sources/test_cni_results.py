@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.ranges import usable
-from agent.model.snapshot import CniResult
-from agent.sources.cni_results import CniResults, parse
+from agent.model.snapshot import CniResult, Reservation
+from agent.sources.cni_results import CniResults, belongs, names_of, parse
 from agent.sources.unavailable import Unavailable
 from tests.wire import ID, as_nobody
 
@@ -266,3 +266,70 @@ def test_a_file_caught_half_written_is_read_when_it_is_whole(tmp_path: Path) -> 
     assert cache.read() == ()
     path.write_bytes(cached(SUBNET))
     assert len(cache.read()) == 1
+
+
+IPV6_ONLY = {"cniVersion": "0.2.0", "ip6": {"ip": "fd00:10::7/64"}}
+LOOPBACK = {"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "127.0.0.1/8"}, {"address": "::1/128"}]}
+
+
+def promised(ip: str = "10.244.1.7", network: str = "kubenet", ifname: str = "eth0") -> Reservation:
+    return Reservation(network, ip, ID, ifname, 1, 70, 0)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "names"),
+    [
+        (promised(), [("kubenet", "eth0"), ("kubenet-loopback", "lo")]),
+        (promised(ifname=""), [("kubenet", "eth0"), ("kubenet-loopback", "lo")]),
+        (promised(network="cbr0"), [("cbr0", "eth0"), ("cni-loopback", "lo")]),
+        (promised(network="net-1", ifname="net1"), [("net-1", "net1"), ("cni-loopback", "lo")]),
+    ],
+)
+def test_a_sandbox_has_a_result_of_its_interface_and_one_of_its_loopback(
+    reservation: Reservation, names: list[tuple[str, str]]
+) -> None:
+    assert names_of(reservation) == tuple((f"{network}-{ID}-{ifname}", network, ifname) for network, ifname in names)
+
+
+@pytest.mark.parametrize(
+    ("content", "ip", "network", "ifname"),
+    [
+        (cached({}), "10.244.1.7", "kubenet", "eth0"),
+        (cached({}, ifName="lo", network="kubenet-loopback"), "10.244.1.7", "kubenet-loopback", "lo"),
+        (json.dumps(RESULT_02).encode(), "10.244.1.7", "kubenet", "eth0"),
+        (json.dumps(RESULT_04).encode(), "10.244.1.7", "kubenet", "eth0"),
+        (json.dumps(RESULT_04).encode(), "fd00:10::7", "kubenet", "eth0"),
+        (json.dumps(IPV6_ONLY).encode(), "fd00:10::7", "kubenet", "eth0"),
+        (json.dumps(LOOPBACK).encode(), "10.244.1.7", "kubenet-loopback", "lo"),
+    ],
+)
+def test_a_result_is_the_sandboxes_by_what_is_inside(content: bytes, ip: str, network: str, ifname: str) -> None:
+    assert belongs(content, promised(ip), network, ifname)
+
+
+@pytest.mark.parametrize(
+    ("content", "ip", "network", "ifname"),
+    [
+        (cached({}, containerId="f" * 64), "10.244.1.7", "kubenet", "eth0"),
+        (cached({}, containerId=ID[:12]), "10.244.1.7", "kubenet", "eth0"),
+        (cached({}, network="net1"), "10.244.1.7", "kubenet", "eth0"),
+        (cached({}, ifName="eth1"), "10.244.1.7", "kubenet", "eth0"),
+        (cached({}), "10.244.1.7", "kubenet-loopback", "lo"),
+        (json.dumps(RESULT_02).encode(), "10.244.1.70", "kubenet", "eth0"),
+        (json.dumps(RESULT_02).encode(), "10.244.1.7", "kubenet-loopback", "lo"),
+        (json.dumps(LOOPBACK).encode(), "10.244.1.7", "kubenet", "eth0"),
+        # A bare result without an address says nothing of whose it is.
+        (b'{"cniVersion": "0.2.0"}', "10.244.1.7", "kubenet-loopback", "lo"),
+        (b'{"ips": null}', "10.244.1.7", "kubenet", "eth0"),
+        (b'{"ips": [{}]}', "10.244.1.7", "kubenet", "eth0"),
+        (b'{"ips": [{"address": "10.244.1.7/24"}, {"address": "10.244.1.300/24"}]}', "10.244.1.7", "kubenet", "eth0"),
+        (b'{"ip4": "10.244.1.7/24"}', "10.244.1.7", "kubenet", "eth0"),
+        (b"", "10.244.1.7", "kubenet", "eth0"),
+        (b"\xff", "10.244.1.7", "kubenet", "eth0"),
+        (b"[" * 100_000, "10.244.1.7", "kubenet", "eth0"),
+        (b"[]", "10.244.1.7", "kubenet", "eth0"),
+        (b"7", "10.244.1.7", "kubenet", "eth0"),
+    ],
+)
+def test_a_result_that_says_another_or_nothing_is_nobodys(content: bytes, ip: str, network: str, ifname: str) -> None:
+    assert not belongs(content, promised(ip), network, ifname)

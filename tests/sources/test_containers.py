@@ -121,22 +121,22 @@ def test_each_reading_is_one_request_and_the_version_is_asked_once(
 @pytest.mark.parametrize(
     ("listed", "text"),
     [
-        ({}, "not a list"),
-        ({"message": "page not found"}, "not a list"),
-        (None, "not a list"),
-        ("", "not a list"),
-        (0, "not a list"),
-        ("containers", "not a list"),
-        ([None], "not a list of containers"),
-        ([{"State": "running"}], "not a list of containers (KeyError('Id'))"),
-        ([{"Id": ID}], "not a list of containers (KeyError('State'))"),
-        ([{"Id": 7, "State": "running"}], "not a list of containers"),
-        ([{"Id": ID, "State": {"Running": True}}], "not a list of containers"),
-        ([{**item(), "Labels": ["x"]}], "not a list of containers"),
-        ([{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], "not a list of containers"),
-        ([{**item(), "Created": "yesterday"}], "not a list of containers"),
-        ([{**item(), "Created": float("inf")}], "not a list of containers"),
-        ([{**item(), "Created": []}, 5], "not a list of containers"),
+        ({}, "cannot be understood"),
+        ({"message": "page not found"}, "cannot be understood"),
+        (None, "cannot be understood"),
+        ("", "cannot be understood"),
+        (0, "cannot be understood"),
+        ("containers", "cannot be understood"),
+        ([None], "cannot be understood"),
+        ([{"State": "running"}], "cannot be understood (KeyError('Id'))"),
+        ([{"Id": ID}], "cannot be understood (KeyError('State'))"),
+        ([{"Id": 7, "State": "running"}], "cannot be understood"),
+        ([{"Id": ID, "State": {"Running": True}}], "cannot be understood"),
+        ([{**item(), "Labels": ["x"]}], "cannot be understood"),
+        ([{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], "cannot be understood"),
+        ([{**item(), "Created": "yesterday"}], "cannot be understood"),
+        ([{**item(), "Created": float("inf")}], "cannot be understood"),
+        ([{**item(), "Created": []}, 5], "cannot be understood"),
     ],
 )
 def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
@@ -240,6 +240,96 @@ def test_an_engine_without_a_version_is_no_engine(socket_path: Path, to: Callabl
         assert 'key "ApiVersion" is missing' in why(to())
 
 
+def no_such(container_id: str = ID) -> bytes:
+    """Say as docker 20.10 to 28 does that there is no such container."""
+    return http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
+
+
+def answers_of(found: bytes) -> Answers:
+    """Answer for one container, and list nothing."""
+    lists = engine([])
+    return lambda request: (
+        [found] if "/containers/" in request.path and request.path.endswith("/json") else lists(request)
+    )
+
+
+def why_not_told(client: Docker) -> str:
+    with pytest.raises(Unavailable) as raised:
+        client.has(ID)
+    text = str(raised.value)
+    assert len(text) < 400, "an operator reads this in one line"
+    return text
+
+
+def test_a_container_that_docker_inspects_is_there_whatever_its_state(
+    socket_path: Path, to: Callable[..., Docker]
+) -> None:
+    found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
+    with Standin(answers_of(found), at=socket_path) as server:
+        assert to().has(ID) is True
+    assert server.asked("/containers/") == [f"/v1.41/containers/{ID}/json"]
+
+
+def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
+    with Standin(answers_of(no_such()), at=socket_path) as server:
+        assert to().has(ID) is False
+    assert len(server.asked("/containers/")) == 1, "a definite answer is not asked for twice"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (http('{"message": "page not found"}', "404 Not Found"), "page not found"),
+        (http(HTML, "404 Not Found", "text/html"), "404 Client Error"),
+        (http("", "404 Not Found"), "404 Client Error"),
+        (http('{"message": ""}', "404 Not Found"), "404 Client Error"),
+        (http('{"message": null}', "404 Not Found"), "docker"),
+        (http('{"message": ["No such container"]}', "404 Not Found"), "docker"),
+        (http('["No such container"]', "404 Not Found"), "docker"),
+        (no_such("f" * 64), "No such container: ffff"),
+        (no_such(""), "No such container: "),
+        (no_such(ID[:12]), "No such container: 0123456789ab"),
+        (http(json.dumps({"message": f"No such container: {ID}"}), "500 Internal Server Error"), "500 Server Error"),
+        (http(json.dumps({"message": f"No such container: {ID}"})), "cannot be understood (KeyError('Id'))"),
+        (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
+        (http('{"message": "driver failed"}', "500 Internal Server Error"), "driver failed"),
+        (http('{"message": "conflict"}', "409 Conflict"), "conflict"),
+        (http(json.dumps({"Id": "f" * 64})), f"asked for {ID}, told of {'f' * 64}"),
+        (http(json.dumps({"Id": ID[:12]})), "told of 0123456789ab"),
+        (http("{}"), "cannot be understood"),
+        (http("[]"), "cannot be understood"),
+        (http("null"), "cannot be understood"),
+        (http(HTML, kind="text/html"), "docker: "),
+        (http(json.dumps({"Id": ID}))[:-10], "docker: "),
+        (b"", "docker: "),
+    ],
+)
+def test_unread_is_not_gone_whatever_else_is_answered_is_no_word(
+    socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
+) -> None:
+    with Standin(answers_of(answer), at=socket_path) as server:
+        assert text in why_not_told(to())
+    assert 1 <= len(server.asked("/containers/")) <= 3
+
+
+def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
+    socket_path: Path, to: Callable[..., Docker]
+) -> None:
+    good = engine([])
+    server: Standin = Standin(
+        lambda request: hang(server) if "/containers/" in request.target else good(request), at=socket_path
+    )
+    with server:
+        start = time.perf_counter()
+        assert "timed out" in why_not_told(to(0.3)).lower()
+        assert time.perf_counter() - start < 1.5
+    assert len(server.asked("/containers/")) == 1
+
+
+def test_unread_is_not_gone_without_an_engine_there_is_no_word(to: Callable[..., Docker]) -> None:
+    assert "No such file or directory" in why_not_told(to())
+
+
 def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
     with Standin(engine([item()]), at=socket_path):
@@ -308,6 +398,19 @@ def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object)
     assert isinstance(listed, list)
     assert len(containers) == len(listed)
     assert all(isinstance(text, str) for one in containers for text in (one.id, one.state, one.pod, one.pod_uid))
+
+
+def test_a_real_engine_knows_its_containers_one_by_one() -> None:
+    path = Path("/var/run/docker.sock")
+    needs(os.access(path, os.W_OK) and shutil.which("docker") is not None, "a docker engine, and the right to ask it")
+    client = Docker(f"unix://{path}", 10)
+    try:
+        assert client.has(ID) is False
+        for one in client.containers()[:3]:
+            # It may have gone since, and then docker says so.
+            assert client.has(one.id) or one.id not in {left.id for left in client.containers()}
+    finally:
+        client.close()
 
 
 def test_a_real_engine_lists_what_docker_ps_lists() -> None:

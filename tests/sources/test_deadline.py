@@ -1,11 +1,12 @@
 """A bound for a whole answer, however it drips."""
 
-from threading import Event
+from threading import Event, current_thread
 
 import pytest
 
 from agent.sources.deadline import Deadline
 from agent.sources.unavailable import Unavailable
+from tests.wire import until
 
 
 def test_an_answer_in_time_is_the_answer() -> None:
@@ -35,3 +36,71 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
         deadline(dripping)
     assert asked == [1]
     enough.set()
+
+
+def test_a_late_answer_is_never_given_to_another_question() -> None:
+    """`Is there this container?` must not be answered with what was said of another."""
+    enough, gone = Event(), Event()
+
+    def late() -> bool:
+        enough.wait(10)
+        gone.set()
+        return False
+
+    deadline = Deadline("docker", 0.05)
+    with pytest.raises(Unavailable, match="no whole answer"):
+        deadline(late)
+    with pytest.raises(Unavailable, match="has not finished"):
+        deadline(lambda: True)
+    enough.set()
+    assert gone.wait(10)
+    answers: list[bool] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(deadline(lambda: True))
+        except Unavailable:
+            return False
+        return True
+
+    until(answered, "it is asked again")
+    assert answers == [True]
+
+
+def test_a_late_failure_is_never_raised_for_another_question() -> None:
+    enough = Event()
+
+    def late() -> None:
+        enough.wait(10)
+        raise ValueError("of the first")
+
+    deadline = Deadline("docker", 0.05)
+    with pytest.raises(Unavailable):
+        deadline(late)
+    enough.set()
+
+    def answered() -> bool:
+        try:
+            return deadline(lambda: True)
+        except Unavailable:
+            return False
+
+    until(answered, "it is asked again")
+
+
+def test_whatever_is_asked_is_asked_in_one_thread_which_is_not_ours() -> None:
+    deadline = Deadline("docker", 5.0)
+    threads = {deadline(current_thread) for _ in range(3)}
+    assert len(threads) == 1
+    (thread,) = threads
+    assert (thread.name, thread.daemon, thread is current_thread()) == ("docker", True, False)
+
+
+def test_even_what_would_end_a_thread_is_raised_where_it_was_asked_for() -> None:
+    def ends() -> None:
+        raise SystemExit(3)
+
+    deadline = Deadline("docker", 5.0)
+    with pytest.raises(SystemExit):
+        deadline(ends)
+    assert deadline(lambda: 1) == 1, "the thread is still there"

@@ -1,0 +1,442 @@
+"""A node's files for real: host-local's directories, libcni's cache and a journal, and other processes beside us."""
+
+import contextlib
+import ctypes
+import fcntl
+import itertools
+import json
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from agent.cleanup.actuator import Actuator
+from agent.cleanup.cleaner import Budget, Judge, Live, through
+from agent.cleanup.journal import Book, Entry, Journal, entry_name
+from agent.cleanup.steps import Kept, release
+from agent.model.release import Candidate, Limits, Outcome, Verdict
+from agent.model.snapshot import Reservation
+from agent.sources import reservations
+from agent.sources.unavailable import Unavailable
+from tests.builders import GONE, GRACE, NOW
+from tests.wire import needs, run
+
+File: TypeAlias = tuple[bytes, int, int, int, int]
+"""A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
+
+MADE_NS: Final = 1_700_000_000_123_456_789
+"""A time that seconds, and floating points, cannot hold."""
+HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
+
+
+class Nobody:
+    """A second look that finds nobody, or whatever it is told to."""
+
+    def __init__(
+        self, *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = ""
+    ) -> None:
+        """`silent`: which of docker, kubelet and kernel gives no definite answer."""
+        self._container, self._checkpoint, self._holder, self._silent = container, checkpoint, holder, silent
+
+    def _answer(self, who: str) -> None:
+        if who == self._silent:
+            raise Unavailable(f"{who} is gone")
+
+    def has_container(self, container_id: str) -> bool:
+        assert container_id
+        self._answer("docker")
+        return self._container
+
+    def has_checkpoint(self, container_id: str) -> bool:
+        assert container_id
+        self._answer("kubelet")
+        return self._checkpoint
+
+    def holder_of(self, ips: Sequence[str]) -> str:
+        assert ips
+        self._answer("kernel")
+        return self._holder
+
+
+class Pen:
+    """Writes in the journal what a cleaner would, at a time that goes on by itself."""
+
+    def __init__(self, book: Book, start: int = 0) -> None:
+        """`start`: microseconds; no two of one journal may begin at the same."""
+        self._book = book
+        self._ticks = itertools.count(start)
+
+    def now(self) -> datetime:
+        return NOW.replace(microsecond=next(self._ticks))
+
+    def begin(self, candidate: Candidate, files: Sequence[Kept], evidence: Sequence[str]) -> str:
+        now = self.now()
+        entry = Entry(
+            entry_name(now, candidate), now, "clean", candidate.container_id, candidate.pod, tuple(files)
+        )  # fmt: skip
+        self._book.begin(entry, evidence)
+        return entry.name
+
+    def end(self, entry: str, verdict: Verdict, why: str) -> None:
+        self._book.end(entry, verdict, why, self.now())
+
+
+@dataclass(frozen=True)
+class Store:
+    """The files of a node below one directory."""
+
+    root: Path
+    book: Book = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "book", Book(self.state))
+        for directory in (self.network("kubenet"), *self.caches):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def networks(self) -> Path:
+        return self.root / "networks"
+
+    @property
+    def caches(self) -> tuple[Path, Path]:
+        return self.root / "cache" / "results", self.root / "results"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.state / "journal" / "journal.jsonl"
+
+    def network(self, name: str = "kubenet") -> Path:
+        return self.networks / name
+
+    def reserve(
+        self,
+        ip: str = "10.244.1.9",
+        container_id: str = GONE,
+        *,
+        network: str = "kubenet",
+        ifname: str = "eth0",
+        mode: int = 0o600,
+        owner: int = 0,
+        content: bytes | None = None,
+    ) -> Reservation:
+        """Write a reservation as host-local does (`>= 0.8`; without an interface: `<= 0.7`), and read it as we do."""
+        self.network(network).mkdir(parents=True, exist_ok=True)
+        file = self.network(network) / ip
+        text = f"{container_id}\r\n{ifname}" if ifname else container_id
+        file.write_bytes(text.encode() if content is None else content)
+        file.chmod(mode)
+        if owner:
+            os.chown(file, owner, owner)
+        os.utime(file, ns=(MADE_NS, MADE_NS))
+        return self.find(ip, network)
+
+    def find(self, ip: str, network: str = "kubenet") -> Reservation:
+        """Read a reservation as a look does."""
+        store = reservations.read(self.networks, network)
+        (found,) = (one for one in store.reading.known() if one.ip == ip)
+        return found
+
+    def keep_result(
+        self,
+        container_id: str = GONE,
+        *,
+        ip: str = "10.244.1.9",
+        network: str = "kubenet",
+        ifname: str = "eth0",
+        bare: bool = False,
+        at: int = 0,
+        **inside: object,
+    ) -> Path:
+        """Write a result as libcni does: with its surroundings (`>= 0.8`), or `bare`."""
+        result = {"cniVersion": "0.4.0", "ips": [{"version": "4", "address": f"{ip}/24"}]}
+        whole = {
+            "kind": "cniCacheV1",
+            "containerId": container_id,
+            "config": "e30=",
+            "ifName": ifname,
+            "networkName": network,
+            "result": result,
+            **inside,
+        }
+        file = self.caches[at] / f"{network}-{container_id}-{ifname}"
+        file.write_text(json.dumps(result if bare else whole))
+        os.utime(file, ns=(MADE_NS, MADE_NS))
+        return file
+
+    def hands(self, lock_timeout: float = 0.1) -> Actuator:
+        return Actuator(self.networks, self.caches, lock_timeout, time.perf_counter)
+
+    def release(
+        self,
+        *reserved: Reservation,
+        again: Nobody | None = None,
+        hands: Actuator | None = None,
+        pen: Pen | None = None,
+    ) -> Outcome:
+        """Release them as one sandbox."""
+        candidate = Candidate(reserved, "shop/old")
+        return through(release(candidate, again or Nobody(), hands or self.hands(), pen or Pen(self.book)))
+
+    def journal(self) -> Journal:
+        """Read all that is written, as a process would that has just started."""
+        return Book(self.state).read()
+
+    def entry(self) -> Entry:
+        """Return the only entry there is."""
+        (entry,) = self.journal().entries
+        return entry
+
+    def start(self) -> None:
+        """Do what a cleaner does first when it starts."""
+        limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
+        book = Book(self.state)
+        judge = Judge(limits, Budget(), book, "clean")
+        Live(judge, Nobody(), self.hands, book, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1).before_look(NOW)
+
+    def files(self) -> dict[str, File]:
+        """Return every reservation, byte for byte, by network and address."""
+        return {
+            f"{directory.name}/{file.name}": whole(file)
+            for directory in self.networks.iterdir()
+            if directory.is_dir()
+            for file in directory.iterdir()
+            if file.name != "lock"
+        }
+
+    def unlocked(self) -> bool:
+        """Tell whether every lock of `kubenet`, and the cleaner's own, is free."""
+        locked = self.hands(0).lock(["kubenet"])
+        if locked is None:
+            return False
+        locked.unlock()
+        with self.book.alone(0):
+            return True
+
+
+def whole(file: Path) -> File:
+    at = file.lstat()
+    return file.read_bytes(), stat.S_IMODE(at.st_mode), at.st_uid, at.st_gid, at.st_mtime_ns
+
+
+def handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+_HOLD: Final = """
+import fcntl, os, sys
+handle = os.open(sys.argv[1], os.O_RDONLY | os.O_CREAT if sys.argv[3] else os.O_RDONLY, 0o750)
+(fcntl.lockf if sys.argv[2] == "lockf" else fcntl.flock)(handle, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_process_locks(path: Path, call: str = "flock") -> Iterator[subprocess.Popen[bytes]]:
+    """Hold a lock in a process of its own, until it is told to end: `path` is a directory, or a file that is made."""
+    mode = "" if path.is_dir() else "create"
+    if call == "lockf":
+        path.touch()
+    script = _HOLD if call == "flock" else _HOLD.replace("os.O_RDONLY", "os.O_RDWR")
+    holder = subprocess.Popen(  # noqa: S603 (our own script)
+        [sys.executable, "-ISc", script, str(path), call, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder
+        finally:
+            let_go(holder)
+
+
+def let_go(holder: subprocess.Popen[bytes]) -> None:
+    assert holder.stdin is not None
+    holder.stdin.close()
+
+
+def in_child(act: Callable[[], Any]) -> Any:
+    """Do something in a process of its own, and return what it returned, as JSON carries it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.write(writing, json.dumps(act()).encode())
+            code = 0
+        except BaseException:  # noqa: BLE001 (the parent is told by the exit code)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        told = file.read()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, "the child says why, above"
+    return json.loads(told)
+
+
+def ends_by_itself(act: Callable[[], object]) -> bool:
+    """Do something in a process of its own; False where SIGKILL ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:  # noqa: BLE001 (as above)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in {0, -signal.SIGKILL}, "the child says why, above"
+    return code == 0
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_TOUCHING: Final = {"open", "fcntl.flock"} | {
+    f"os.{call}" for call in ("mkdir", "rename", "remove", "link", "truncate", "chown", "chmod", "utime", "listdir")
+}
+
+
+def die_at(moment: int) -> None:
+    """Let this process, which cannot be used for anything else any more, be killed at its n-th call of the system.
+
+    What Python audits is seen before it is done; `write` and `fsync` are not audited. Half of what is written counts
+    as a moment, too.
+    """
+    moments = itertools.count(1)
+
+    def tick() -> None:
+        if next(moments) == moment:
+            die()
+
+    write, fsync = os.write, os.fsync
+
+    def dying_write(handle: int, text: bytes) -> int:
+        tick()
+        half = write(handle, text[: len(text) // 2])
+        tick()
+        return half + write(handle, text[half:])
+
+    def dying_fsync(handle: int) -> None:
+        tick()
+        fsync(handle)
+        tick()
+
+    sys.addaudithook(lambda event, _: tick() if event in _TOUCHING else None)
+    os.write, os.fsync = dying_write, dying_fsync  # type: ignore[assignment]
+
+
+def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -> None:
+    """Let the system refuse calls of this process, which cannot be used for anything else any more."""
+
+    def hook(happening: str, arguments: tuple[Any, ...]) -> None:
+        if happening == event and when(arguments):
+            raise OSError(errno, os.strerror(errno))
+
+    sys.addaudithook(hook)
+
+
+def without_nameless_files() -> None:
+    """Let every file system of this process be one without O_TMPFILE, as NFS is."""
+    nameless = os.O_TMPFILE & ~os.O_DIRECTORY
+    refuse("open", 95, when=lambda arguments: bool(arguments[2] & nameless))
+
+
+_CLONE_NEWNS: Final = 0x00020000
+
+
+def mount(*words: str | Path) -> None:
+    """Mount something that only this process, a child of the tests, sees."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for command in (("--make-rprivate", "/"), words):
+        run("mount", *map(str, command))
+
+
+def may_mount() -> None:
+    needs(os.geteuid() == 0, "root")
+    try:
+        run("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt")
+    except (AssertionError, FileNotFoundError):
+        needs(False, "the right to mount")
+
+
+_GETFLAGS, _SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
+
+
+@contextlib.contextmanager
+def immutable(file: Path) -> Iterator[None]:
+    """Let a file be one that not even root can unlink (`chattr +i`)."""
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        (before,) = struct.unpack("l", fcntl.ioctl(handle, _GETFLAGS, struct.pack("l", 0)))
+        fcntl.ioctl(handle, _SETFLAGS, struct.pack("l", before | _IMMUTABLE))
+    except OSError as error:
+        os.close(handle)
+        pytest.skip(f"DID NOT RUN: it needs a file that can be made immutable: {error}")
+    try:
+        yield
+    finally:
+        fcntl.ioctl(handle, _SETFLAGS, struct.pack("l", before))
+        os.close(handle)
+
+
+def host_local(
+    command: str, container_id: str, store: Store, subnet: str = "10.9.0.0/29", network: str = "kubenet"
+) -> subprocess.Popen[str]:
+    """Start the real host-local on a store."""
+    ipam = {"type": "host-local", "dataDir": str(store.networks), "ranges": [[{"subnet": subnet}]]}
+    config = json.dumps({"cniVersion": "0.4.0", "name": network, "type": "bridge", "ipam": ipam})
+    started = subprocess.Popen(  # noqa: S603 (the machine's own plugin)
+        [str(HOST_LOCAL)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container_id,
+            "CNI_IFNAME": "eth0",
+            "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_PATH": str(HOST_LOCAL.parent),
+        },
+    )
+    assert started.stdin is not None
+    started.stdin.write(config)
+    started.stdin.close()
+    return started
+
+
+def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
+    """Wait for host-local, and return what it said."""
+    with started:
+        assert started.stdout is not None
+        said = started.stdout.read()
+    assert started.returncode == code, said
+    return json.loads(said) if said.strip() else None
+
+
+def address(told: Any) -> str:
+    """Return the address that host-local gave out."""
+    return str(told["ips"][0]["address"]).partition("/")[0]

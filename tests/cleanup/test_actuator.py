@@ -1,0 +1,643 @@
+"""The hands on real files and real locks: what they touch, what they leave alone, and that they let go."""
+
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cleanup.actuator import Actuator
+from agent.cleanup.steps import RESERVATION, Kept, said
+from agent.model.release import Candidate, Verdict
+from agent.model.snapshot import Foreign, Reservation
+from agent.sources import cni_results
+from tests.builders import GONE, WEB_ID
+from tests.cleanup.stores import (
+    MADE_NS,
+    Store,
+    another_process_locks,
+    handles,
+    in_child,
+    let_go,
+    refuse,
+    whole,
+    without_nameless_files,
+)
+from tests.wire import NOBODY, needs, until
+
+# The children do nothing but what is written here, and end.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+IP = "10.244.1.9"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_handle_is_left_open() -> Iterator[None]:
+    before = handles()
+    yield
+    assert handles() == before
+
+
+def kept_of(reserved: Reservation, hands: Actuator) -> Kept:
+    read = hands.read(reserved)
+    assert read is not None
+    return read[1]
+
+
+# Locks.
+
+
+def test_a_release_removes_the_file_and_nothing_else(store: Store) -> None:
+    old, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
+    (store.network() / "last_reserved_ip.0").write_text(IP)
+    outcome = store.release(old)
+    assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
+    assert sorted(store.files()) == ["kubenet/10.244.1.10", "kubenet/last_reserved_ip.0"]
+    assert store.find(other.ip) == other
+    assert outcome.waited is not None
+    assert outcome.held is not None
+    assert store.unlocked()
+
+
+@pytest.mark.parametrize("locked", ["", "lock"], ids=["the directory, as 0.6 locks it", "its file, as 0.7 locks it"])
+def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: Store, locked: str) -> None:
+    reserved = store.reserve()
+    before = store.files()
+    with another_process_locks(store.network() / locked):
+        start = time.perf_counter()
+        outcome = store.release(reserved, hands=store.hands(0.1))
+        assert 0.1 <= time.perf_counter() - start < 2
+    assert (outcome.verdict, outcome.waited, outcome.held) == (Verdict.BUSY, None, None)
+    assert "somebody else" in outcome.why
+    assert store.files() == before
+    assert store.entry().verdict is Verdict.BUSY
+
+
+def test_a_lock_that_was_not_to_be_had_is_not_waited_for_again(store: Store) -> None:
+    first, second = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
+    hands = store.hands(0.2)
+    with another_process_locks(store.network() / "lock"):
+        assert store.release(first, hands=hands).verdict is Verdict.BUSY
+        start = time.perf_counter()
+        assert hands.lock([second.network]) is None
+        assert time.perf_counter() - start < 0.1, "it is tried once more, and not waited for"
+    assert store.release(second, hands=hands).verdict is Verdict.RELEASED, "tried once is not given up for good"
+
+
+def test_a_network_is_waited_for_although_another_was_given_up_with_it(store: Store) -> None:
+    hands = store.hands(0.15)
+    store.reserve("10.9.0.2", network="net1")
+    with another_process_locks(store.network("net1") / "lock"):
+        assert hands.lock(["kubenet", "net1"]) is None
+        with another_process_locks(store.network() / "lock"):
+            start = time.perf_counter()
+            assert hands.lock(["kubenet"]) is None
+            assert time.perf_counter() - start >= 0.15
+    assert store.unlocked()
+
+
+@pytest.mark.parametrize("locked", ["", "lock"])
+def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) -> None:
+    reserved = store.reserve()
+    with another_process_locks(store.network() / locked) as holder:
+        end = threading.Timer(0.2, let_go, (holder,))
+        end.start()
+        outcome = store.release(reserved, hands=store.hands(5))
+        end.join()
+    assert outcome.verdict is Verdict.RELEASED
+    assert outcome.waited is not None
+    assert 0.05 < outcome.waited < 4
+
+
+@pytest.mark.parametrize("locked", ["", "lock"])
+def test_what_we_hold_nobody_else_gets(store: Store, locked: str) -> None:
+    held = store.hands().lock(["kubenet"])
+    assert held is not None
+    handle = os.open(store.network() / locked, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.unlock()
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+
+
+def test_a_posix_lock_is_not_what_host_local_takes_and_not_what_we_heed(store: Store) -> None:
+    reserved = store.reserve()
+    with another_process_locks(store.network() / "lock", "lockf"):
+        assert store.release(reserved).verdict is Verdict.RELEASED
+
+
+@pytest.mark.parametrize(("held", "other"), [("", "lock"), ("lock", "")])
+def test_waiting_for_one_lock_we_leave_the_other_to_host_local(store: Store, held: str, other: str) -> None:
+    (store.network() / "lock").touch()
+    free = 0
+    with another_process_locks(store.network() / held):
+        waiting = threading.Thread(target=store.hands(0.5).lock, args=(["kubenet"],))
+        waiting.start()
+        handle = os.open(store.network() / other, os.O_RDONLY)
+        pause = threading.Event()
+        for _ in range(100):
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                free += 1
+            pause.wait(0.002)
+        os.close(handle)
+        waiting.join()
+    assert free > 50
+
+
+def test_a_lock_that_is_missing_is_made_as_host_local_makes_it(store: Store) -> None:
+    reserved = store.reserve()
+    assert store.release(reserved).verdict is Verdict.RELEASED
+    made = whole(store.network() / "lock")
+    assert made[:2] == (b"", 0o750)
+
+
+def test_a_lock_that_was_replaced_while_it_was_held_is_left_for_the_new_one(store: Store) -> None:
+    """Whoever locked the old one and goes on holding it excludes nobody any more."""
+    reserved, lock = store.reserve(), store.network() / "lock"
+    with another_process_locks(lock) as old, another_process_locks(lock.with_name("new")) as new:
+        done: list[Verdict] = []
+        waiting = threading.Thread(
+            target=lambda: done.append(store.release(reserved, hands=store.hands(5)).verdict)
+        )  # fmt: skip
+        waiting.start()
+        lock.with_name("new").rename(lock)
+        let_go(old)
+        old.wait()
+        waiting.join(0.2)
+        assert waiting.is_alive(), "the new one is held"
+        assert store.find(reserved.ip) == reserved
+        let_go(new)
+        waiting.join()
+    assert done == [Verdict.RELEASED]
+
+
+def replaced_after_flock(store: Store, replace: Callable[[], object], kind: str) -> list[object]:
+    """Try the locks in a child in which something is replaced once, between `flock` and what checks it."""
+
+    def act() -> list[object]:
+        flocks = 0
+
+        def hook(_arguments: tuple[object, ...]) -> bool:
+            nonlocal flocks
+            flocks += 1
+            if flocks == (1 if kind == "directory" else 2):
+                replace()
+            return False
+
+        refuse("fcntl.flock", errno.EIO, when=hook)
+        before = handles()
+        locked = store.hands(1).lock(["kubenet"])
+        if locked is None:
+            return [None, flocks]
+        inode = (store.network() / "lock").stat().st_ino
+        mine = {
+            os.fstat(int(one)).st_ino for one in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{one}").exists()
+        }
+        locked.unlock()
+        return [inode in mine, flocks, handles() - before]
+
+    told: list[object] = in_child(act)
+    return told
+
+
+def test_a_lock_replaced_between_taking_and_checking_it_is_taken_anew(store: Store) -> None:
+    lock = store.network() / "lock"
+    lock.touch()
+
+    def replace_it() -> None:
+        lock.with_name("new").touch()
+        lock.with_name("new").rename(lock)
+
+    assert replaced_after_flock(store, replace_it, "lock") == [True, 4, 0]
+
+
+def test_a_lock_removed_between_taking_and_checking_it_is_made_anew(store: Store) -> None:
+    (store.network() / "lock").touch()
+    assert replaced_after_flock(store, (store.network() / "lock").unlink, "lock") == [True, 4, 0]
+
+
+def test_a_directory_replaced_before_it_is_checked_is_opened_anew(store: Store) -> None:
+    def replace_it() -> None:
+        store.network().rename(store.networks / "old")
+        store.network().mkdir()
+
+    assert replaced_after_flock(store, replace_it, "directory") == [True, 4, 0]
+
+
+def make_link(lock: Path) -> None:
+    lock.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo], ids=["a link", "a directory", "a FIFO"])
+def test_a_lock_that_is_no_file_is_told_and_not_waited_for(store: Store, make: Callable[[Path], None]) -> None:
+    reserved = store.reserve()
+    make(store.network() / "lock")
+    start = time.perf_counter()
+    outcome = store.release(reserved, hands=store.hands(5))
+    assert time.perf_counter() - start < 1
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.why == f"{store.network()}/lock: not a regular file, which host-local's lock is"
+    assert store.find(IP) == reserved
+
+
+def test_what_is_wrong_with_the_second_networks_lock_is_told_of_the_second_network(store: Store) -> None:
+    store.reserve(network="net1")
+    (store.network("net1") / "lock").mkdir()
+    with pytest.raises(OSError, match="not a regular file") as raised:
+        store.hands().lock(["kubenet", "net1"])
+    assert raised.value.filename == str(store.network("net1") / "lock")
+    assert store.unlocked(), "the first network's locks were let go"
+
+
+def test_an_error_of_a_lock_that_is_no_word_of_ours_is_passed_on(store: Store) -> None:
+    def act() -> list[object]:
+        refuse("open", errno.EMFILE, when=lambda arguments: arguments[0] == "lock")
+        before = handles()
+        try:
+            store.hands().lock(["kubenet"])
+        except OSError as error:
+            return [error.errno, error.filename, handles() - before]
+        return []
+
+    assert in_child(act) == [errno.EMFILE, f"{store.network()}", 0]
+
+
+# What is read.
+
+
+def test_what_lies_under_a_reservations_name_is_read_whole(store: Store) -> None:
+    reserved = store.reserve(mode=0o640, owner=NOBODY)
+    read = store.hands().read(reserved)
+    assert read is not None
+    entry, kept = read
+    assert entry == reserved
+    assert kept == Kept(
+        RESERVATION, "kubenet", IP, f"{GONE}\r\neth0".encode(), 0o640, NOBODY, NOBODY, reserved.inode, MADE_NS
+    )  # fmt: skip
+    assert kept.size == 70
+
+
+def make_socket(path: Path) -> None:
+    os.mknod(path, 0o140600)
+
+
+def make_huge(path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
+
+
+@pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo, make_socket, make_huge])
+def test_what_is_no_reservation_any_more_is_foreign_and_equal_to_nothing(
+    store: Store, make: Callable[[Path], None]
+) -> None:
+    reserved = store.reserve()
+    (store.network() / IP).unlink()
+    make(store.network() / IP)
+    read = store.hands().read(reserved)
+    assert read is not None
+    assert isinstance(read[0], Foreign)
+    assert store.release(reserved).verdict is Verdict.CHANGED
+
+
+def test_what_is_gone_is_none(store: Store) -> None:
+    reserved = store.reserve()
+    (store.network() / IP).unlink()
+    assert store.hands().read(reserved) is None
+    assert store.release(reserved).verdict is Verdict.GONE
+
+
+def test_a_directory_that_is_gone_is_told_by_its_name(store: Store) -> None:
+    reserved = replace(store.reserve(), network="net1")
+    outcome = store.release(reserved)
+    assert (outcome.verdict, outcome.why) == (
+        Verdict.FAILED, f"{store.networks}/net1: No such file or directory",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("kubenet"), Path.touch], ids=["a link", "a file"])
+def test_a_directory_that_is_none_is_not_followed(store: Store, make: Callable[[Path], None]) -> None:
+    reserved = replace(store.reserve(), network="net1")
+    make(store.network("net1"))
+    outcome = store.release(reserved)
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.why == f"{store.networks}/net1: not a directory, and links are not followed"
+    assert store.find(IP).inode == reserved.inode
+
+
+def test_an_error_by_handle_is_told_with_the_directory(store: Store) -> None:
+    hands, before = store.hands(), handles()
+    with pytest.raises(OSError, match="Input/output") as raised, hands._network("kubenet"):  # noqa: SLF001 (a sick disk)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), 7)
+    assert raised.value.filename == str(store.network())
+    assert handles() == before
+
+
+# libcni's cache.
+
+
+def cached(store: Store, *reserved: Reservation) -> set[str]:
+    return {kept.name for kept in store.hands().cached(Candidate(reserved))}
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["libcni >= 0.8", "libcni < 0.8"])
+@pytest.mark.parametrize("at", [0, 1], ids=["dockershim's place", "the others' place"])
+def test_what_libcni_keeps_of_the_sandbox_is_released_with_it(store: Store, bare: bool, at: int) -> None:
+    reserved, mine, others = store.reserve(), store.keep_result(bare=bare, at=at), store.keep_result(WEB_ID, at=at)
+    before = whole(mine)
+    outcome = store.release(reserved)
+    assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
+    assert not mine.exists()
+    assert others.exists()
+    (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
+    assert (kept.content, kept.mode, kept.uid, kept.gid, kept.mtime_ns) == before
+
+
+def test_the_loopbacks_result_goes_with_it(store: Store) -> None:
+    for network in ("kubenet-loopback", "cni-loopback"):
+        store.keep_result(ip="127.0.0.1", network=network, ifname="lo")
+    reserved, other = store.reserve(), store.reserve("10.9.0.2", network="net1")
+    assert cached(store, reserved) == {f"kubenet-loopback-{GONE}-lo"}
+    assert cached(store, other) == {f"cni-loopback-{GONE}-lo"}
+    store.keep_result(ip="127.0.0.1", network="kubenet-loopback", ifname="lo", bare=True)
+    assert cached(store, reserved) == {f"kubenet-loopback-{GONE}-lo"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b"{}",
+        json.dumps({"ips": [{"address": "10.244.1.10/24"}]}).encode(),
+        json.dumps({"ips": [{"address": "10.244.1.91/24"}]}).encode(),
+        json.dumps({"kind": "cniCacheV1", "containerId": WEB_ID, "networkName": "kubenet", "ifName": "eth0"}).encode(),
+        json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "other", "ifName": "eth0"}).encode(),
+        json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "kubenet", "ifName": "eth1"}).encode(),
+        json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "kubenet"}).encode(),
+        b" " * 300_000,
+    ],
+)
+def test_what_only_has_the_name_of_a_result_is_left_alone(store: Store, content: bytes) -> None:
+    reserved, file = store.reserve(), store.keep_result()
+    file.write_bytes(content)
+    assert store.release(reserved).verdict is Verdict.RELEASED
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo, make_socket])
+def test_what_is_no_file_under_the_name_of_a_result_is_left_alone(store: Store, make: Callable[[Path], None]) -> None:
+    reserved, file = store.reserve(), store.keep_result()
+    file.unlink()
+    make(file)
+    assert store.release(reserved).verdict is Verdict.RELEASED
+    assert os.path.lexists(file)
+
+
+def test_without_a_cache_the_reservation_is_released(store: Store) -> None:
+    for directory in store.caches:
+        directory.rmdir()
+    outcome = store.release(store.reserve())
+    assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
+
+
+def test_an_empty_file_names_no_sandbox_and_takes_nothing_from_the_cache(store: Store) -> None:
+    result = store.keep_result("")
+    assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
+    assert result.exists()
+    assert store.entry().name.endswith(f"-kubenet-{IP}")
+
+
+def test_a_result_that_changes_after_it_was_kept_is_left_alone(store: Store) -> None:
+    result = store.keep_result()
+    hands = store.hands()
+    (kept,) = hands.cached(Candidate((store.reserve(),)))
+    store.keep_result(netns="/proc/7/ns/net")
+    hands.remove(kept)
+    assert result.exists()
+    store.keep_result().unlink()
+    hands.remove(kept)
+    result.parent.rmdir()
+    hands.remove(kept)
+    assert not result.parent.exists(), "gone is what was wanted"
+
+
+def test_a_cache_behind_a_link_is_the_cache(store: Store, tmp_path: Path) -> None:
+    result = store.keep_result()
+    (tmp_path / "link").symlink_to(store.caches[0])
+    hands = Actuator(store.networks, [tmp_path / "link"], 0.1, time.perf_counter)
+    assert store.release(store.reserve(), hands=hands).verdict is Verdict.RELEASED
+    assert not result.exists()
+
+
+@pytest.mark.parametrize("place", ["/etc", "", ".", "reservations", "cache/results"])
+def test_a_place_that_is_not_libcnis_cache_is_not_touched(store: Store, place: str, tmp_path: Path) -> None:
+    for file in ("x", "y"):
+        (tmp_path / file).write_bytes(b"x")
+    kept = Kept(place or str(tmp_path), "kubenet", "x", b"x", 0o600, 0, 0, (tmp_path / "x").stat().st_ino, 0)
+    hands = store.hands()
+    for act in (hands.remove, hands.put_back, hands.present, hands.taken):
+        with pytest.raises(PermissionError, match="not a directory of libcni's cache"):
+            act(kept)
+    assert (tmp_path / "x").exists()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(GONE),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["kind", "ips", "ip4", "ip", "address", "containerId", "networkName"]), inner, max_size=4
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(content=st.binary(max_size=50) | json_values.map(lambda tree: json.dumps(tree).encode()))
+def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes) -> None:
+    of = Reservation("kubenet", IP, GONE, "eth0", 1, 70, 0)
+    assert cni_results.belongs(content, of, "kubenet", "eth0") in {True, False}
+
+
+# What is made.
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o000, 0o4755])
+def test_a_file_is_put_back_byte_for_byte_whatever_the_umask(store: Store, named: bool, mode: int) -> None:
+    reserved = store.reserve(mode=mode, owner=NOBODY)
+    before = whole(store.network() / IP)
+    kept = kept_of(reserved, store.hands())
+    (store.network() / IP).unlink()
+
+    def act() -> None:
+        if named:
+            without_nameless_files()
+        os.umask(0o777)
+        store.hands().put_back(kept)
+
+    in_child(act)
+    assert whole(store.network() / IP) == before
+    assert os.listdir(store.network()) == [IP]
+    assert os.listdir(store.networks) == ["kubenet"]
+    assert (store.network() / IP).stat().st_nlink == 1
+
+
+def test_what_a_dead_agent_left_beside_the_networks_is_never_written_to(store: Store) -> None:
+    """It may be another name of a reservation by now: it died between giving the file its name and taking the first."""
+    alive = store.reserve("10.244.1.10", WEB_ID)
+    before = whole(store.network() / alive.ip)
+    kept = kept_of(store.reserve(), store.hands())
+    (store.network() / IP).unlink()
+    os.link(store.network() / alive.ip, store.networks / ".nodeleak-restoring")
+
+    def act() -> None:
+        without_nameless_files()
+        store.hands().put_back(kept)
+
+    in_child(act)
+    assert whole(store.network() / alive.ip) == before
+    assert os.listdir(store.networks) == ["kubenet"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> None:
+    kept = kept_of(store.reserve(), store.hands())
+    store.reserve(container_id=WEB_ID)
+    before = store.files()
+
+    def act() -> str:
+        if named:
+            without_nameless_files()
+        count = handles()
+        try:
+            store.hands().put_back(kept)
+        except FileExistsError as error:
+            assert handles() == count
+            return said(error)
+        return ""
+
+    assert in_child(act) == f"{store.network()}/{IP}: File exists"
+    assert store.files() == before
+    assert os.listdir(store.networks) == ["kubenet"]
+
+
+def test_an_error_of_the_file_system_that_is_no_lack_of_nameless_files_is_told(store: Store) -> None:
+    kept = kept_of(store.reserve(), store.hands())
+
+    def act() -> str:
+        refuse("open", errno.EDQUOT, when=lambda arguments: arguments[0] == ".")
+        try:
+            store.hands().put_back(kept)
+        except OSError as error:
+            return said(error)
+        return ""
+
+    assert in_child(act) == f"{store.network()}: Disk quota exceeded"
+
+
+def test_present_and_taken_tell_of_what_has_the_name_now(store: Store) -> None:
+    hands = store.hands()
+    kept = kept_of(store.reserve(), hands)
+    assert (hands.present(kept), hands.taken(kept)) == (kept, True)
+    (store.network() / IP).unlink()
+    assert (hands.present(kept), hands.taken(kept)) == (None, False)
+    (store.network() / IP).symlink_to("nowhere")
+    assert (hands.present(kept), hands.taken(kept)) == (None, True), "a link that leads nowhere has the name, too"
+
+
+def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> None:
+    for ip, container_id in ((IP, GONE), ("10.244.1.10", WEB_ID), ("fd00::9", GONE)):
+        store.reserve(ip, container_id)
+    (store.network() / "notes").write_text(GONE)
+    (store.network() / "10.244.1.11").mkdir()
+    assert set(store.hands().addresses_of(GONE, "kubenet")) == {IP, "fd00::9"}
+
+
+# Letting go.
+
+
+def test_no_way_of_ending_leaves_a_handle_open_or_a_lock_taken(store: Store) -> None:
+    before = handles()
+    reserved = store.reserve()
+    hands = store.hands(0)
+    lock = store.network() / "lock"
+    with another_process_locks(lock):
+        count = handles()
+        for _ in range(5):
+            assert store.release(reserved, hands=hands).verdict is Verdict.BUSY
+        assert handles() == count
+    lock.unlink()
+    lock.mkdir()
+    for _ in range(5):
+        assert store.release(reserved, hands=hands).verdict is Verdict.FAILED
+    lock.rmdir()
+    changed = replace(reserved, inode=1)
+    for _ in range(5):
+        assert store.release(changed, hands=hands).verdict is Verdict.CHANGED
+    assert store.release(reserved, hands=hands).verdict is Verdict.RELEASED
+    assert handles() == before
+    assert store.unlocked()
+
+
+def test_a_lock_is_tried_once_where_nobody_wants_to_wait(store: Store) -> None:
+    for _ in range(3):
+        locked = store.hands(0).lock(["kubenet"])
+        assert locked is not None
+        assert locked.unlock() >= 0
+    with another_process_locks(store.network()):
+        start = time.perf_counter()
+        assert store.hands(0).lock(["kubenet"]) is None
+        assert time.perf_counter() - start < 0.05
+
+
+def test_while_the_locks_are_held_the_locked_directory_is_the_one_that_is_used(store: Store) -> None:
+    """Renamed away under our hands, a store is still the one whose locks we hold."""
+    hands = store.hands()
+    kept = kept_of(store.reserve(), hands)
+    locked = hands.lock(["kubenet"])
+    assert locked is not None
+    store.network().rename(store.networks / "old")
+    store.reserve(container_id=WEB_ID)
+    hands.remove(kept)
+    locked.unlock()
+    assert sorted(store.files()) == [f"kubenet/{IP}"]
+    assert store.find(IP).container_id == WEB_ID
+
+
+def test_after_unlocking_a_directory_that_is_gone_is_no_trouble(store: Store) -> None:
+    locked = store.hands().lock(["kubenet"])
+    assert locked is not None
+    store.network().rename(store.networks / "old")
+    assert locked.unlock() >= 0
+
+
+def test_a_child_of_ours_inherits_no_lock(store: Store) -> None:
+    needs(Path("/proc/self/fd").is_dir(), "/proc")
+    locked = store.hands().lock(["kubenet"])
+    assert locked is not None
+    with another_process_locks(store.root / "elsewhere"):
+        locked.unlock()
+        until(store.unlocked, "the locks are free while a child of ours runs", 2)

@@ -1,0 +1,531 @@
+"""What goes wrong on real nodes, put between any two steps of a release: nothing is touched that was not judged."""
+
+import errno
+import os
+import resource
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cleanup.steps import RESERVATION, Step, release
+from agent.model.release import Candidate, Outcome, Reason, Verdict
+from agent.model.snapshot import Reservation
+from tests.builders import GONE, NOW, WEB_ID
+from tests.cleanup.stores import (
+    MADE_NS,
+    Nobody,
+    Pen,
+    Store,
+    handles,
+    immutable,
+    in_child,
+    may_mount,
+    mount,
+    refuse,
+    whole,
+)
+from tests.wire import NOBODY, as_nobody, needs, open_directory
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+IP, IP6 = "10.244.1.9", "fd00:10::9"
+BEFORE_REMOVING = [
+    Step.ASKED_DOCKER, Step.ASKED_KUBELET, Step.ASKED_KERNEL, Step.READ, Step.JOURNALLED, Step.LOCKED,
+]  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_handle_is_left_open() -> Iterator[None]:
+    before = handles()
+    yield
+    assert handles() == before
+
+
+def release_with(
+    store: Store, happens: Callable[[], object], after: Step, *reserved: Reservation
+) -> tuple[Outcome, list[Step]]:
+    """Release by hand; something happens between one step and the next."""
+    steps = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+    taken: list[Step] = []
+    while True:
+        try:
+            taken.append(next(steps))
+        except StopIteration as done:
+            return done.value, taken
+        if taken[-1] is after:
+            happens()
+
+
+# The reservation is another one by now.
+
+
+def another_id(path: Path) -> None:
+    path.write_text(f"{WEB_ID}\r\neth0")
+    os.utime(path, ns=(MADE_NS, MADE_NS))
+
+
+def another_file_of_the_same_bytes(path: Path) -> None:
+    content = path.read_bytes()
+    path.with_name("new").write_bytes(content)
+    os.utime(path.with_name("new"), ns=(MADE_NS, MADE_NS))
+    path.with_name("new").rename(path)
+
+
+def another_interface(path: Path) -> None:
+    path.write_text(f"{GONE}\r\neth1")
+    os.utime(path, ns=(MADE_NS, MADE_NS))
+
+
+def another_time(path: Path) -> None:
+    os.utime(path, ns=(MADE_NS, MADE_NS + 1))
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def state_of(directory: Path) -> dict[str, tuple[int, int, int, int]]:
+    """Tell of everything in a directory but the lock, without opening it."""
+    found = {file.name: file.lstat() for file in directory.iterdir() if file.name != "lock"}
+    return {name: (at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns) for name, at in found.items()}
+
+
+@pytest.mark.parametrize("step", BEFORE_REMOVING)
+@pytest.mark.parametrize(
+    "change",
+    [
+        another_id,
+        another_file_of_the_same_bytes,
+        another_interface,
+        another_time,
+        a_link,
+        a_directory,
+        a_fifo,
+        emptied,
+    ],
+)
+def test_a_reservation_that_is_another_one_by_now_is_not_touched(
+    store: Store, step: Step, change: Callable[[Path], None]
+) -> None:
+    path = store.network() / IP
+    reserved = store.reserve()
+    result = store.keep_result()
+    after: list[dict[str, tuple[int, int, int, int]]] = []
+
+    def happens() -> None:
+        change(path)
+        after.append(state_of(path.parent))
+
+    outcome, _ = release_with(store, happens, step, reserved)
+    assert outcome.verdict is Verdict.CHANGED
+    assert [state_of(path.parent)] == after
+    assert result.exists()
+    assert store.unlocked()
+    assert [entry.verdict for entry in store.journal().entries] in ([], [Verdict.CHANGED])
+
+
+@pytest.mark.parametrize("step", BEFORE_REMOVING)
+@pytest.mark.parametrize("ips", [(IP,), (IP, IP6)], ids=["its only address", "one address of two"])
+def test_a_reservation_that_is_gone_by_now_is_gone_and_its_sandbox_is_left_to_whoever_took_it(
+    store: Store, step: Step, ips: tuple[str, ...]
+) -> None:
+    reserved = [store.reserve(ip) for ip in ips]
+    outcome, _ = release_with(store, (store.network() / ips[-1]).unlink, step, *reserved)
+    assert outcome.verdict is Verdict.GONE
+    assert sorted(store.files()) == [f"kubenet/{ip}" for ip in ips[:-1]]
+    assert store.unlocked()
+
+
+@pytest.mark.parametrize("change", [another_id, another_time, a_link, a_directory, emptied])
+def test_one_changed_address_saves_its_whole_sandbox(store: Store, change: Callable[[Path], None]) -> None:
+    reserved = [store.reserve(), store.reserve(IP6), store.reserve("10.9.0.9", network="net1")]
+    before = whole(store.network() / IP)
+    outcome, _ = release_with(store, lambda: change(store.network() / IP6), Step.LOCKED, *reserved)
+    assert outcome.verdict is Verdict.CHANGED
+    assert whole(store.network() / IP) == before
+    assert (store.network("net1") / "10.9.0.9").exists()
+
+
+@pytest.mark.parametrize("attribute", ["mode", "owner"])
+def test_a_file_that_is_no_more_as_it_was_written_down_is_not_removed(store: Store, attribute: str) -> None:
+    path, reserved = store.network() / IP, store.reserve()
+
+    def happens() -> None:
+        if attribute == "mode":
+            path.chmod(0o640)
+        else:
+            os.chown(path, NOBODY, NOBODY)
+
+    outcome, _ = release_with(store, happens, Step.JOURNALLED, reserved)
+    assert outcome.verdict is Verdict.CHANGED
+    assert path.exists()
+
+
+def test_who_removes_a_file_without_the_lock_after_it_was_compared_has_released_it(store: Store) -> None:
+    reserved = store.reserve()
+    outcome, _ = release_with(store, (store.network() / IP).unlink, Step.COMPARED, reserved)
+    assert outcome.verdict is Verdict.GONE
+    assert store.unlocked()
+
+
+def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
+    store.keep_result()
+    outcome, taken = release_with(store, lambda: None, Step.READ, store.reserve(), store.reserve(IP6))
+    assert outcome.verdict is Verdict.RELEASED
+    assert taken == [
+        *BEFORE_REMOVING, Step.COMPARED, Step.REMOVED, Step.REMOVED, Step.UNLOCKED, Step.FORGOTTEN,
+    ]  # fmt: skip
+
+
+# Who is asked again says something else, or nothing.
+
+
+@pytest.mark.parametrize("silent", ["docker", "kubelet", "kernel"])
+def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, silent: str) -> None:
+    reserved = store.reserve()
+    outcome = store.release(reserved, again=Nobody(silent=silent))
+    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{silent} is gone")
+    assert store.find(IP) == reserved
+    assert store.journal().entries == ()
+    assert not (store.network() / "lock").exists(), "no lock was tried for"
+
+
+@pytest.mark.parametrize(
+    ("again", "reason"),
+    [
+        (Nobody(container=True), Reason.CONTAINER_EXISTS),
+        (Nobody(checkpoint=True), Reason.TEARDOWN_PENDING),
+        (Nobody(holder="process 7 (nginx)"), Reason.ADDRESS_ALIVE),
+    ],
+)
+def test_whom_the_second_look_finds_keeps_the_address(store: Store, again: Nobody, reason: Reason) -> None:
+    reserved = store.reserve()
+    outcome = store.release(reserved, again=again)
+    assert outcome.verdict is Verdict.REFUSED
+    assert [refusal.reason for refusal in outcome.refusals] == [reason]
+    assert store.find(IP) == reserved
+    assert store.journal().entries == ()
+
+
+# The system says no.
+
+
+def test_a_read_only_mount_says_that_this_is_observe_mode_and_costs_no_entry(store: Store) -> None:
+    may_mount()
+    reserved = store.reserve()
+
+    def observed() -> list[object]:
+        mount("--bind", "-o", "ro", store.networks, store.networks)
+        before = handles()
+        outcome = store.release(reserved)
+        return [outcome.verdict, outcome.why, handles() - before, os.statvfs(store.networks).f_flag & os.ST_RDONLY]
+
+    verdict, why, leaked, read_only = in_child(observed)
+    assert read_only, "it was mounted as it should be"
+    assert (verdict, leaked) == ("failed", 0)
+    assert why == (
+        f"{store.network()}: mounted read-only, as in observe mode: this agent may look here, and release nothing"
+    )
+    assert store.find(IP) == reserved
+    assert not store.state.exists()
+
+
+def test_a_mount_that_turns_read_only_in_the_middle_fails_and_touches_nothing(store: Store) -> None:
+    """A file system does so by itself after an error of its disk."""
+    may_mount()
+    store.reserve()
+
+    def turned() -> list[object]:
+        mount("--bind", store.networks, store.networks)
+        reserved = store.find(IP)
+
+        def turn() -> None:
+            mount("-o", "remount,bind,ro", store.networks)
+
+        outcome, _ = release_with(store, turn, Step.READ, reserved)
+        return [outcome.verdict, outcome.why]
+
+    verdict, why = in_child(turned)
+    assert verdict == "failed"
+    assert why.startswith(f"{store.network()}/lock: mounted read-only, as in observe mode")
+    assert sorted(store.files()) == [f"kubenet/{IP}"]
+    assert store.entry().verdict is Verdict.FAILED
+
+
+def test_a_full_disk_under_the_journal_refuses_the_release(store: Store) -> None:
+    may_mount()
+    reserved = store.reserve()
+
+    def full() -> list[object]:
+        store.state.mkdir()
+        mount("-t", "tmpfs", "-o", "size=8k", "none", store.state)
+        first = store.release(store.reserve("10.244.1.8", WEB_ID))
+        while store.journal_file.stat().st_size % 4096 < 3800:
+            store.book.end("dropped long ago", Verdict.RELEASED, "", NOW)
+        with suppress(OSError), (store.state / "other").open("wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+        # What is left of the last page takes a part of a line.
+        outcomes = [store.release(reserved) for _ in range(5)]
+        journal = store.journal()
+        lines = store.journal_file.read_bytes().split(b"\n")
+        return [
+            first.verdict,
+            [outcome.verdict for outcome in outcomes],
+            [[refusal.reason, refusal.why] for outcome in outcomes for refusal in outcome.refusals],
+            list(journal.damage),
+            [entry.verdict for entry in journal.entries],
+            lines[-1].decode(),
+            str(store.journal_file),
+            store.find(IP) == reserved,
+        ]
+
+    first, verdicts, reasons, damage, entries, last, file, in_place = in_child(full)
+    assert (first, entries) == ("released", ["released"])
+    assert verdicts == ["refused"] * 5
+    assert reasons == [["journal_unwritable", f"{file}: No space left on device"]] * 5
+    assert (damage, last) == ([], ""), "no torn line"
+    assert in_place
+
+
+@pytest.mark.parametrize("room", [0, 1, 300, 600])
+def test_a_line_that_does_not_fit_is_taken_back(store: Store, room: int) -> None:
+    store.release(store.reserve("10.244.1.8", WEB_ID))
+    before = store.journal_file.read_bytes()
+    reserved = store.reserve()
+
+    def bounded() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, resource.RLIM_INFINITY))
+        outcome = store.release(reserved)
+        return [outcome.verdict, outcome.refusals[0].reason, outcome.refusals[0].why]
+
+    assert in_child(bounded) == ["refused", "journal_unwritable", f"{store.journal_file}: File too large"]
+    assert store.journal_file.read_bytes() == before
+    assert store.find(IP) == reserved
+    assert store.release(reserved).verdict is Verdict.RELEASED
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_release_leaves_half_an_entry_and_says_so(store: Store) -> None:
+    reserved = store.reserve()
+
+    def filling() -> str:
+        def fill() -> None:
+            size = store.journal_file.stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
+
+        return release_with(store, fill, Step.JOURNALLED, reserved)[0].why
+
+    assert in_child(filling) == f"the journal does not say how it ended: {store.journal_file}: File too large"
+    (half,) = store.journal().half()
+    store.start()
+    assert [entry.verdict for entry in store.journal().entries] == [Verdict.RELEASED]
+    assert store.entry().name == half.name
+
+
+def test_a_store_that_may_not_be_written_to_fails_before_anything_is_written_down() -> None:
+    needs(os.geteuid() == 0, "root, to be somebody else")
+    with open_directory() as directory:
+        store = Store(directory)
+        reserved = store.reserve(mode=0o644)
+        with as_nobody():
+            outcome = store.release(reserved)
+        assert outcome.verdict is Verdict.FAILED
+        assert outcome.why == f"{store.network()}: Permission denied"
+        assert store.find(IP) == reserved
+        assert not store.state.exists()
+
+
+def test_a_reservation_that_may_not_be_read_fails() -> None:
+    needs(os.geteuid() == 0, "root, to be somebody else")
+    with open_directory() as directory:
+        store = Store(directory)
+        reserved = store.reserve(mode=0o600)
+        store.network().chmod(0o777)
+        with as_nobody():
+            outcome = store.release(reserved)
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.network()}/{IP}: Permission denied")
+        assert store.find(IP) == reserved
+
+
+def test_a_cache_that_may_not_be_read_fails() -> None:
+    needs(os.geteuid() == 0, "root, to be somebody else")
+    with open_directory() as directory:
+        store = Store(directory)
+        reserved = store.reserve(mode=0o644)
+        store.network().chmod(0o777)
+        store.caches[1].chmod(0o700)
+        with as_nobody():
+            outcome = store.release(reserved)
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.caches[1]}: Permission denied")
+        assert store.find(IP) == reserved
+
+
+def test_a_state_directory_that_may_not_be_written_to_refuses() -> None:
+    needs(os.geteuid() == 0, "root, to be somebody else")
+    with open_directory() as directory:
+        store = Store(directory)
+        reserved = store.reserve(mode=0o644)
+        store.network().chmod(0o777)
+        store.state.mkdir(mode=0o755)
+        with as_nobody():
+            outcome = store.release(reserved)
+            assert store.book.trouble() == f"{store.state}: permission denied"
+        assert outcome.verdict is Verdict.REFUSED
+        (refusal,) = outcome.refusals
+        assert refusal.reason is Reason.JOURNAL_UNWRITABLE
+        assert refusal.why == f"{store.state}/journal: Permission denied"
+        assert store.find(IP) == reserved
+
+
+def test_a_result_that_cannot_be_removed_is_told_and_no_failure(store: Store) -> None:
+    result = store.keep_result()
+    with immutable(result):
+        outcome = store.release(store.reserve())
+    assert outcome.verdict is Verdict.RELEASED
+    assert outcome.why == f"left in libcni's cache: {result}: Operation not permitted"
+    assert store.entry().why == outcome.why
+    assert result.exists()
+
+
+def test_a_file_that_cannot_be_removed_fails_and_stays(store: Store) -> None:
+    reserved = store.reserve()
+    with immutable(store.network() / IP):
+        outcome = store.release(reserved)
+    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.network()}/{IP}: Operation not permitted")
+    assert store.find(IP) == reserved
+    assert store.entry().verdict is Verdict.FAILED
+    assert store.unlocked()
+
+
+@pytest.mark.parametrize("network", ["kubenet", "net1"])
+def test_when_the_second_file_of_a_sandbox_cannot_be_removed_the_first_is_back_byte_for_byte(
+    store: Store, network: str
+) -> None:
+    reserved = [store.reserve(mode=0o640, owner=NOBODY), store.reserve(IP6, network=network)]
+    result = store.keep_result()
+    before = store.files()
+    with immutable(store.network(network) / IP6):
+        outcome = store.release(*reserved)
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.why == f"{store.network(network)}/{IP6}: Operation not permitted"
+    assert store.files() == before
+    assert result.exists()
+    assert store.unlocked()
+    assert store.release(store.find(IP), store.find(IP6, network)).verdict is Verdict.RELEASED
+
+
+def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: Store) -> None:
+    reserved = [store.reserve(), store.reserve(IP6)]
+    before = store.files()
+
+    def act() -> list[object]:
+        refuse("os.link", errno.EIO, when=lambda _: True)
+        outcome = store.release(*reserved)
+        return [outcome.verdict, outcome.why]
+
+    with immutable(store.network() / IP6):
+        verdict, why = in_child(act)
+    assert verdict == "failed"
+    assert "Input/output error: half of the sandbox was removed, and `nodeleak restore` can put it back" in why
+    assert list(store.files()) == [f"kubenet/{IP6}"]
+    (kept,) = (one for one in store.entry().reservations if one.name == IP)
+    store.hands().put_back(kept)
+    assert store.files() == before
+
+
+def test_no_file_is_ever_put_back_torn(store: Store) -> None:
+    """A disk may take the first half of a file, and say that it is full only of the second."""
+    result = store.keep_result(config="x" * 50_000)
+    store.release(store.reserve())
+    (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
+
+    def bounded() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        count = handles()
+        try:
+            store.hands().put_back(kept)
+        except OSError as error:
+            return [error.errno, handles() - count]
+        return []
+
+    assert in_child(bounded) == [errno.EFBIG, 0]
+    assert not result.exists()
+    store.hands().put_back(kept)
+    assert result.read_bytes() == kept.content
+
+
+def test_content_that_is_no_text_is_kept_and_put_back(store: Store) -> None:
+    result = store.keep_result()
+    tree = result.read_bytes()
+    content = b"\n" + tree + b"\n"
+    result.write_bytes(content)
+    path = store.network() / IP
+    reserved = store.reserve(content=f" {GONE}\n".encode())
+    before = whole(path)
+    assert store.release(reserved).verdict is Verdict.RELEASED
+    hands = store.hands()
+    for kept in store.entry().files:
+        hands.put_back(kept)
+    assert whole(path) == before
+    assert result.read_bytes() == content
+
+
+def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
+    """host-local reads every file below its directory."""
+    made: set[str] = set()
+
+    def look() -> None:
+        made.update(path.name for path in store.networks.rglob("*"))
+
+    reserved = [store.reserve(), store.reserve(IP6)]
+    steps = release(Candidate(tuple(reserved)), Nobody(), store.hands(), Pen(store.book))
+    for _ in steps:
+        look()
+    assert made == {"kubenet", "lock", IP, IP6}
+
+
+def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
+    may_mount()
+    result = store.keep_result()
+    reserved = store.reserve()
+
+    def far() -> list[Any]:
+        content = result.read_bytes()
+        mount("-t", "tmpfs", "none", store.caches[0])
+        result.write_bytes(content)
+        os.utime(result, ns=(0, 2**62 * 9))
+        at = result.stat().st_mtime_ns
+        outcome = store.release(reserved)
+        assert not result.exists()
+        (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
+        store.hands().put_back(kept)
+        return [outcome.verdict, at, kept.mtime_ns, result.stat().st_mtime_ns, stat.S_IMODE(result.stat().st_mode)]
+
+    verdict, at, kept, restored, _ = in_child(far)
+    assert verdict == "released"
+    assert at > 2**62
+    assert at == kept == restored

@@ -1,0 +1,375 @@
+"""Putting back on real files: byte for byte, never over anybody, and never half."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.cleanup import restore as restoring
+from agent.cleanup.journal import Book, Entry
+from agent.cleanup.restore import Refused, Restoration, missing_of, restore, settle_half
+from agent.cleanup.steps import RESERVATION, release
+from agent.model.release import Candidate, Verdict
+from agent.model.snapshot import Reservation
+from tests.builders import GONE, NOW, WEB_ID
+from tests.cleanup.stores import (
+    MADE_NS,
+    Nobody,
+    Pen,
+    Store,
+    another_process_locks,
+    handles,
+    immutable,
+    in_child,
+    may_mount,
+    mount,
+    refuse,
+    whole,
+    without_nameless_files,
+)
+from tests.wire import NOBODY
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+IP, IP6 = "10.244.1.9", "fd00:10::9"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_handle_is_left_open() -> Iterator[None]:
+    before = handles()
+    yield
+    assert handles() == before
+
+
+def put_back(store: Store, entry: Entry | None = None) -> Restoration:
+    return restore(entry or store.entry(), store.hands(), store.book, NOW)
+
+
+def half(store: Store, steps: int, *reserved: Reservation) -> Entry:
+    """Die in the middle of a release, after so many steps: nothing that comes after them is done."""
+    taken = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+    for _ in range(steps):
+        next(taken)
+    taken.close()
+    (entry,) = store.journal().half()
+    return entry
+
+
+JOURNALLED, REMOVED = 5, 8
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+def test_what_was_released_is_put_back_byte_for_byte(store: Store, named: bool) -> None:
+    reserved = [
+        store.reserve(mode=0o640, owner=NOBODY),
+        store.reserve(IP6, ifname=""),
+        store.reserve("10.9.0.9", network="net1"),
+    ]
+    results = [store.keep_result(), store.keep_result(ip="10.9.0.9", network="net1", bare=True, at=1)]
+    results[0].chmod(0o600)
+    before = store.files(), [whole(one) for one in results]
+    store.release(*reserved)
+    assert (store.files(), [one.exists() for one in results]) == ({}, [False, False])
+
+    def act() -> list[object]:
+        if named:
+            without_nameless_files()
+        done = put_back(store)
+        return [done.done, done.why]
+
+    assert in_child(act) == [True, ""]
+    assert (store.files(), [whole(one) for one in results]) == before
+    assert store.entry().restored == NOW
+    assert store.unlocked()
+
+
+def test_an_empty_file_is_put_back_empty(store: Store) -> None:
+    store.release(store.reserve(content=b""))
+    assert put_back(store).done
+    assert whole(store.network() / IP) == (b"", 0o600, 0, 0, MADE_NS)
+
+
+def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> None:
+    store.release(store.reserve())
+    assert put_back(store).done
+    before = store.files(), store.journal_file.read_bytes()
+    second = put_back(store)
+    assert (second.done, second.why) == (False, "nothing is missing: all of it is in place")
+    assert (store.files(), store.journal_file.read_bytes()) == before
+
+
+@pytest.mark.parametrize("take", [lambda path: path.write_text(WEB_ID), Path.mkdir, Path.touch, os.mkfifo])
+def test_an_address_that_is_reserved_again_is_left_to_its_owner(store: Store, take: Callable[[Path], object]) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+    take(store.network() / IP6)
+    done = put_back(store)
+    assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")
+    assert not (store.network() / IP).exists(), "all of it, or nothing"
+    assert store.entry().restored is None
+
+
+def test_a_link_that_leads_nowhere_has_the_name_too(store: Store) -> None:
+    store.release(store.reserve())
+    (store.network() / IP).symlink_to("nowhere")
+    assert "is reserved again" in put_back(store).why
+
+
+def test_a_sandbox_that_has_another_address_by_now_gets_no_second_one(store: Store) -> None:
+    store.release(store.reserve())
+    store.reserve("10.244.1.77")
+    store.reserve("10.244.1.78")
+    done = put_back(store)
+    assert not done.done
+    assert done.why == f"container {GONE[:12]} has another address by now: 10.244.1.77, 10.244.1.78"
+    assert store.entry().restored is None
+
+
+def test_an_address_of_the_sandbox_in_another_network_is_no_second_one(store: Store) -> None:
+    store.release(store.reserve())
+    store.reserve("10.9.0.9", network="net1")
+    assert put_back(store).done
+
+
+@pytest.mark.parametrize("locked", ["", "lock"])
+def test_behind_a_lock_that_is_held_nothing_is_put_back(store: Store, locked: str) -> None:
+    store.release(store.reserve())
+    before = store.journal_file.read_bytes()
+    with another_process_locks(store.network() / locked):
+        done = put_back(store)
+    assert (done.done, done.why) == (False, "host-local's lock is held by somebody else")
+    assert (store.files(), store.journal_file.read_bytes()) == ({}, before)
+
+
+def test_a_result_that_has_its_name_again_is_left_and_told(store: Store) -> None:
+    result = store.keep_result()
+    store.release(store.reserve())
+    result.write_text("another")
+    done = put_back(store)
+    assert (done.done, done.why) == (
+        True, f"libcni's {result.name} was not put back: {result}: File exists",
+    )  # fmt: skip
+    assert result.read_text() == "another"
+
+
+def test_a_cache_that_is_gone_is_told(store: Store) -> None:
+    result = store.keep_result()
+    store.release(store.reserve())
+    result.parent.rmdir()
+    done = put_back(store)
+    assert done.done
+    assert done.why == f"libcni's {result.name} was not put back: {result.parent}: No such file or directory"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
+def test_where_nothing_was_released_nothing_is_put_back(store: Store, verdict: Verdict) -> None:
+    store.release(store.reserve())
+    with pytest.raises(Refused, match=f"nothing was released: the entry ended as {verdict}"):
+        missing_of(replace(store.entry(), verdict=verdict), store.hands())
+
+
+def test_an_entry_that_never_ended_is_left_to_the_next_cleaning(store: Store) -> None:
+    entry = half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    assert put_back(store, entry).why == "the entry never ended; the next cleaning settles it"
+
+
+def test_of_an_entry_that_failed_what_is_missing_is_put_back(store: Store) -> None:
+    reserved = [store.reserve(), store.reserve(IP6)]
+    before = store.files()
+
+    def act() -> None:
+        refuse("os.link", 5, when=lambda _: True)
+        store.release(*reserved)
+
+    with immutable(store.network() / IP6):
+        in_child(act)
+    assert list(store.files()) == [f"kubenet/{IP6}"]
+    assert store.entry().verdict is Verdict.FAILED
+    assert put_back(store).done
+    assert store.files() == before
+
+
+def test_of_an_entry_that_failed_whole_nothing_is_missing(store: Store) -> None:
+    reserved = store.reserve()
+    with immutable(store.network() / IP):
+        store.release(reserved)
+    assert put_back(store).why == "nothing is missing: all of it is in place"
+    assert store.find(IP) == reserved
+
+
+def test_when_the_second_file_cannot_be_put_back_the_first_is_taken_away_again(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+
+    def act() -> list[object]:
+        refuse("os.link", 28, when=lambda arguments: arguments[1] == IP6)
+        done = put_back(store)
+        return [done.done, done.why]
+
+    assert in_child(act) == [False, f"{store.network()}: No space left on device"]
+    assert store.files() == {}
+    assert put_back(store).done
+    assert len(store.files()) == 2
+
+
+def test_a_journal_that_cannot_be_written_puts_nothing_back(store: Store) -> None:
+    store.release(store.reserve())
+    with immutable(store.journal_file):
+        done = put_back(store)
+    assert (done.done, done.why) == (False, f"{store.journal_file}: Operation not permitted")
+    assert store.files() == {}
+    assert store.unlocked()
+
+
+def test_on_a_read_only_mount_nothing_is_put_back(store: Store) -> None:
+    may_mount()
+    store.release(store.reserve())
+
+    def act() -> list[object]:
+        mount("--bind", "-o", "ro", store.networks, store.networks)
+        done = put_back(store)
+        return [done.done, done.why]
+
+    done, why = in_child(act)
+    assert not done
+    assert "mounted read-only" in why
+
+
+def test_a_network_that_is_gone_is_told(store: Store) -> None:
+    store.release(store.reserve())
+    store.network().rename(store.networks / "old")
+    assert put_back(store).why == f"{store.network()}: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        {"name": "../../victim"},
+        {"network": "../.."},
+        {"place": "/etc/cron.d", "name": "x"},
+        {"place": "../state", "name": "x"},
+    ],
+)
+def test_a_tampered_journal_leads_nowhere_else(store: Store, tampered: dict[str, str]) -> None:
+    result = store.keep_result()
+    store.release(store.reserve())
+    lines = [json.loads(line) for line in store.journal_file.read_text().splitlines()]
+    lines[0]["files"][1 if "place" in tampered else 0] |= tampered
+    store.journal_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = {path for path in store.root.rglob("*") if path != store.network() / IP}
+    for entry in Book(store.state).read().entries:
+        done = put_back(store, entry)
+        assert "not a directory of libcni's cache" in done.why
+    assert {path for path in store.root.rglob("*") if path != store.network() / IP} == before
+    assert not result.exists()
+
+
+def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) -> None:
+    store.release(store.reserve())
+    assert "nothing is missing" in put_back(store, replace(store.entry(), files=())).why
+
+
+# Settling what we died in the middle of.
+
+
+def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> None:
+    reserved = [store.reserve(), store.reserve(IP6)]
+    half(store, JOURNALLED, *reserved)
+    store.start()
+    entry = store.entry()
+    assert (entry.verdict, entry.why) == (
+        Verdict.FAILED, "the agent ended in the middle of it; all of it is in place",
+    )  # fmt: skip
+    assert [store.find(IP), store.find(IP6)] == reserved
+
+
+def test_dead_between_two_removals_the_first_is_put_back(store: Store) -> None:
+    reserved = [store.reserve(), store.reserve(IP6)]
+    before = store.files()
+    half(store, REMOVED, *reserved)
+    assert list(store.files()) == [f"kubenet/{IP6}"]
+    store.start()
+    assert store.files() == before
+    assert store.entry().verdict is Verdict.FAILED
+
+
+def test_dead_after_the_last_removal_it_was_released_and_can_be_restored(store: Store) -> None:
+    reserved = [store.reserve(), store.reserve(IP6)]
+    before = store.files()
+    half(store, REMOVED + 1, *reserved)
+    store.start()
+    assert store.files() == {}
+    assert store.entry().verdict is Verdict.RELEASED
+    assert put_back(store).done
+    assert store.files() == before
+
+
+def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_its_owner(store: Store) -> None:
+    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    store.reserve(container_id=WEB_ID)
+    before = store.files()
+    store.start()
+    assert store.files() == before
+    assert store.entry().why == "the agent ended in the middle of it, and what was removed of it is reserved again"
+
+
+def test_what_cannot_be_locked_or_found_stays_half(store: Store) -> None:
+    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    with another_process_locks(store.network() / "lock"):
+        store.start()
+    assert len(store.journal().half()) == 1
+    store.network().rename(store.networks / "old")
+    store.start()
+    assert len(store.journal().half()) == 1
+    (store.networks / "old").rename(store.network())
+    store.start()
+    assert store.journal().half() == ()
+    assert len(store.files()) == 2
+
+
+def test_settling_twice_is_settling_once(store: Store) -> None:
+    """Dead between putting back and saying so, the file in place has another inode than the one that was kept."""
+    entry = half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    restoring._put_back(entry.reservations[:1], store.hands())  # noqa: SLF001 (dead right after it)
+    before = store.files()
+    settle_half(entry, store.hands(), store.book, NOW)
+    assert store.files() == before
+    assert store.entry().why == "the agent ended in the middle of it; all of it is in place"
+
+
+def test_a_restoration_that_died_half_way_can_be_finished(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+    entry = store.entry()
+    store.book.restoring(entry.name, NOW)
+    restoring._put_back(entry.reservations[:1], store.hands())  # noqa: SLF001 (dead right after it)
+    assert put_back(store).done
+    assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
+    assert [kept.place for kept in entry.reservations] == [RESERVATION] * 2
+
+
+def test_nothing_is_written_to_a_disk_that_is_slow_while_the_locks_of_a_settled_entry_are_held(store: Store) -> None:
+    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+
+    def act() -> list[bool]:
+        free: list[bool] = []
+        write = os.write
+
+        def slow(handle: int, text: bytes) -> int:
+            locked = store.hands(0).lock(["kubenet"])
+            free.append(locked is not None)
+            if locked:
+                locked.unlock()
+            return write(handle, text)
+
+        os.write = slow  # type: ignore[assignment]
+        store.start()
+        os.write = write
+        return free
+
+    assert in_child(act) == [True]

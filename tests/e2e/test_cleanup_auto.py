@@ -1,0 +1,201 @@
+"""`nodeleak run --cleanup=...` on a real node: off, trying and doing, its budget, its stop, its company."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from .agent import BOLD, Daemon, Nodeleak
+from .node import CNI_CACHE, STORE, Cluster, Pods, eventually, reservations, run, traces
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("--interval=1s", "--confirm=0s", "--grace=0s")
+AUTO = ("--cleanup=auto", *QUICK, "--settle=0s")
+
+
+def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_budget(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    old = pods(3)
+    cluster.leak()
+    new = pods.running()
+    before = traces(STORE, CNI_CACHE)
+
+    with ExitStack() as daemons:
+        off = daemons.enter_context(nodeleak.running(*QUICK, "--settle=0s"))
+        trying = daemons.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
+        settling = daemons.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
+        eventually(lambda: _tells_of(off, "finding.opened", "subject", {f"kubenet/{ip}" for ip in old}))
+        eventually(lambda: _tells_of(trying, "release.withheld", "ip", old))
+        eventually(lambda: _tells_of(settling, "release.refused", "ip", old))
+        _lets_rounds_pass(off, trying, settling)
+
+        assert [_mode(one) for one in (off, trying, settling)] == ["observe", "dry-run", "clean"]
+        assert _tells_nothing_of_releases(off)
+        assert off.metrics().total("releases_refused_total") == 0
+        assert _tells_nothing_of_releases(trying, but="release.withheld")
+        assert _tells_nothing_of_releases(settling, but="release.refused")
+        assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
+        assert _refused(settling).keys() == {"too_young", "unsettled"}  # by one look, and by all after it
+        assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
+        for line in trying.events("release.withheld"):
+            assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
+    assert traces(STORE, CNI_CACHE) == before
+    assert not nodeleak.state_dir.exists()
+
+    frugal = (*AUTO, "--max-per-round=1", "--max-per-hour=2")
+    with nodeleak.running(*frugal) as daemon:
+        eventually(lambda: _counts(daemon, "address.released", 2))
+        _lets_rounds_pass(daemon)
+        metrics = daemon.metrics()
+        released = {line["ip"]: line for line in daemon.events("address.released")}
+        last = set(old) - set(released)
+        # The second had to wait for its round, and so did the third, in vain.
+        _, second = released
+        _tells_of_refusal(daemon, "over_budget", {second, *last})
+
+    assert reservations().keys() == last | set(new)
+    assert metrics.by("network", "releases_total") == {"kubenet": 2}
+    assert metrics.get("lock_held_seconds_count") == metrics.get("lock_wait_seconds_count") == 2
+    assert metrics.by("reason", "release_failures_total").keys() >= {"busy", "changed", "failed", "gone"}
+    assert metrics.total("release_failures_total") == 0
+    assert metrics.get("cleanup_stopped") == 0
+    assert run("promtool", "check", "metrics", text=metrics.text).stderr == ""
+    entries = nodeleak.journal()
+    assert {entry["entry"]: (entry["by"], entry["container_id"]) for entry in entries} == {
+        line["entry"]: ("run", line["container"]) for line in released.values()
+    }
+    assert all(later - sooner > timedelta(seconds=0.9) for sooner, later in pairwise(map(_when, released.values())))
+
+    # What is left of the hour is in the journal, and not in the memory of a process.
+    with nodeleak.running(*frugal) as daemon:
+        eventually(lambda: _tells_of_refusal(daemon, "over_budget", last))
+        _lets_rounds_pass(daemon)
+        assert _tells_nothing_of_releases(daemon, but="release.refused")
+        assert all("--max-per-hour" in line["why"] for line in daemon.events("release.refused"))
+    assert reservations().keys() == last | set(new)
+    assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(last, "released")
+
+
+def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_released_is_there_again(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
+    old = pods(2)
+    held = reservations()
+    back, _ = old
+    shutil.copy2(STORE / back, tmp_path)
+    with nodeleak.running(*AUTO) as daemon:
+        cluster.leak()
+        new = pods.running()
+        eventually(lambda: _holds(new))
+        eventually(lambda: _tells_of(daemon, "address.released", "ip", old))
+        assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(old.items())
+        assert not [path for path in CNI_CACHE.iterdir() if any(held[ip] in path.name for ip in old)]
+        assert daemon.metrics().get("cleanup_stopped") == 0
+
+        shutil.copy2(tmp_path / back, STORE)
+        eventually(lambda: _has_stopped(daemon, held[back]))
+        said = nodeleak.clean("--apply", *BOLD, "--confirm=100ms")
+        assert said.verdicts == {back: "stopped"}
+        assert held[back][:12] in said.document["stopped"]
+
+        (leaked,) = cluster.reserve(1)
+        eventually(lambda: _tells_of_refusal(daemon, "stopped", {leaked, back}))
+        (STORE / back).unlink()
+        _lets_rounds_pass(daemon)
+        assert daemon.metrics().get("cleanup_stopped") == 1
+        assert _refused(daemon)["stopped"] > 0
+        assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(old)}
+        assert len(daemon.events("cleanup.stopped")) == 1
+        _holds({leaked, *new})
+
+    with nodeleak.running(*AUTO):
+        eventually(lambda: _holds(new))
+
+
+def test_two_cleaners_beside_the_daemon_release_each_address_once(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    owners = pods(1)
+    leaked = cluster.reserve(60)
+    held = reservations()
+    at_work = ("--cleanup=auto", "--interval=100ms", "--confirm=0s", "--grace=0s", "--settle=0s", "--max-per-round=1")
+
+    with nodeleak.running(*at_work) as daemon:
+        cleaners = [
+            nodeleak.cleaning("--apply", *BOLD, "--confirm=0s", f"--max={most}") for most in (10, 20, 1) for _ in "12"
+        ]
+        said = [json.loads(one.communicate(timeout=60)[0]) for one in cleaners]
+        eventually(lambda: _holds(owners))
+
+        assert [one.returncode for one in cleaners] == [0] * len(cleaners)
+        by_clean = [one["ip"] for each in said for one in each["addresses"] if one["verdict"] == "released"]
+        eventually(lambda: _counts(daemon, "address.released", len(leaked) - len(by_clean)))
+        by_run = [line["ip"] for line in daemon.events("address.released")]
+        assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(by_run)}
+
+    assert by_clean
+    assert by_run
+    assert Counter(by_clean + by_run) == Counter(leaked)
+    entries = nodeleak.journal()
+    assert Counter(entry["container_id"] for entry in entries) == Counter(held[ip] for ip in leaked)
+    assert Counter(entry["by"] for entry in entries) == {"clean": len(by_clean), "run": len(by_run)}
+    assert {entry["outcome"] for entry in entries} == {"released"}
+
+
+def _tells_of(daemon: Daemon, event: str, field: str, subjects: Iterable[str]) -> None:
+    """The event was logged of each of them, once."""
+    assert Counter(line[field] for line in daemon.events(event)) == Counter(list(subjects))
+
+
+def _tells_of_refusal(daemon: Daemon, reason: str, ips: Iterable[str]) -> None:
+    assert {line["ip"] for line in daemon.events("release.refused") if line["reason"] == reason} == set(ips)
+
+
+def _tells_nothing_of_releases(daemon: Daemon, but: str = "") -> bool:
+    events = {line["event"] for line in daemon.lines()}
+    return not {one for one in events if one.startswith(("release.", "address.", "cleanup."))} - {but}
+
+
+def _counts(daemon: Daemon, event: str, times: int) -> None:
+    assert len(daemon.events(event)) == times
+
+
+def _lets_rounds_pass(*daemons: Daemon) -> None:
+    """Let each look at the node three times more, and once for what was under way."""
+    wanted = [(daemon, daemon.metrics().total("round_seconds_count") + 4) for daemon in daemons]
+    for daemon, number in wanted:
+        eventually(lambda daemon=daemon, number=number: _rounds(daemon, number), 20)  # type: ignore[misc]
+
+
+def _rounds(daemon: Daemon, number: float) -> None:
+    assert daemon.metrics().total("round_seconds_count") >= number
+
+
+def _mode(daemon: Daemon) -> str:
+    (mode,) = daemon.metrics().by("mode", "mode_info")
+    return mode
+
+
+def _refused(daemon: Daemon) -> dict[str, float]:
+    return {reason: times for reason, times in daemon.metrics().by("reason", "releases_refused_total").items() if times}
+
+
+def _when(line: dict[str, str]) -> datetime:
+    return datetime.fromisoformat(line["timestamp"])
+
+
+def _has_stopped(daemon: Daemon, container_id: str) -> None:
+    assert [container_id[:12] in line["why"] for line in daemon.events("cleanup.stopped")] == [True]
+    assert daemon.metrics().get("cleanup_stopped") == 1
+
+
+def _holds(ips: Iterable[str]) -> None:
+    assert reservations().keys() == set(ips)

@@ -1,0 +1,39 @@
+"""What rounds of cleaning can say, for whoever tells of them."""
+
+from typing import Any
+
+from agent.model.release import Candidate, Cleaning, Outcome, Reason, Refusal, Verdict
+from agent.model.snapshot import Reservation
+from tests.builders import GONE, NOW, reservation
+
+LOST = reservation("10.244.1.9")
+ENTRY = "20260326T200000.000000Z-999999999999"
+BUDGET = Refusal(Reason.OVER_BUDGET, "3 may be released now (--max), and 3 come before it", "--max=4")
+YOUNG = Refusal(Reason.TOO_YOUNG, "30 s old, and --grace is 300 s", "--grace=0s")
+ALIVE = Refusal(Reason.ADDRESS_ALIVE, "process 7 (nginx) has 10.244.1.9 configured")
+
+
+def outcome(verdict: Verdict, *reservations: Reservation, why: str = "", entry: str = "", **more: Any) -> Outcome:
+    return Outcome(Candidate(reservations or (LOST,), "shop/cart"), verdict, why=why, entry=entry, **more)
+
+
+def refused(*refusals: Refusal, of: tuple[Reservation, ...] = (LOST,)) -> Outcome:
+    return Outcome(Candidate(of), Verdict.REFUSED, refusals)
+
+
+def released(*reservations: Reservation, why: str = "", waited: float = 0.003, held: float = 0.0007) -> Outcome:
+    return outcome(Verdict.RELEASED, *reservations, why=why, entry=ENTRY, waited=waited, held=held)
+
+
+def many(count: int) -> tuple[Reservation, ...]:
+    """Return as many reservations, each of a sandbox of its own."""
+    return tuple(reservation(f"10.244.1.{20 + n}", f"{n:064x}") for n in range(count))
+
+
+def cleaning(*outcomes: Outcome, applied: bool = True, **more: Any) -> Cleaning:
+    about = {"free_before": {"kubenet": 0}, "free_after": {"kubenet": 7}, **more}
+    return Cleaning(node="worker-1", taken_at=NOW, applied=applied, outcomes=outcomes, **about)
+
+
+DUAL = (reservation("10.244.1.9"), reservation("fd00::9", GONE))
+"""The two addresses of one sandbox."""

@@ -1,0 +1,157 @@
+"""The documents `nodeleak.clean/v1` and `nodeleak.journal/v1`: exactly these keys, and null for what is not known."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.steps import RESERVATION, Kept
+from agent.exporters import clean_document
+from agent.exporters.clean_document import document
+from agent.model.release import Cleaning, PassedOver, Refusal, Verdict
+from agent.model.snapshot import Unread
+from tests.builders import GONE, empty_file
+from tests.exporters.cleanings import ALIVE, BUDGET, DUAL, ENTRY, YOUNG, cleaning, outcome, refused, released
+
+
+def told(one: Cleaning) -> Any:
+    """Draw a cleaning, and read it back as a program would."""
+    return json.loads(json.dumps(document(one), allow_nan=False))
+
+
+def test_a_cleaning_is_told_in_full() -> None:
+    assert told(cleaning(released())) == {
+        "schema": "nodeleak.clean/v1",
+        "node": "worker-1",
+        "taken_at": "2026-03-26T20:00:00Z",
+        "applied": True,
+        "network": "kubenet",
+        "networks": [{"network": "kubenet", "free_before": 0, "free_after": 7}],
+        "addresses": [
+            {
+                "network": "kubenet",
+                "ip": "10.244.1.9",
+                "container_id": GONE,
+                "pod": "shop/cart",
+                "verdict": "released",
+                "reason": None,
+                "why": None,
+                "setting": None,
+                "refusals": [],
+                "entry": ENTRY,
+                "waited_seconds": 0.003,
+                "held_seconds": 0.0007,
+            }
+        ],
+        "verdicts": {verdict.value: int(verdict is Verdict.RELEASED) for verdict in Verdict},
+        "passed_over": [],
+        "stopped": None,
+        "unread": [],
+        "warnings": [],
+    }
+
+
+def test_a_refusal_has_every_guards_word() -> None:
+    (address,) = told(cleaning(refused(YOUNG, ALIVE)))["addresses"]
+    assert (address["verdict"], address["reason"]) == ("refused", "too_young")
+    assert address["why"] == f"{YOUNG.why}; {ALIVE.why}"
+    assert address["refusals"] == [
+        {"reason": "too_young", "why": YOUNG.why, "setting": "--grace=0s"},
+        {"reason": "address_alive", "why": ALIVE.why, "setting": None},
+    ]
+    assert (address["waited_seconds"], address["held_seconds"], address["entry"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "setting"),
+    [((YOUNG,), "--grace=0s"), ((YOUNG, BUDGET), "--grace=0s --max=4"), ((YOUNG, ALIVE), None), ((ALIVE,), None)],
+)
+def test_the_setting_is_what_lifts_all_of_it_or_null(refusals: tuple[Refusal, ...], setting: str | None) -> None:
+    assert told(cleaning(refused(*refusals)))["addresses"][0]["setting"] == setting
+
+
+def test_what_came_between_is_told_in_words() -> None:
+    (address,) = told(cleaning(outcome(Verdict.GONE, why="10.244.1.9 was released by somebody else")))["addresses"]
+    assert (address["verdict"], address["why"]) == ("gone", "10.244.1.9 was released by somebody else")
+
+
+def test_each_address_of_a_sandbox_is_told_and_counted() -> None:
+    tree = told(cleaning(released(*DUAL)))
+    assert [one["ip"] for one in tree["addresses"]] == ["10.244.1.9", "fd00::9"]
+    assert tree["verdicts"]["released"] == 2
+
+
+def test_an_empty_file_and_an_unknown_pod_are_null() -> None:
+    (address,) = told(cleaning(refused(YOUNG, of=(empty_file("10.244.1.9"),))))["addresses"]
+    assert (address["container_id"], address["pod"]) == (None, None)
+
+
+def test_in_the_dark_nothing_is_zero() -> None:
+    tree = told(
+        cleaning(
+            applied=False,
+            unread=(Unread("containers", "timed out"),),
+            free_before={"kubenet": None, "storage": 4},
+            free_after={"kubenet": None, "storage": 4},
+        )
+    )
+    assert tree["networks"][0] == {"network": "kubenet", "free_before": None, "free_after": None}
+    assert tree["network"] == "kubenet,storage"
+    assert tree["unread"] == [{"source": "containers", "why": "timed out"}]
+    assert (tree["applied"], tree["addresses"]) == (False, [])
+
+
+def test_what_was_asked_for_and_is_no_candidate_is_told_apart() -> None:
+    over = (PassedOver("10.244.1.2", "in use: its container is running", "kubenet"), PassedOver("10.9.9.9", "no"))
+    assert told(cleaning(passed_over=over))["passed_over"] == [
+        {"network": "kubenet", "ip": "10.244.1.2", "why": "in use: its container is running"},
+        {"network": None, "ip": "10.9.9.9", "why": "no"},
+    ]
+
+
+def test_that_cleaning_stopped_and_what_to_look_after_are_told() -> None:
+    tree = told(cleaning(stopped="it is there again", warnings=("journal: line 3",)))
+    assert (tree["stopped"], tree["warnings"]) == ("it is there again", ["journal: line 3"])
+
+
+# The journal
+
+AT = datetime(2026, 3, 26, 19, 0, 0, 5, tzinfo=UTC)
+
+
+def test_the_journal_is_told_with_every_byte() -> None:
+    text = Kept(RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001)
+    binary = Kept("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
+    kept = Journal(
+        (Entry(ENTRY, AT, "run", GONE, "shop/cart", (text, binary), Verdict.RELEASED, "", AT),), ("line 3: no",)
+    )
+    tree = json.loads(json.dumps(clean_document.journal(kept)))
+    files = tree["entries"][0].pop("files")
+    assert tree == {
+        "schema": "nodeleak.journal/v1",
+        "entries": [
+            {
+                "entry": ENTRY,
+                "at": "2026-03-26T19:00:00Z",
+                "by": "run",
+                "container_id": GONE,
+                "pod": "shop/cart",
+                "addresses": ["10.244.1.9"],
+                "outcome": "released",
+                "why": None,
+                "restored": "2026-03-26T19:00:00Z",
+            }
+        ],
+        "damage": ["line 3: no"],
+    }
+    assert (files[0]["text"], files[0]["mode"], files[0]["mtime_ns"]) == (f"{GONE}\r\neth0", "0600", 1700000000000001)
+    assert (files[1]["base64"], files[1]["place"]) == ("/wA=", "/var/lib/cni/results")
+
+
+def test_an_entry_that_never_ended_has_no_outcome() -> None:
+    kept = Journal((Entry(ENTRY, AT, "clean", "", "", ()),))
+    (entry,) = clean_document.journal(kept)["entries"]
+    assert (entry["outcome"], entry["why"], entry["restored"], entry["container_id"]) == (None, None, None, None)
+    assert clean_document.journal(Journal())["entries"] == []

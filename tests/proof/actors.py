@@ -1,0 +1,196 @@
+"""Everybody on the node but us. An actor looks at the world and says what it might do next, one touch at a time.
+
+The kubelet goes in dockershim's order: container, checkpoint, start, ADD; then DEL, stop, remove, checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain, combinations
+
+from tests.proof.world import Sandbox, World, changed, made, spent, without
+
+Move = tuple[str, World]
+Actor = Callable[[World], Iterator[Move]]
+
+
+def setting_up(world: World) -> Iterator[Move]:
+    """RunPodSandbox, and host-local's ADD in it."""
+    for index, box in enumerate(world.sandboxes):
+        match box.setup:
+            case "new":
+                yield f"{box.pod}: docker create", changed(world, index, setup="created", container="created")
+            case "created":
+                yield f"{box.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
+            case "noted":
+                yield f"{box.pod}: docker start", changed(world, index, setup="started", container="running")
+            case "started" if not world.lock:
+                yield _add(world, index, box)
+            case "writing":
+                more = len(box.ips) < len(box.families or world.families)
+                written = changed(_write(world, box), index, setup="started" if more else "reserved")
+                yield f"{box.pod}: ADD writes {box.ips[-1]} and unlocks", written._replace(lock="")
+            case "reserved" if box.container != "running":
+                yield f"{box.pod}: ADD finds no namespace to configure", changed(world, index, setup="failed")
+            case "reserved":
+                configured = changed(world, index, setup="ready", configured=box.ips)
+                yield f"{box.pod}: ADD configures {', '.join(box.ips)}", configured
+            case _:
+                pass
+
+
+def _add(world: World, index: int, box: Sandbox) -> Move:
+    family = (box.families or world.families)[len(box.ips)]
+    free = [ip for ip in family if world.file(ip, box.network) is None]
+    if not free:
+        mine = [one for one in world.files if one.content == box.id]
+        return f"{box.pod}: ADD fails, the range is full", changed(without(world, mine), index, setup="failed", ips=())
+    begun = made(world, free[0], "", box.network)._replace(lock=box.id)
+    return f"{box.pod}: ADD locks and creates {free[0]}", changed(
+        begun, index, setup="writing", ips=(*box.ips, free[0])
+    )
+
+
+def _write(world: World, box: Sandbox) -> World:
+    files = (
+        one._replace(content=box.id) if (one.network, one.ip) == (box.network, box.ips[-1]) else one
+        for one in world.files
+    )  # fmt: skip
+    return world._replace(files=tuple(sorted(files)))
+
+
+def host_local_dies(world: World) -> Iterator[Move]:
+    """Between creating the file and writing it: an empty file stays, and the kernel takes the lock back."""
+    for index, box in enumerate(world.sandboxes):
+        if box.setup == "writing" and world.may("host-local dies"):
+            died = changed(world, index, setup="failed", ips=box.ips[:-1])._replace(lock="")
+            yield f"{box.pod}: host-local dies before it writes {box.ips[-1]}", spent(died, "host-local dies")
+
+
+def tearing_down(world: World) -> Iterator[Move]:
+    """StopPodSandbox and RemovePodSandbox: of deleted pods, and of sandboxes that look dead to the kubelet."""
+    for index, box in enumerate(world.sandboxes):
+        if not box.known or not (box.orphaned or box.setup in {"ready", "failed", "killed"}):
+            continue
+        match box.teardown:
+            case "" if _to_be_torn_down(box):
+                if not world.ready:
+                    yield f"{box.pod}: no DEL, the kubelet has no pod CIDR", changed(world, index, teardown="untorn")
+                elif not world.lock:
+                    mine = [one for one in world.files if one.content == box.id]
+                    torn = changed(without(world, mine), index, teardown="torn", ips=())
+                    yield f"{box.pod}: DEL", torn
+            case "torn" | "untorn":
+                yield _stop(world, index, box)
+            case "stopped":
+                yield f"{box.pod}: docker rm", changed(world, index, teardown="removed", container="")
+            case "removed":
+                yield f"{box.pod}: the checkpoint is removed", changed(world, index, teardown="", checkpoint=False)
+            case _:
+                pass
+
+
+def _to_be_torn_down(box: Sandbox) -> bool:
+    return box.leaves or box.setup != "ready" or not box.listed or box.container == "exited"
+
+
+def _stop(world: World, index: int, box: Sandbox) -> Move:
+    """Without its container the checkpoint is dropped, whatever became of DEL: this is the known leak."""
+    if not box.listed:
+        return f"{box.pod}: docker knows no such container, the checkpoint is dropped", changed(
+            world, index, teardown="", checkpoint=False
+        )
+    after = "stopped" if box.teardown == "torn" else ""
+    return f"{box.pod}: docker stop", changed(world, index, teardown=after, container="exited", configured=())
+
+
+def kubelet_restarts(world: World) -> Iterator[Move]:
+    """What it was doing is forgotten, and the plugins that it ran end with it; it has no pod CIDR for a while."""
+    if world.may("kubelet restarts"):
+        after = spent(world, "kubelet restarts")._replace(ready=False, kubelet_started=world.clock)
+        for index, box in enumerate(world.sandboxes):
+            if box.setup not in {"new", "ready", "failed"}:
+                after = _killed(after, index, box)
+            after = changed(after, index, teardown="")
+        yield "the kubelet restarts", after
+    if not world.ready:
+        yield "the kubelet learns its pod CIDR", world._replace(ready=True)
+
+
+def _killed(world: World, index: int, box: Sandbox) -> World:
+    if world.may("plugins survive the kubelet") and box.setup in {"started", "writing", "reserved"}:
+        return changed(world, index, orphaned=True)
+    if box.setup == "writing":
+        world = world._replace(lock="")
+        box = box._replace(ips=box.ips[:-1])
+    return changed(world, index, setup="killed", ips=box.ips)
+
+
+def operator_removes(world: World) -> Iterator[Move]:
+    """`docker rm -f` of a pod that runs."""
+    for index, box in enumerate(world.sandboxes):
+        if box.setup == "ready" and box.listed and box.container == "running" and world.may("docker rm -f"):
+            yield f"{box.pod}: an operator's docker rm -f", spent(changed(world, index, container=""), "docker rm -f")
+
+
+def late_del(world: World) -> Iterator[Move]:
+    """A DEL of a sandbox that is gone: somebody's retry, or a script."""
+    if world.may("late DEL") and not world.lock:
+        for gone in sorted({one.content for one in world.files if one.content and not _has_container(world, one.content)}):
+            mine = [one for one in world.files if one.content == gone]
+            after = spent(without(world, mine), "late DEL")
+            for index, box in enumerate(world.sandboxes):
+                if box.id == gone:
+                    after = changed(after, index, ips=())
+            yield f"a late DEL of {gone[:2]}", after
+
+
+def _has_container(world: World, container_id: str) -> bool:
+    return any(box.id == container_id and box.container for box in world.sandboxes)
+
+
+def docker_forgets(world: World) -> Iterator[Move]:
+    """docker restarts, or loses containers without: its list is short of some of them, or of all, for a while."""
+    there = [index for index, box in enumerate(world.sandboxes) if box.listed]
+    for why, started in (("docker restarts", world.clock), ("docker forgets", world.docker_started)):
+        if world.may(why):
+            for some in chain.from_iterable(combinations(there, many) for many in range(1, len(there) + 1)):
+                after = spent(world, why)._replace(docker_started=started)
+                for index in some:
+                    after = changed(after, index, hidden=True)
+                yield f"{why}, without {', '.join(world.sandboxes[index].pod for index in some)}", after
+    if any(box.hidden and box.container for box in world.sandboxes) and world.may("docker remembers"):
+        after = spent(world, "docker remembers")
+        for index in range(len(world.sandboxes)):
+            after = changed(after, index, hidden=False)
+        yield "docker lists everything again", after
+
+
+def status_follows(world: World) -> Iterator[Move]:
+    """The API server learns of a pod's addresses, and of their end, some time later."""
+    for index, box in enumerate(world.sandboxes):
+        now = box.alive
+        if box.told != now:
+            yield f"{box.pod}: the API server hears of {', '.join(now) or 'its end'}", changed(world, index, told=now)
+
+
+def time_passes(world: World) -> Iterator[Move]:
+    """No ADD lasts for ten minutes: the kubelet gives a plugin 220 s."""
+    adding = any(box.setup in {"started", "writing", "reserved"} for box in world.sandboxes)
+    for rare, clock, jumped in (
+        ("ten minutes pass", 600, 0),
+        ("the wall clock is set forward", 0, 3600),
+        ("the wall clock is set back", 0, -3600),
+    ):
+        if world.may(rare) and not (clock and adding):
+            yield rare, spent(world, rare)._replace(clock=world.clock + clock, jumped=world.jumped + jumped)
+
+
+EVERYBODY: tuple[Actor, ...] = (
+    setting_up,
+    host_local_dies,
+    tearing_down,
+    kubelet_restarts,
+    operator_removes,
+    late_del,
+    docker_forgets,
+    time_passes,
+)

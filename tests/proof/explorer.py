@@ -1,0 +1,150 @@
+"""Goes through every order of moves, breadth first: the first counterexample is one of the shortest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.proof.actors import EVERYBODY, Actor, Move
+from tests.proof.laws import LAWS, Law, clean, whole
+from tests.proof.process import ENDED, Assembly, Setup, Tree, as_it_is
+from tests.proof.touch import ask
+from tests.proof.world import World, spent
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A small node, who is on it, and how often rare things may happen."""
+
+    name: str
+    start: World
+    setup: Setup = field(default_factory=Setup)
+    actors: tuple[Actor, ...] = EVERYBODY
+    laws: tuple[Law, ...] = LAWS
+    at_rest: bool = True
+    """Whether what an only cleaner leaves behind is judged, too."""
+
+
+class Counterexample(Exception):
+    """What went wrong, and the steps to it."""
+
+    def __init__(self, wrong: str, steps: list[str]) -> None:
+        numbered = "\n".join(f"  {number:2}. {step}" for number, step in enumerate(steps, 1))
+        super().__init__(f"{wrong}, after\n{numbered}")
+        self.wrong, self.steps = wrong, steps
+
+
+@dataclass(frozen=True)
+class Explored:
+    """How much was gone through."""
+
+    states: int
+    moves: int
+    positions: int
+    """Different things that a process of ours can have read."""
+    removals: int
+    """Moves in which a file was removed by us: a model in which nothing is released proves nothing."""
+    rests: int
+    """States in which a cleaner was run to its end, alone."""
+
+
+class Explorer:
+    def __init__(self, scenario: Scenario, assemble: Assembly = as_it_is) -> None:
+        self._scenario = scenario
+        self._tree = Tree(scenario.setup, assemble)
+        # Nobody else touches the journal of an only cleaner that is never killed: its own order is the only one.
+        lonely = len(scenario.start.cleaners) == 1 and not scenario.start.may("we are killed")
+        self._quiet = {"journal", "number", "alone", "leave", "begin", "end"} if lonely else {"number"}
+        self._recovered: dict[World, str] = {}
+        self._removals = 0
+
+    def explore(self) -> Explored:
+        """Visit every state; raises Counterexample."""
+        start = self._scenario.start
+        came: dict[World, tuple[World | None, str]] = {start: (None, "")}
+        front, moves = [start], 0
+        while front:
+            following: list[World] = []
+            for world in front:
+                if wrong := self._at_rest(world):
+                    raise Counterexample(wrong, _steps(came, world))
+                for label, after in self.moves(world):
+                    moves += 1
+                    if after in came:
+                        continue
+                    came[after] = (world, label)
+                    if wrong := self._wrong(after):
+                        raise Counterexample(wrong, _steps(came, after))
+                    following.append(after)
+            front = following
+        return Explored(len(came), moves, len(self._tree), self._removals, len(self._recovered))
+
+    def moves(self, world: World) -> Iterator[Move]:
+        for actor in self._scenario.actors:
+            yield from actor(world)
+        for index, node in enumerate(world.cleaners):
+            yield from self._touches(world, index)
+            if node > 0 and world.may("we are killed"):
+                yield f"cleaner {index + 1} is killed", _killed(world, index)
+
+    def _touches(self, world: World, index: int) -> Iterator[Move]:
+        node = world.cleaners[index]
+        question = self._tree.question(node)
+        if question is None:
+            return
+        who = f"cleaner {index + 1}"
+        for answer, touched in ask(question, world, who):
+            self._removals += question[0] == "remove"
+            after = _placed(touched, index, self._tree.after(node, answer))
+            yield f"{who}: {_said(question)}", self._through_quiet(after, index, who)
+
+    def _through_quiet(self, world: World, index: int, who: str) -> World:
+        while (question := self._tree.question(world.cleaners[index])) and question[0] in self._quiet:
+            ((answer, touched),) = ask(question, world, who)
+            world = _placed(touched, index, self._tree.after(world.cleaners[index], answer))
+        return world
+
+    def _wrong(self, world: World) -> str:
+        return next(filter(None, (law(world) for law in self._scenario.laws)), "")
+
+    def _at_rest(self, world: World) -> str:
+        """Stop the world, start one cleaner, let it run to its end, and judge what it leaves."""
+        if not self._scenario.at_rest or world.lock or world.alone or any(node > 0 for node in world.cleaners):
+            return ""
+        before = world._replace(cleaners=(0,), left=())
+        if before not in self._recovered:
+            after = self._to_its_end(before)
+            self._recovered[before] = whole(after) or clean(before, after) or self._wrong(after)
+        return self._recovered[before]
+
+    def _to_its_end(self, world: World) -> World:
+        while (question := self._tree.question(world.cleaners[0])) is not None:
+            answer, touched = next(ask(question, world, "cleaner 1"))
+            world = _placed(touched, 0, self._tree.after(world.cleaners[0], answer))
+        return world
+
+
+def _placed(world: World, index: int, node: int) -> World:
+    cleaners = list(world.cleaners)
+    cleaners[index] = node
+    return world._replace(cleaners=tuple(cleaners))
+
+
+def _killed(world: World, index: int) -> World:
+    """The kernel takes our locks back, and nothing else of us runs; the next cleaner begins anew."""
+    who = f"cleaner {index + 1}"
+    world = world._replace(
+        lock="" if world.lock == who else world.lock, alone="" if world.alone == who else world.alone
+    )
+    return spent(_placed(world, index, 0), "we are killed")
+
+
+def _said(question: tuple[object, ...]) -> str:
+    name, *of = question
+    return " ".join((str(name), *(str(getattr(one, "name", one))[:24] for one in of)))
+
+
+def _steps(came: dict[World, tuple[World | None, str]], world: World) -> list[str]:
+    steps: list[str] = []
+    at: World | None = world
+    while at is not None:
+        at, label = came[at]
+        steps.append(label)
+    return [step for step in reversed(steps) if step]

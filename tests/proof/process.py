@@ -1,0 +1,324 @@
+"""One process of ours, made of the agent's own code, that can be stopped at every touch of the node.
+
+Python cannot copy a running function. But the agent is a function of what it was answered: to go on from anywhere, it
+is run again from its beginning with the same answers, until it asks something new. So where a process is, is the list
+of all that it has read: a leaf of a tree (`Tree`), and two that have read the same are the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from agent import cycle
+from agent.cleanup import guards
+from agent.cleanup.cleaner import Budget, Judge, Live
+from agent.cleanup.guards import Case, Vigil
+from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.restore import RestoringHands
+from agent.cleanup.steps import RESERVATION, Kept, Locked, SecondLook
+from agent.grace import Memory
+from agent.model.ranges import subnet_range
+from agent.model.release import Candidate, Limits, Outcome, Verdict
+from agent.model.report import Report
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Foreign,
+    Node,
+    NotAsked,
+    Pod,
+    Reading,
+    Reservation,
+    Seen,
+    Snapshot,
+    Store,
+)
+from agent.sources import Moment, Sources, take_snapshot
+from agent.sources.unavailable import Unavailable
+from tests.proof.touch import START, UPTIME, Answer, Missing, Question, Silent, Taken
+from tests.proof.world import NETWORK
+
+MERGE: Final = "merge"
+"""Not a question: from here on only what it says is remembered, and whoever says the same is at the same place."""
+
+ENDED: Final = -1
+"""Where every process is in the end: what it has read does not matter any more."""
+
+
+class _Asks(BaseException):
+    """It asks something that it has no answer to yet. Not an Exception: the agent must not catch it."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
+
+
+class Answered:
+    """Answers what was answered before; stops the process at the first new question."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers, self._at, self._stopped = answers, 0, False
+
+    def __call__(self, *question: Any) -> Any:
+        if self._stopped:  # the agent's `finally`s run on the way out, and touch nothing
+            return None
+        if self._at == len(self._answers):
+            self._stopped = True
+            raise _Asks(question)
+        answer = self._answers[self._at]
+        self._at += 1
+        if isinstance(answer, Missing):
+            raise FileNotFoundError(2, "No such file or directory", "the reservation")
+        if isinstance(answer, Silent):
+            raise Unavailable("it gives no word")
+        if isinstance(answer, Taken):
+            raise FileExistsError(17, "File exists", "the reservation")
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How a process of ours is run."""
+
+    api: bool = False
+    networks: tuple[str, ...] = (NETWORK,)
+    cleaned: frozenset[str] = frozenset({NETWORK})
+    grace: timedelta = timedelta(0)
+    confirm: timedelta = timedelta(0)
+    settle: timedelta = timedelta(0)
+    max_share: float = 1.0
+    budget: Budget = Budget()
+    only: frozenset[str] | None = None
+    clock: bool = False
+    """Whether time is looked at; otherwise it stands still, which no grace period survives."""
+    subnet: str = "10.244.1.0/24"
+    one_look: bool = False
+    """Whether the first look is taken for the second too, which no real process does."""
+    rounds: int = 0
+    """0: `nodeleak clean`; otherwise so many rounds of `nodeleak run`."""
+
+
+class InMemory:
+    """The sources, the second look, the hands and the journal of a process, all asked of the node in memory."""
+
+    waited = 0.0
+
+    def __init__(self, ask: Answered, setup: Setup) -> None:
+        self._ask, self._setup = ask, setup
+
+    # Sources
+
+    def reservations(self) -> tuple[Store, ...]:
+        return self._ask("reservations", self._setup.networks)  # type: ignore[no-any-return]
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        return self._ask("checkpoints")  # type: ignore[no-any-return]
+
+    def containers(self) -> tuple[Container, ...]:
+        return self._ask("containers")  # type: ignore[no-any-return]
+
+    def cni_results(self) -> tuple[CniResult, ...]:
+        ranges = ((subnet_range(self._setup.subnet),), (subnet_range("fd00::/64"),))
+        return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in self._setup.networks)
+
+    def daemons(self) -> tuple[Daemons, ...]:
+        return self._ask("daemons")  # type: ignore[no-any-return]
+
+    def addresses(self) -> tuple[Address, ...]:
+        return self._ask("addresses")  # type: ignore[no-any-return]
+
+    def pods(self) -> Reading[Pod]:
+        return self._ask("pods") if self._setup.api else NotAsked("pods", "--api=off")
+
+    def node(self) -> Reading[Node]:
+        return Seen((Node("worker-1", (), 110),)) if self._setup.api else NotAsked("node", "--api=off")
+
+    # SecondLook
+
+    def has_container(self, container_id: str) -> bool:
+        return self._ask("has_container", container_id)  # type: ignore[no-any-return]
+
+    def has_checkpoint(self, container_id: str) -> bool:
+        return self._ask("has_checkpoint", container_id)  # type: ignore[no-any-return]
+
+    def holder_of(self, ips: Sequence[str]) -> str:
+        return "process 7 (pause)" if self._ask("holder_of", tuple(ips)) else ""
+
+    # Hands
+
+    def check(self, networks: Sequence[str]) -> None: ...
+
+    def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
+        return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
+
+    def cached(self, candidate: Candidate) -> tuple[Kept, ...]:
+        return ()
+
+    def lock(self, networks: Sequence[str]) -> Locked | None:
+        return self if self._ask("lock") else None
+
+    def unlock(self) -> float:
+        self._ask("unlock")
+        return 0.0
+
+    def remove(self, kept: Kept) -> None:
+        self._ask("remove", kept)
+
+    def put_back(self, kept: Kept) -> None:
+        self._ask("put_back", kept)
+
+    def present(self, kept: Kept) -> Kept | None:
+        return self._ask("present", kept)  # type: ignore[no-any-return]
+
+    def taken(self, kept: Kept) -> bool:
+        return self._ask("present", kept) is not None
+
+    def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
+        raise NotImplementedError  # only `nodeleak restore` asks, which is not modelled
+
+
+class InMemoryBook(Book):
+    """The journal and the cleaner's lock in memory."""
+
+    def __init__(self, ask: Answered) -> None:
+        self._ask = ask
+
+    @contextmanager
+    def alone(self, seconds: float) -> Iterator[None]:
+        if not self._ask("alone"):
+            raise Busy("another cleaner is at work")
+        try:
+            yield
+        finally:
+            self._ask("leave")
+
+    def trouble(self) -> str:
+        return ""
+
+    def read(self) -> Journal:
+        self.known: Journal = self._ask("journal")
+        return self.known
+
+    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+        self._ask("begin", entry)
+
+    def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
+        self._ask("end", name, verdict, why)
+
+
+Parts = tuple[Sources, SecondLook, RestoringHands, InMemoryBook]
+
+
+def as_it_is(ask: Answered, setup: Setup) -> Parts:
+    """Put a process together without any change."""
+    node = InMemory(ask, setup)
+    return node, node, node, InMemoryBook(ask)
+
+
+Assembly = Callable[[Answered, Setup], Parts]
+
+
+def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
+    """`nodeleak clean --apply`, or rounds of `nodeleak run --cleanup=auto`."""
+    sources, again, hands, book = assemble(ask, setup)
+    limits = Limits(
+        networks=setup.cleaned, grace=setup.grace, settle=setup.settle, max_share=setup.max_share, only=setup.only
+    )
+
+    def now() -> Moment:
+        return ask("moment") if setup.clock else Moment(START, UPTIME)  # type: ignore[no-any-return]
+
+    def look() -> Snapshot:
+        return take_snapshot(sources, "worker-1", now(), lambda: 0.0)
+
+    def pen_time() -> datetime:
+        return START + timedelta(microseconds=ask("number"))
+
+    if setup.rounds:
+        live = Live(Judge(limits, setup.budget, book, "run"), again, lambda: hands, book, pen_time, 0.0)
+        memory: Memory | None = None
+        for _ in range(setup.rounds):
+            live.before_look(START)
+            snapshot = look()
+            report, memory = cycle.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
+            live.after_look((snapshot,), report)
+        return
+    live = Live(_Judge(limits, setup.budget, book, ask), again, lambda: hands, book, pen_time, 0.0)
+    live.before_look(START)
+    looks = (look(),)
+    if cycle.needs_second_look(looks[0], setup.grace):
+        _, memory = cycle.run(looks[0], None, patience=setup.grace, period=setup.confirm)
+        vigil = guards.watch(Vigil(), looks[0])
+        found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
+        # Whether a released id is there again is asked of the look itself.
+        ask(MERGE, "looked", memory.taken_at, memory.uptime, found, pods, vigil, book.known, looks[0] if book.known.entries else None)
+        if setup.confirm:
+            ask("wait", setup.confirm.total_seconds())
+        looks = (*looks, looks[0] if setup.one_look else look())
+    live.after_look(looks, cycle.replay(looks, patience=setup.grace, period=setup.confirm))
+
+
+class _Judge(Judge):
+    """Says what it lets pass: nothing else of all that was read has any effect after that."""
+
+    def __init__(self, limits: Limits, budget: Budget, book: Book, ask: Answered) -> None:
+        super().__init__(limits, budget, book, "clean")
+        self._ask = ask
+
+    def case(self, looks: Sequence[Snapshot], report: Report) -> Case:
+        case = super().case(looks, report)
+        self._ask(MERGE, "judged", tuple(one for one, refusals in guards.judge(case) if not refusals), case.stopped)
+        return case
+
+
+class Tree:
+    """Everything that a process can have read, and what it asks next. The root is 0: it has not begun."""
+
+    def __init__(self, setup: Setup, assemble: Assembly = as_it_is) -> None:
+        self._setup, self._assemble = setup, assemble
+        self._read: list[tuple[Answer, ...]] = [()]
+        self._next: dict[int, Question | None] = {}
+        self._children: dict[tuple[int, Answer], int] = {}
+        self._places: dict[Question, int] = {}
+
+    def question(self, node: int) -> Question | None:
+        """Return what the process asks next; None where it has ended."""
+        if node == ENDED:
+            return None
+        if node not in self._next:
+            self._next[node] = self._run(self._read[node])
+        return self._next[node]
+
+    def _run(self, answers: tuple[Answer, ...]) -> Question | None:
+        try:
+            clean(Answered(answers), self._setup, self._assemble)
+        except _Asks as asks:
+            return asks.question
+        return None
+
+    def after(self, node: int, answer: Answer) -> int:
+        """Return where the process is when it was answered."""
+        key = (node, answer)
+        if key not in self._children:
+            self._children[key] = len(self._read)
+            self._read.append((*self._read[node], answer))
+        child = self._children[key]
+        return self._merged(child)
+
+    def _merged(self, node: int) -> int:
+        question = self.question(node)
+        if question is None:
+            return ENDED
+        if question[0] != MERGE:
+            return node
+        if question not in self._places:
+            self._places[question] = node
+        return self.after(self._places[question], None)
+
+    def __len__(self) -> int:
+        return len(self._read)

@@ -1,0 +1,251 @@
+"""What each touch of a cleaner sees and does: one function for each, an answer and the world after it.
+
+What may come of a touch in several ways (a lock that is waited for, or given up) has several answers.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.steps import RESERVATION, Kept
+from agent.model.release import Verdict
+from agent.model.snapshot import Address, Checkpoint, Container, Daemons, Pod, Reservation, Seen, Store
+from agent.sources import Moment
+from tests.proof.world import File, World, made, spent, without
+
+START: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
+UPTIME: Final = timedelta(days=30)
+
+Question = tuple[Any, ...]
+"""What is asked, and of what."""
+Answer = Hashable
+Answers = Iterator[tuple[Answer, World]]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An answer that is a FileNotFoundError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An answer that is a FileExistsError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """No answer at all."""
+
+
+SILENCE: Final = "a source is silent"
+
+
+def ask(question: Question, world: World, who: str) -> Answers:
+    """Touch the world once."""
+    name, *of = question
+    yield from _TOUCHES[name](world, who, *of)
+    if name in _MAY_BE_SILENT and world.may(SILENCE):
+        yield Silent(), spent(world, SILENCE)
+
+
+_MAY_BE_SILENT: Final = {"checkpoints", "containers", "daemons", "addresses", *("has_container", "has_checkpoint", "holder_of")}
+
+
+def moment(world: World, _who: str) -> Answers:
+    yield Moment(START + timedelta(seconds=world.clock + world.jumped), UPTIME + timedelta(seconds=world.clock)), world
+
+
+def wait(world: World, _who: str, seconds: float) -> Answers:
+    yield None, world._replace(clock=world.clock + int(seconds))
+
+
+# What a look reads.
+
+
+def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
+    yield _stores(world.files, networks), world
+
+
+@lru_cache(maxsize=None)
+def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[Store, ...]:
+    return tuple(
+        Store(name, Seen(tuple(_reservation(one) for one in files if one.network == name)))
+        for name in networks
+    )  # fmt: skip
+
+
+@cache
+def _reservation(file: File) -> Reservation:
+    ifname = "eth0" if file.content else ""
+    return Reservation(
+        file.network, file.ip, file.content, ifname, file.inode, len(_bytes(file.content)), _nanoseconds(file.mtime)
+    )
+
+
+@cache
+def kept(file: File) -> Kept:
+    return Kept(
+        RESERVATION, file.network, file.ip, _bytes(file.content), 0o600, 0, 0, file.inode, _nanoseconds(file.mtime)
+    )  # fmt: skip
+
+
+def _bytes(content: str) -> bytes:
+    return f"{content}\r\neth0".encode() if content else b""
+
+
+def _nanoseconds(seconds: int) -> int:
+    return (int(START.timestamp()) + seconds) * 10**9
+
+
+def checkpoints(world: World, _who: str) -> Answers:
+    yield _checkpoints(tuple((box.id, box.pod) for box in world.sandboxes if box.checkpoint)), world
+
+
+@cache
+def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
+    return tuple(Checkpoint(*one) for one in some)
+
+
+def containers(world: World, _who: str) -> Answers:
+    yield _containers(tuple((box.id, box.container, box.pod) for box in world.sandboxes if box.listed)), world
+
+
+@cache
+def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]:
+    return tuple(Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some)
+
+
+def daemons(world: World, _who: str) -> Answers:
+    yield _daemons(world.kubelet_started + world.jumped, world.docker_started + world.jumped, world.jumped), world
+
+
+@cache
+def _daemons(kubelet: int, docker: int, jumped: int) -> tuple[Daemons, ...]:
+    """The kernel tells starts by the boot clock: when the wall clock is set, they move with it."""
+    booted = START - UPTIME + timedelta(seconds=jumped)
+    return (Daemons(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker)),)
+
+
+def addresses(world: World, _who: str) -> Answers:
+    yield _addresses(tuple(ip for box in world.sandboxes for ip in box.alive)), world
+
+
+@cache
+def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
+    return (Address("10.244.1.1", 1, "systemd"), *(Address(ip, 7, "pause") for ip in ips))
+
+
+def pods(world: World, _who: str) -> Answers:
+    yield _pods(tuple((box.pod, box.told) for box in world.sandboxes if box.told)), world
+
+
+@cache
+def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Seen[Pod]:
+    return Seen(
+        tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some)
+    )  # fmt: skip
+
+
+# The second look.
+
+
+def has_container(world: World, _who: str, container_id: str) -> Answers:
+    yield any(box.id == container_id and box.listed for box in world.sandboxes), world
+
+
+def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
+    yield any(box.id == container_id and box.checkpoint for box in world.sandboxes), world
+
+
+def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
+    yield any(set(ips).intersection(box.alive) for box in world.sandboxes), world
+
+
+# The hands.
+
+
+def read(world: World, _who: str, network: str, ip: str) -> Answers:
+    file = world.file(ip, network)
+    yield (None if file is None else (_reservation(file), kept(file))), world
+
+
+def lock(world: World, who: str) -> Answers:
+    """A lock that somebody has is waited for, and may at any time be given up."""
+    if world.lock:
+        yield False, world
+    else:
+        yield True, world._replace(lock=who)
+
+
+def unlock(world: World, _who: str) -> Answers:
+    yield None, world._replace(lock="")
+
+
+def remove(world: World, _who: str, what: Kept) -> Answers:
+    file = world.file(what.name, what.network)
+    if file is None:
+        yield Missing(), world
+        return
+    noted = any(kept(file) in entry.files for entry in world.journal)
+    lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
+    yield None, without(world, [file])._replace(lost=lost)
+
+
+def put_back(world: World, _who: str, what: Kept) -> Answers:
+    if world.file(what.name, what.network) is not None:
+        yield Taken(), world
+        return
+    content = what.content.decode().partition("\r\n")[0]
+    mtime = what.mtime_ns // 10**9 - int(START.timestamp())
+    yield None, made(world, what.name, content, what.network, mtime)
+
+
+def present(world: World, _who: str, what: Kept) -> Answers:
+    file = world.file(what.name, what.network)
+    yield (None if file is None else kept(file)), world
+
+
+# The journal, and the cleaner's own lock.
+
+
+def journal(world: World, _who: str) -> Answers:
+    yield Journal(world.journal), world
+
+
+def number(world: World, _who: str) -> Answers:
+    """Entries are named by time, and no two begin in one microsecond."""
+    yield len(world.journal), world
+
+
+def alone(world: World, who: str) -> Answers:
+    if world.alone:
+        yield False, world
+    else:
+        yield True, world._replace(alone=who)
+
+
+def leave(world: World, _who: str) -> Answers:
+    yield None, world._replace(alone="")
+
+
+def begin(world: World, _who: str, entry: Entry) -> Answers:
+    yield None, world._replace(journal=(*world.journal, entry))
+
+
+def end(world: World, _who: str, name: str, verdict: Verdict, why: str) -> Answers:
+    entries = (replace(one, verdict=verdict, why=why) if one.name == name else one for one in world.journal)
+    yield None, world._replace(journal=tuple(entries))
+
+
+_TOUCHES: Final[dict[str, Callable[..., Answers]]] = {
+    touch.__name__: touch
+    for touch in (
+        moment, wait, reservations, checkpoints, containers, daemons, addresses, pods,
+        has_container, has_checkpoint, holder_of,
+        read, lock, unlock, remove, put_back, present,
+        journal, number, alone, leave, begin, end,
+    )
+}  # fmt: skip

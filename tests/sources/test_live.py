@@ -1,0 +1,101 @@
+"""The second look at one sandbox: the same places as the first, asked live."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.model.snapshot import NotAsked
+from agent.sources.containers import Docker
+from agent.sources.live import LiveSources
+from agent.sources.unavailable import Unavailable
+from tests.wire import ID, Answer, Request, Standin, hang, http
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Iterator[LiveSources]:
+    docker = Docker(f"unix://{tmp_path}/docker.sock", 0.3)
+    for name in ("sandbox", "proc"):
+        (tmp_path / name).mkdir()
+    yield LiveSources(
+        networks=["kubenet"],
+        networks_dir=tmp_path / "networks",
+        checkpoint_dirs=[tmp_path / "sandbox"],
+        cache_dirs=[tmp_path / "cache"],
+        proc=tmp_path / "proc",
+        docker=docker,
+        pods=lambda: NotAsked("pods", "--api=off"),
+        node=lambda: NotAsked("node", "--api=off"),
+    )
+    docker.close()
+
+
+def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
+    """Copy one process whose namespace has two addresses."""
+    home = proc / str(pid)
+    (home / "net").mkdir(parents=True)
+    (home / "ns").mkdir()
+    (home / "ns/net").symlink_to(f"net:[{pid}]")
+    (home / "comm").write_text("nginx\n")
+    (home / "net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
+    (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
+
+
+def test_who_has_one_of_the_addresses_configured_is_named(sources: LiveSources, tmp_path: Path) -> None:
+    process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
+    assert sources.holder_of(["10.244.1.9"]) == "process 71 (nginx)"
+    assert sources.holder_of(["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx)"
+    assert sources.holder_of(["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
+
+
+def test_unread_is_not_free_without_processes_nobody_can_be_asked(sources: LiveSources) -> None:
+    with pytest.raises(Unavailable, match="shows no process's network"):
+        sources.holder_of(["10.244.1.9"])
+
+
+def test_the_kubelets_checkpoint_is_asked_for(sources: LiveSources, tmp_path: Path) -> None:
+    assert not sources.has_checkpoint(ID)
+    (tmp_path / "sandbox" / ID).touch()
+    assert sources.has_checkpoint(ID)
+
+
+def test_docker_is_asked_for_the_one_container(sources: LiveSources, tmp_path: Path) -> None:
+    there = {ID: http(json.dumps({"Id": ID}))}
+
+    def answers(request: Request) -> Answer:
+        if request.path == "/version":
+            return [http('{"ApiVersion": "1.41"}')]
+        container_id = request.path.split("/")[3]
+        missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
+        return [there.get(container_id, missing)]
+
+    with Standin(answers, at=tmp_path / "docker.sock"):
+        assert sources.has_container(ID)
+        assert not sources.has_container("f" * 64)
+
+
+def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: LiveSources, tmp_path: Path) -> None:
+    def dripping(request: Request) -> Answer:
+        if request.path == "/version":
+            yield http('{"ApiVersion": "1.41"}')
+            return
+        yield b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+        for _ in range(15):
+            yield b" "
+            server.closing.wait(0.1)
+
+    server: Standin = Standin(dripping, at=tmp_path / "docker.sock")
+    with server, pytest.raises(Unavailable, match=r"docker: no whole answer within 0\.36 s"):
+        sources.has_container(ID)
+
+
+def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources: LiveSources, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="docker: "):
+        sources.has_container(ID)
+    good = [http('{"ApiVersion": "1.41"}')]
+    server: Standin = Standin(
+        lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
+    )
+    with server, pytest.raises(Unavailable, match="docker: "):
+        sources.has_container(ID)

@@ -1,0 +1,442 @@
+"""clean, restore and journal as processes, on a copy of the incident's node: what they say, touch, and end with."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_bad_days import AGENT, Done, environment, nodeleak
+from tests.wire import Standin, hang, needs, open_directory, until
+
+sys.path.append(str(Path(__file__).parents[1] / "hack"))
+
+from standins.apiserver import apiserver
+from standins.engine import engine
+from standins.host import Host, build, write_kubeconfig
+from standins.nodes import StandinNode, the_incident
+
+LEAKED = 7
+ALL = 125
+NOTHING_RELEASED = "Nothing was released.\n"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """The node, and a directory for the journal."""
+
+    node: StandinNode
+    host: Host
+
+    @property
+    def state(self) -> Path:
+        return self.host.root / "state"
+
+    @property
+    def leaks(self) -> list[str]:
+        """Return the leaked addresses, oldest first."""
+        return [sandbox.ip for sandbox in sorted(self.node.leaked, key=lambda one: one.made)]
+
+    @property
+    def reserved(self) -> set[str]:
+        return {path.name for path in self.host.store.iterdir() if path.name.startswith("10.")}
+
+    def file(self, ip: str) -> tuple[bytes, int, int]:
+        path = self.host.store / ip
+        found = path.stat()
+        return path.read_bytes(), found.st_mode, found.st_mtime_ns
+
+    def files(self) -> dict[str, tuple[bytes, int]]:
+        """Return every file of the node, and of us."""
+        paths = (path for path in self.host.root.rglob("*") if path.is_file())
+        return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+
+    @property
+    def credentials(self) -> list[str]:
+        return [f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}"]
+
+    def options(self, api: str = "off") -> list[str]:
+        asked = ["--api=off"] if api == "off" else self.credentials
+        return [*asked, *self.host.options, "--confirm=1ms", f"--state-dir={self.state}"]
+
+    def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
+        return nodeleak("clean", *self.options(api), *arguments, **more)
+
+    def told(self, *arguments: str, code: int = 0, **more: Any) -> Any:
+        done = self.clean("-o", "json", *arguments, **more)
+        assert (done.code, done.err) == (code, ""), done
+        return json.loads(done.out)
+
+    def restore(self, *arguments: str) -> Done:
+        where = (f"--cni-networks-dir={self.host.networks}", f"--cni-cache-dir={self.host.cache}")
+        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments)
+
+    def journal(self, *arguments: str) -> Done:
+        return nodeleak("journal", f"--state-dir={self.state}", *arguments)
+
+    def entries(self) -> list[Any]:
+        found: list[Any] = json.loads(self.journal("-o", "json").out)["entries"]
+        return found
+
+
+@pytest.fixture
+def incident(tmp_path: Path) -> Iterator[Incident]:
+    node = the_incident(datetime.now(UTC))  # noqa: TID251 (a stand-in's files are as old as a real one's)
+    host = build(tmp_path / "node", node)
+    with ExitStack() as stack:
+        stack.enter_context(engine(host.docker_socket, node))
+        write_kubeconfig(host, stack.enter_context(apiserver(node)))
+        yield Incident(node, host)
+
+
+@contextmanager
+def host_local(store: Path) -> Iterator[None]:
+    """Hold the lock as an ADD does that takes its time."""
+    with (store / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# A dry run
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Incident, api: str) -> None:
+    before = incident.files()
+    done = incident.clean(api=api)
+    assert (done.code, done.err) == (0, "")
+    assert "DRY RUN: nothing is touched; --apply releases." in done.out
+    assert "7 would be released" in done.out
+    assert "Free addresses of kubenet: 0 before, 7 after" in done.out
+    assert incident.files() == before
+    assert not incident.state.exists()
+
+
+def test_dry_run_may_be_said_and_no_environment_can_consent(incident: Incident) -> None:
+    before = incident.files()
+    assert incident.told("--dry-run")["applied"] is False
+    assert incident.told(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_ROUND="5")["applied"] is False
+    for name in ("APPLY", "IP", "MAX"):
+        done = incident.clean(**{f"NODELEAK_{name}": "1"})
+        assert done.code == 2, done
+        assert done.err.startswith(f"nodeleak: NODELEAK_{name}: there is no such setting")
+    assert incident.clean("--app").code == 2
+    assert incident.files() == before
+
+
+# A cleaning
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_applied_it_releases_the_leaks_and_nothing_else(incident: Incident, api: str) -> None:
+    before = incident.reserved
+    assert (len(before), len(incident.leaks)) == (ALL, LEAKED)
+    tree = incident.told("--apply", api=api)
+    assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
+    assert tree["networks"] == [{"network": "kubenet", "free_before": 0, "free_after": LEAKED}]
+    assert (tree["applied"], tree["verdicts"]["released"], tree["verdicts"]["failed"]) == (True, LEAKED, 0)
+    assert before - incident.reserved == set(incident.leaks)
+    assert not [one for one in incident.host.cache.iterdir() for lost in incident.node.leaked if lost.id in one.name
+                if one.name.startswith("kubenet-" + lost.id)]  # fmt: skip
+    assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks]
+
+
+def test_the_second_time_there_is_nothing_to_release(incident: Incident) -> None:
+    assert incident.clean("--apply").code == 0
+    before = incident.files()
+    done = incident.clean("--apply")
+    assert (done.code, done.err) == (0, "")
+    assert "Nothing to release." in done.out
+    assert "Free addresses of kubenet: 7 before, 7 after" in done.out
+    assert incident.files() == before
+
+
+def test_at_most_so_many_are_released_the_oldest_first(incident: Incident) -> None:
+    tree = incident.told("--apply", "--max=2")
+    assert [one["ip"] for one in tree["addresses"] if one["verdict"] == "released"] == incident.leaks[:2]
+    assert {one["reason"] for one in tree["addresses"]} == {None, "over_budget"}
+    assert len(incident.reserved) == ALL - 2
+
+
+def test_only_what_was_asked_for_is_released(incident: Incident) -> None:
+    one, other, *_ = incident.leaks
+    tree = incident.told("--apply", f"--ip={one}", f"--ip={other}")
+    assert [address["ip"] for address in tree["addresses"]] == [one, other]
+    assert len(incident.reserved) == ALL - 2
+
+
+def test_what_was_asked_for_and_is_no_candidate_is_told(incident: Incident) -> None:
+    in_use = incident.node.running[0].ip
+    before = incident.files()
+    tree = incident.told("--apply", f"--ip={in_use},10.9.9.9")
+    assert tree["passed_over"] == [
+        {"network": "kubenet", "ip": in_use, "why": "in use: its container is running"},
+        {"network": None, "ip": "10.9.9.9", "why": "not reserved"},
+    ]
+    done = incident.clean(f"--ip={in_use}", "--ip=10.9.9.9")
+    assert done.code == 0
+    assert f"{in_use}: nothing to release: in use: its container is running\n" in done.out
+    assert "10.9.9.9: nothing to release: not reserved\n" in done.out
+    assert incident.files() == before
+
+
+def test_in_an_agents_pod_the_daemons_settings_are_the_cleaners_too(incident: Incident) -> None:
+    host = incident.host
+    variables: dict[str, Any] = {
+        "NODELEAK_NODE": incident.node.name, "NODELEAK_KUBECONFIG": str(host.kubeconfig),
+        "NODELEAK_DOCKER_HOST": f"unix://{host.docker_socket}", "NODELEAK_CNI_NETWORKS_DIR": str(host.networks),
+        "NODELEAK_CNI_CACHE_DIR": str(host.cache), "NODELEAK_CHECKPOINT_DIR": str(host.checkpoints),
+        "NODELEAK_PROC": str(host.proc), "NODELEAK_STATE_DIR": str(incident.state), "NODELEAK_CONFIRM": "1ms",
+        "NODELEAK_CLEANUP": "off", "NODELEAK_LISTEN": ":9747", "NODELEAK_SERVICE_HOST": "10.254.0.9",
+    }  # fmt: skip
+    assert "7 would be released" in nodeleak("clean", **variables).out
+    assert "7 released" in nodeleak("clean", "--apply", **variables).out
+    assert nodeleak("journal", **variables).out.count(" clean ") == LEAKED
+    assert nodeleak("restore", "--last", "--apply", **variables).code == 0
+
+
+# What refuses, and what fails
+
+
+def test_refusals_are_no_failure_and_each_is_told_once(incident: Incident) -> None:
+    done = incident.clean("--apply", "--settle=1d", "--cleanup-network=cbr0")
+    assert done.code == 0
+    assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
+    assert done.out.count("and --settle is 86400 s; --settle=0s would lift this") == 1
+    assert done.out.count("(7 addresses): network kubenet is not to be cleaned; --cleanup-network=") == 1
+    assert "0 released, 7 refused (7 network_not_allowed)" in done.out
+    assert len(incident.reserved) == ALL
+
+
+def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
+    incident.state.write_text("not a directory")
+    tree = incident.told("--apply")
+    assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
+    assert len(incident.reserved) == ALL
+
+
+def test_a_lock_that_is_held_is_a_failure_and_nothing_is_touched(incident: Incident) -> None:
+    before = incident.reserved
+    with host_local(incident.host.store):
+        tree = incident.told("--apply", "--lock-timeout=50ms", code=1)
+    assert {one["verdict"] for one in tree["addresses"]} == {"busy"}
+    assert incident.reserved == before
+
+
+def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> None:
+    before = incident.files()
+    silent: Standin = Standin(lambda _: hang(silent), at=tmp_path / "silent.sock")
+    with silent:
+        done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
+    assert done.code == 3
+    assert "NOTHING IS RELEASED, because something could not be read:\n  containers: " in done.out
+    assert "Nothing to release." not in done.out
+    assert incident.files() == before
+
+
+def test_an_unread_network_is_three(incident: Incident) -> None:
+    tree = incident.told("--apply", "--network=kubenet,cbr0", code=3)
+    assert [one["source"] for one in tree["unread"]] == ["reservations"]
+    assert {one["reason"] for one in tree["addresses"]} <= {"source_unread"}
+    assert len(incident.reserved) == ALL
+
+
+def test_all_mistakes_are_told_in_one_message(incident: Incident) -> None:
+    before = incident.files()
+    done = incident.clean("--apply", "--ip=banana", "--ip=10.0.0.1,,fd00::1", "--max=0", "--grace=5")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        "nodeleak: --grace: '5': say a span with its unit, such as 90s, 5m or 1h30m",
+        "nodeleak: --ip: 'banana': say an IP address, such as 10.244.1.9",
+        "nodeleak: --ip: '': say an IP address, such as 10.244.1.9",
+        "nodeleak: --max: '0': say a whole number of 1 or more",
+    ]
+    assert incident.files() == before
+
+
+def test_nobody_who_may_not_is_told_so(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to be nobody for a while")
+    incident.host.root.chmod(0o755)
+    nobody = ("setpriv", "--reuid=65534", "--clear-groups")
+    needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
+    with open_directory() as elsewhere:
+        done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
+        assert (done.code, done.out) == (0, NOTHING_RELEASED)
+        (elsewhere / "journal").mkdir(mode=0o700)
+        done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
+        assert (done.code, done.out) == (2, "")
+        assert "Permission denied" in done.err
+
+
+# Restoring
+
+
+def test_what_was_released_is_put_back_byte_for_byte(incident: Incident) -> None:
+    before = {ip: incident.file(ip) for ip in incident.leaks}
+    incident.clean("--apply")
+    tried = incident.restore("--last")
+    assert tried.code == 0
+    assert f"would restore: {incident.leaks[-1]} for container " in tried.out
+    assert len(incident.reserved) == ALL - LEAKED
+    for ip in incident.leaks:
+        done = incident.restore(ip, "--apply")
+        assert done.code == 0
+        assert done.out.startswith(f"restored: {ip} for container ")
+        assert "warning" not in done.out
+    assert {ip: incident.file(ip) for ip in incident.leaks} == before
+    assert incident.journal().out.count(", restored ") == LEAKED
+    done = incident.restore("--last")
+    assert (done.code, done.out) == (2, "")
+    assert "nothing was released that was not restored" in done.err
+
+
+def test_an_address_that_is_reserved_again_is_not_taken_from_its_owner(incident: Incident) -> None:
+    incident.clean("--apply", "--max=1")
+    ip = incident.leaks[0]
+    (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")
+    before = incident.files()
+    for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
+        done = incident.restore(ip, *arguments)
+        assert done.code == 1
+        assert f"{verb}: {ip} for container " in done.out
+        assert f"{ip} of network kubenet is reserved again" in done.out
+    assert incident.files() == before
+
+
+def test_an_entry_that_is_not_there_is_wrong_usage(incident: Incident) -> None:
+    for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
+        done = incident.restore(what, "--apply")
+        assert (done.code, done.out) == (2, "")
+        assert "`nodeleak journal` lists what there is" in done.err
+        assert "\x1b" not in done.err
+    assert not incident.state.exists()
+
+
+def test_a_released_sandbox_that_is_there_again_stops_cleaning_until_it_is_settled(incident: Incident) -> None:
+    ip = incident.leaks[0]
+    kept = incident.file(ip)[0]
+    incident.clean("--apply", "--max=1")
+    (incident.host.store / ip).write_bytes(kept)
+    done = incident.clean("--apply")
+    assert "CLEANING HAS STOPPED ITSELF: container " in done.out
+    assert "refused: stopped" in done.out
+    assert len(incident.reserved) == ALL
+
+
+# The journal
+
+
+def test_a_journal_that_is_not_there_is_empty(incident: Incident) -> None:
+    done = incident.journal()
+    assert (done.code, done.out, done.err) == (0, NOTHING_RELEASED, "")
+    assert json.loads(incident.journal("-o", "json").out) == {
+        "schema": "nodeleak.journal/v1", "entries": [], "damage": []
+    }  # fmt: skip
+    assert not incident.state.exists()
+
+
+def test_the_journal_names_its_damage_and_goes_on(incident: Incident) -> None:
+    incident.clean("--apply", "--max=1")
+    book = incident.state / "journal/journal.jsonl"
+    with book.open("a") as file:
+        file.write('{"schema": "nodeleak.jou')
+    done = incident.journal()
+    assert done.code == 0
+    assert incident.leaks[0] in done.out
+    assert f"damaged: {book}, line 3: " in done.out
+    assert "warning: journal: " in incident.clean().out
+
+
+# Whoever reads us, and whoever ends us
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_with_its_output_closed_it_releases_and_the_journal_is_whole(incident: Incident, closed: str) -> None:
+    done = incident.clean("--apply", prefix=("/bin/sh", "-c", f'exec "$@" {closed}', "sh"))
+    assert (done.code, done.err) == (0, "")
+    assert len(incident.reserved) == ALL - LEAKED
+    tree = json.loads(incident.journal("-o", "json").out)
+    assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (["released"] * LEAKED, [])
+
+
+def test_a_full_disk_is_told_and_the_journal_has_it(incident: Incident) -> None:
+    needs(Path("/dev/full").exists(), "/dev/full")
+    done = incident.clean("--apply", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
+    assert (done.code, done.err) == (2, f"nodeleak: the output is not whole: {os.strerror(errno.ENOSPC)}\n")
+    assert len(incident.entries()) == LEAKED
+
+
+@pytest.mark.parametrize("command", ["clean", "journal"])
+def test_a_reader_that_has_seen_enough_is_no_news(incident: Incident, command: str) -> None:
+    options = incident.options() if command == "clean" else [f"--state-dir={incident.state}"]
+    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
+    done = subprocess.run(  # noqa: S603 (ours)
+        ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
+        env=environment({}),
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert (incident.host.root / "code").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_it_finishes_the_address_in_hand_and_no_other(incident: Incident, number: signal.Signals) -> None:
+    book = incident.state / "journal/journal.jsonl"
+    command = [*AGENT, "clean", "--apply", "--lock-timeout=1m", *incident.options()]
+    with host_local(incident.host.store):
+        process = subprocess.Popen(  # noqa: S603 (ours)
+            command, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until(lambda: book.exists() and book.read_text().endswith("\n"), "it waits for the lock", 20)
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode in {-number, 128 + number}
+    assert "Traceback" not in errors
+    assert [one["outcome"] for one in incident.entries()] == ["released"]
+    assert len(incident.reserved) == ALL - 1
+    assert "6 released" in incident.clean("--apply").out
+
+
+def test_killed_in_the_middle_the_next_one_settles_it(incident: Incident) -> None:
+    book = incident.state / "journal/journal.jsonl"
+    command = [*AGENT, "clean", "--apply", "--lock-timeout=1m", *incident.options()]
+    with host_local(incident.host.store):
+        process = subprocess.Popen(command, env=environment({}), stdout=subprocess.PIPE)  # noqa: S603 (ours)
+        until(lambda: book.exists() and book.read_text().endswith("\n"), "it waits for the lock", 20)
+        process.kill()
+        process.communicate()
+    assert "never ended" in incident.journal().out
+    assert "never ended; the next cleaning settles it" in incident.clean().out
+    assert "7 released" in incident.clean("--apply").out
+    assert "never ended" not in incident.journal().out
+    assert len(incident.reserved) == ALL - LEAKED
+
+
+def test_mounted_read_only_it_says_so_and_releases_nothing(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to mount the store read-only in a namespace of its own")
+    script = f'mount --bind {incident.host.networks} {incident.host.networks} && mount -o remount,bind,ro \
+        {incident.host.networks} && exec "$@"'
+    done = incident.clean("--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    assert done.code == 1, done
+    assert "mounted read-only, as in observe mode" in done.out
+    assert len(incident.reserved) == ALL
+
+
+def test_a_young_leak_is_told_with_its_age(incident: Incident) -> None:
+    made = datetime.now(UTC) - timedelta(seconds=30)  # noqa: TID251 (as above)
+    os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
+    done = incident.clean("--apply")
+    assert done.code == 0
+    assert f"too_young ({incident.leaks[0]}): 3" in done.out
+    assert "6 released, 1 refused (1 too_young)" in done.out
