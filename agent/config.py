@@ -321,9 +321,20 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
             f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
             f"or {option('api')}=off to do without the API server"
         )
+    mistakes += _not_looked_at(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
+
+
+def _not_looked_at(command: str, values: Mapping[str, Any]) -> list[str]:
+    """Find that nothing which is looked at may be cleaned; that the default is not looked at is no mistake."""
+    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
+    default = (knobs("clean")["cleanup_network"].default,)
+    if "cleanup_network" not in knobs(command) or allowed == default or set(allowed) & set(read):
+        return []
+    named = ", ".join(map(repr, allowed))
+    return [f"{option('cleanup_network')}: {named}: not looked at: add {option('network')}={allowed[0]}"]
 
 
 def _text(

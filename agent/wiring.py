@@ -12,6 +12,7 @@ from agent import cycle, daemon
 from agent.cleanup import restore as restoring
 from agent.cleanup.actuator import Actuator
 from agent.cleanup.cleaner import Budget, Cleaner, DryRun, Judge, Live, Off
+from agent.cleanup.deferred import deferred
 from agent.cleanup.journal import Book, Busy, Entry, Journal
 from agent.cleanup.restore import Restoration
 from agent.cleanup.steps import said
@@ -103,7 +104,7 @@ def restore(config: Config, entry: Entry) -> Restoration:
     """Put an entry back, as the only cleaner of the node."""
     book = Book(config.state_dir)
     try:
-        with book.alone(config.lock_timeout.total_seconds()):
+        with book.alone(config.lock_timeout.total_seconds()), deferred():
             return restoring.restore(entry, actuator(config), book, daemon.wall())
     except (Busy, OSError) as error:
         return Restoration(entry, done=False, why=said(error))

@@ -183,7 +183,7 @@ def _clean(host: Host, node: StandinNode) -> None:
     if _stored(host) != left:
         raise Different(f"expected the {_LEAKED} leaks to be released and nothing else, saw {sorted(_stored(host))}")
     _say("", "$ nodeleak restore --last --apply …")
-    _say(_run([*_nodeleak(), "restore", "--last", "--apply", f"--cni-networks-dir={host.networks}", state]).rstrip())
+    _say(_run([*_nodeleak(), "restore", "--last", "--apply", *host.restoring, state]).rstrip())
     restored = {name: content for name, content in _stored(host).items() if name not in left}
     if len(restored) != 1 or not restored.items() <= before.items():
         raise Different(f"expected one release to be taken back byte for byte, saw {restored}")

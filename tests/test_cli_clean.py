@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_bad_days import AGENT, Done, environment, nodeleak
+from tests.test_bad_days import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.wire import Standin, hang, needs, open_directory, until
 
 sys.path.append(str(Path(__file__).parents[1] / "hack"))
@@ -209,7 +209,8 @@ def test_in_an_agents_pod_the_daemons_settings_are_the_cleaners_too(incident: In
 
 
 def test_refusals_are_no_failure_and_each_is_told_once(incident: Incident) -> None:
-    done = incident.clean("--apply", "--settle=1d", "--cleanup-network=cbr0")
+    (incident.host.networks / "cbr0").mkdir()
+    done = incident.clean("--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0")
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
     assert done.out.count("and --settle is 86400 s; --settle=0s would lift this") == 1
@@ -440,3 +441,51 @@ def test_a_young_leak_is_told_with_its_age(incident: Incident) -> None:
     assert done.code == 0
     assert f"too_young ({incident.leaks[0]}): 3" in done.out
     assert "6 released, 1 refused (1 too_young)" in done.out
+
+
+# The daemon
+
+
+def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> None:
+    quick = ("--interval=100ms", "--confirm=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-round=3")
+    with running(*incident.options(), *quick) as agent:
+        port = agent.said("agent.started")["port"]
+        until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
+        until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")
+        metrics = served(port, "/metrics")[1]
+        assert agent.end()[0] == 0
+    assert released(agent) == incident.leaks
+    for sample in (
+        'nodeleak_mode_info{mode="clean"} 1.0',
+        "nodeleak_cleanup_stopped 0.0",
+        "nodeleak_lock_held_seconds_count 7.0",
+        "nodeleak_lock_wait_seconds_count 7.0",
+    ):
+        assert f"\n{sample}\n" in metrics
+    events = [one["event"] for one in agent.events]
+    assert (events.count("release.failed"), events.count("release.refused")) == (0, 4), "four waited for their turn"
+    assert [one["by"] for one in incident.entries()] == ["run"] * LEAKED
+    assert len(incident.reserved) == ALL - LEAKED
+
+
+def test_the_daemon_withholds_in_a_dry_run_and_says_so_once(incident: Incident) -> None:
+    quick = ("--interval=50ms", "--confirm=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
+    before = incident.files()
+    with running(*incident.options(), *quick) as agent:
+        port = agent.said("agent.started")["port"]
+        agent.said("release.withheld")
+        rounds = round_count(port)
+        until(lambda: round_count(port) > rounds + 5, "five rounds more")
+        assert agent.end()[0] == 0
+    assert [one["ip"] for one in agent.events if one["event"] == "release.withheld"] == incident.leaks
+    assert incident.files() == before
+    assert not incident.state.exists()
+
+
+def released(agent: Daemon) -> list[str]:
+    return [one["ip"] for one in agent.events if one["event"] == "address.released"]
+
+
+def round_count(port: int) -> float:
+    lines = served(port, "/metrics")[1].splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("nodeleak_round_seconds_count ")))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import DONE, FOUND, UNREAD, USAGE, main
+from agent.cli import main
+from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import knobs, option, variable
 from agent.detectors import DETECTORS
 from agent.model.recording import Recording, dumps

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent import cli, wiring
+from agent import wiring
+from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.steps import RESERVATION, Kept
@@ -106,7 +107,7 @@ def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -
 
 
 def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
-    assert list(rows("Exit codes")) == [str(code) for code in (cli.DONE, cli.FOUND, cli.USAGE, cli.UNREAD, BUG)]
+    assert list(rows("Exit codes")) == [str(code) for code in (DONE, FOUND, USAGE, UNREAD, BUG)]
 
 
 def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:

@@ -131,6 +131,7 @@ class Judge:
             taken_at=snapshot.taken_at,
             applied=applied,
             outcomes=outcomes,
+            passed_over=guards.passed_over(report.scene, self._limits.only),
             unread=snapshot.unread(),
             stopped=self.stopped,
             free_before={network.name: network.free for network in report.networks},

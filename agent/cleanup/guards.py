@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.detectors import leaked_reservation
 from agent.model.ranges import RangeSets, usable
-from agent.model.release import Candidate, Limits, Reason, Refusal
+from agent.model.release import Candidate, Limits, PassedOver, Reason, Refusal
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Address, Blind, NotAsked, Reservation, Seen, Snapshot
@@ -196,6 +196,23 @@ def candidates(scene: Scene, only: frozenset[str] | None = None) -> tuple[Candid
         for several in sandboxes.values()
     )
     return tuple(one for one in gathered if only is None or any(entry.ip in only for entry in one.reservations))
+
+
+def passed_over(scene: Scene, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
+    """Say of each address that was asked for by name, and is no candidate, what it is."""
+    if only is None:
+        return ()
+    judged = {one.ip for candidate in candidates(scene, only) for one in candidate.reservations}
+    return tuple(said for ip in sorted(only - judged) for said in _what_it_is(scene, ip))
+
+
+def _what_it_is(scene: Scene, ip: str) -> Iterator[PassedOver]:
+    found = [one for one in scene.occupancies if one.name == ip]
+    for one in found:
+        yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
+    if not found:
+        unread = [store.network for store in scene.snapshot.reservations if not isinstance(store.reading, Seen)]
+        yield PassedOver(ip, f"not known: network {', '.join(unread)} was not read" if unread else "not reserved")
 
 
 def _place(reservation: Reservation) -> tuple[str, str]:

@@ -126,19 +126,16 @@ class Book:
 
     def trouble(self) -> str:
         """Say why nothing can be written; empty where it can. Changes nothing."""
-        directory = self._directory
-        for part in (directory, *directory.parents):
-            try:
-                if not part.is_dir():
-                    if part.is_symlink() or part.exists():
-                        return f"{part} is not a directory"
-                    continue
-                if os.statvfs(part).f_flag & os.ST_RDONLY:
-                    return f"{part} is mounted read-only"
-            except OSError as error:
-                return said(error)
-            return "" if os.access(part, os.W_OK | os.X_OK, effective_ids=True) else f"{part}: permission denied"
-        return f"{directory}: there is no such place"
+        places = (self._directory, *self._directory.parents)
+        try:
+            part = next(place for place in places if place.is_symlink() or place.exists())
+            if not part.is_dir():
+                return f"{part} is not a directory"
+            if os.statvfs(part).f_flag & os.ST_RDONLY:
+                return f"{part} is mounted read-only"
+        except OSError as error:
+            return said(error)
+        return "" if os.access(part, os.W_OK | os.X_OK, effective_ids=True) else f"{part}: permission denied"
 
     def read(self) -> Journal:
         """Read everything; raises Unavailable where a file cannot be read. One that is not there is empty."""

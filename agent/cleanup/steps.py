@@ -124,7 +124,7 @@ def release(candidate: Candidate, again: SecondLook, hands: Hands, pen: Pen) -> 
     outcome = yield from _under_lock(candidate, files, hands)
     why = outcome.why
     if outcome.verdict is Verdict.RELEASED:
-        why = yield from _forget(cached, hands)
+        why = "; ".join(filter(None, (why, (yield from _forget(cached, hands)))))
     try:
         pen.end(entry, outcome.verdict, why)
     except OSError as error:
@@ -194,19 +194,22 @@ def _under_lock(candidate: Candidate, files: Sequence[Kept], hands: Hands) -> Ge
         return Outcome(candidate, Verdict.BUSY, why="host-local's lock is held by somebody else")
     verdict, why = Verdict.RELEASED, ""
     removed: list[Kept] = []
+    lost: list[str] = []
     try:
         yield Step.LOCKED
         for reservation, kept in zip(candidate.reservations, files, strict=True):
             _compare(reservation, kept, hands)
         yield Step.COMPARED
         for kept in files:
-            hands.remove(kept)
-            removed.append(kept)
+            try:
+                hands.remove(kept)
+                removed.append(kept)
+            except FileNotFoundError:
+                lost.append(f"{kept.name}: removed by somebody who does not take the lock")
             yield Step.REMOVED
+        verdict, why = (Verdict.RELEASED if removed else Verdict.GONE), "; ".join(lost)
     except _Missed as missed:
         verdict, why = missed.verdict, missed.why
-    except FileNotFoundError as error:
-        verdict, why = Verdict.GONE, f"{said(error)}: removed by somebody who does not take the lock"
     except OSError as error:
         verdict, why = Verdict.FAILED, f"{said(error)}{_undo(removed, hands)}"
     finally:

@@ -55,12 +55,16 @@ class Host:
         return self.root / "etc/kubeconfig"
 
     @property
+    def restoring(self) -> tuple[str, ...]:
+        """Return nodeleak's options to put back here, and nowhere else."""
+        return (f"--cni-networks-dir={self.networks}", f"--cni-cache-dir={self.cache}")
+
+    @property
     def options(self) -> tuple[str, ...]:
         """Return nodeleak's options to look here, and nowhere else."""
         return (
             f"--docker-host=unix://{self.docker_socket}",
-            f"--cni-networks-dir={self.networks}",
-            f"--cni-cache-dir={self.cache}",
+            *self.restoring,
             f"--checkpoint-dir={self.checkpoints}",
             f"--proc={self.proc}",
         )

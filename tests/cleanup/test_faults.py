@@ -384,6 +384,21 @@ def test_a_cache_that_may_not_be_read_fails() -> None:
         assert store.find(IP) == reserved
 
 
+def test_a_result_that_may_not_be_read_fails() -> None:
+    needs(os.geteuid() == 0, "root, to be somebody else")
+    with open_directory() as directory:
+        store = Store(directory)
+        reserved = store.reserve(mode=0o644)
+        result = store.keep_result()
+        result.chmod(0o600)
+        store.network().chmod(0o777)
+        with as_nobody():
+            outcome = store.release(reserved)
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{result}: Permission denied")
+        assert store.find(IP) == reserved
+        assert store.journal().entries == ()
+
+
 def test_a_state_directory_that_may_not_be_written_to_refuses() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
@@ -508,6 +523,33 @@ def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
     assert made == {"kubenet", "lock", IP, IP6}
 
 
+def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_last(store: Store) -> None:
+    """After a power cut, what the journal calls released must not be in place again."""
+    reserved = store.reserve()
+
+    def act() -> list[list[object]]:
+        synced: list[list[object]] = []
+        fsync = os.fsync
+
+        def seen(handle: int) -> None:
+            locked = store.hands(0).lock(["kubenet"])
+            synced.append([Path(f"/proc/self/fd/{handle}").readlink().name, locked is not None])
+            if locked:
+                os.fsync = fsync
+                locked.unlock()
+                os.fsync = seen  # type: ignore[assignment]
+            fsync(handle)
+
+        os.fsync = seen  # type: ignore[assignment]
+        store.release(reserved)
+        os.fsync = fsync
+        return synced
+
+    synced = in_child(act)
+    assert [name for name, _ in synced[-4:]] == ["journal.jsonl", "journal", "kubenet", "journal.jsonl"]
+    assert all(free for _, free in synced)
+
+
 def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
     may_mount()
     result = store.keep_result()
@@ -517,7 +559,7 @@ def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
         content = result.read_bytes()
         mount("-t", "tmpfs", "none", store.caches[0])
         result.write_bytes(content)
-        os.utime(result, ns=(0, 2**62 * 9))
+        os.utime(result, ns=(0, 10**21))
         at = result.stat().st_mtime_ns
         outcome = store.release(reserved)
         assert not result.exists()
@@ -527,5 +569,14 @@ def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
 
     verdict, at, kept, restored, _ = in_child(far)
     assert verdict == "released"
-    assert at > 2**62
+    assert at == 10**21, "the year 33658"
     assert at == kept == restored
+
+
+def test_who_removes_without_the_lock_does_not_leave_half_a_sandbox_to_us(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    reserved = [store.reserve("10.244.1.9"), store.reserve("fd00::9"), store.reserve("fd00::10")]
+    gone = store.network() / "fd00::9"
+    outcome, _ = release_with(store, lambda: gone.unlink(missing_ok=True), Step.REMOVED, *reserved)
+    assert (outcome.verdict, store.files()) == (Verdict.RELEASED, {})
+    assert outcome.why == "fd00::9: removed by somebody who does not take the lock"

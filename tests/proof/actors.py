@@ -134,7 +134,9 @@ def operator_removes(world: World) -> Iterator[Move]:
 def late_del(world: World) -> Iterator[Move]:
     """A DEL of a sandbox that is gone: somebody's retry, or a script."""
     if world.may("late DEL") and not world.lock:
-        for gone in sorted({one.content for one in world.files if one.content and not _has_container(world, one.content)}):
+        for gone in sorted(
+            {one.content for one in world.files if one.content and not _has_container(world, one.content)}
+        ):
             mine = [one for one in world.files if one.content == gone]
             after = spent(without(world, mine), "late DEL")
             for index, box in enumerate(world.sandboxes):

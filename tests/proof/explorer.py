@@ -9,6 +9,7 @@ from tests.proof.process import ENDED, Assembly, Setup, Tree, as_it_is
 from tests.proof.touch import ask
 from tests.proof.world import World, spent
 
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A small node, who is on it, and how often rare things may happen."""
@@ -17,9 +18,13 @@ class Scenario:
     start: World
     setup: Setup = field(default_factory=Setup)
     actors: tuple[Actor, ...] = EVERYBODY
+    begun: int = 0
+    """How many touches of the first cleaner lie behind it when everything begins."""
     laws: tuple[Law, ...] = LAWS
     at_rest: bool = True
     """Whether what an only cleaner leaves behind is judged, too."""
+    releases: bool = True
+    """Whether anything is released: where nothing is, nothing is proved of releasing."""
 
 
 class Counterexample(Exception):
@@ -43,6 +48,8 @@ class Explored:
     """Moves in which a file was removed by us: a model in which nothing is released proves nothing."""
     rests: int
     """States in which a cleaner was run to its end, alone."""
+    stopped: bool
+    """Whether cleaning stopped itself anywhere."""
 
 
 class Explorer:
@@ -57,7 +64,7 @@ class Explorer:
 
     def explore(self) -> Explored:
         """Visit every state; raises Counterexample."""
-        start = self._scenario.start
+        start = self._begun()
         came: dict[World, tuple[World | None, str]] = {start: (None, "")}
         front, moves = [start], 0
         while front:
@@ -74,7 +81,7 @@ class Explorer:
                         raise Counterexample(wrong, _steps(came, after))
                     following.append(after)
             front = following
-        return Explored(len(came), moves, len(self._tree), self._removals, len(self._recovered))
+        return Explored(len(came), moves, len(self._tree), self._removals, len(self._recovered), self._tree.stopped)
 
     def moves(self, world: World) -> Iterator[Move]:
         for actor in self._scenario.actors:
@@ -99,6 +106,12 @@ class Explorer:
         while (question := self._tree.question(world.cleaners[index])) and question[0] in self._quiet:
             ((answer, touched),) = ask(question, world, who)
             world = _placed(touched, index, self._tree.after(world.cleaners[index], answer))
+        return world
+
+    def _begun(self) -> World:
+        world = self._scenario.start
+        for _ in range(self._scenario.begun):
+            ((_, world),) = self._touches(world, 0)
         return world
 
     def _wrong(self, world: World) -> str:

@@ -80,6 +80,7 @@ def clean(before: World, after: World) -> str:
     """Every leak is gone, where docker tells the truth and the API server has heard of everybody's end."""
     believable = all(
         not box.hidden
+        and (not box.told or box.listed)
         and (box.container != "running" or box.checkpoint)
         for box in before.sandboxes
     )  # fmt: skip

@@ -256,7 +256,17 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         vigil = guards.watch(Vigil(), looks[0])
         found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
-        ask(MERGE, "looked", memory.taken_at, memory.uptime, found, pods, vigil, book.known, looks[0] if book.known.entries else None)
+        ask(
+            MERGE,
+            "looked",
+            memory.taken_at,
+            memory.uptime,
+            found,
+            pods,
+            vigil,
+            book.known,
+            looks[0] if book.known.entries else None,
+        )
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
         looks = (*looks, looks[0] if setup.one_look else look())
@@ -319,6 +329,11 @@ class Tree:
         if question not in self._places:
             self._places[question] = node
         return self.after(self._places[question], None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether cleaning stopped itself anywhere, because a released sandbox was there again."""
+        return any(question[1] == "judged" and question[-1] for question in self._places)
 
     def __len__(self) -> int:
         return len(self._read)

@@ -4,15 +4,16 @@
 the guards are what is left, and each shows which one.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from agent.cleanup.cleaner import Budget
 from agent.cleanup.journal import Entry
 from agent.model.release import Verdict
-from tests.proof.actors import EVERYBODY, status_follows
+from tests.proof.actors import EVERYBODY, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
-from tests.proof.laws import IN_USE, LAWS, at_most, untouched
+from tests.proof.laws import IN_USE, at_most, untouched
 from tests.proof.process import Setup
 from tests.proof.touch import START, kept
 from tests.proof.world import LONG_AGO, File, Sandbox, World
@@ -72,7 +73,7 @@ RESTART = Scenario(
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
     start=node(
-        box(ONE), box(TWO, leaves=False, setup="noted", container="created", checkpoint=True),
+        box(ONE), box(TWO, leaves=False, setup="started", container="running", checkpoint=True),
         families=(V4,), left=rarely("kubelet restarts"),
     ),
 )  # fmt: skip
@@ -111,7 +112,6 @@ SILENT = Scenario(
     name="a source is silent, once, anywhere",
     start=node(
         box(ONE, setup="noted", container="created", checkpoint=True),
-        running(TWO, "10.244.1.3"),
         leaks=(leak("10.244.1.4"),),
         left=rarely("a source is silent"),
     ),
@@ -119,37 +119,50 @@ SILENT = Scenario(
 API = Scenario(
     name="with the API server, whose word lags",
     start=node(
-        box(ONE),
+        box(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
         running(TWO, "10.244.1.2", told=("10.244.1.2",)),
+        leaks=(leak("10.244.1.3"),),
         families=(V4,),
         left=rarely("docker rm -f"),
     ),
     setup=Setup(api=True),
     actors=(*EVERYBODY, status_follows),
 )
+LYING = rarely("docker restarts", "docker remembers", "kubelet restarts")
 DOCKER = Scenario(
-    name="docker restarts or forgets, lists a part or nothing, and remembers; the kubelet restarts",
+    name="docker restarts with an empty list, and remembers; the kubelet restarts, at any moment of a sandbox",
+    start=node(box(ONE), left=LYING),
+    laws=IN_USE,
+)
+PARTLY = Scenario(
+    name="docker restarts with a part of its list, and remembers; the kubelet restarts",
     start=node(
-        running(ONE, "10.244.1.2"),
-        box(TWO),
-        families=(("10.244.1.2", "10.244.1.3"),),
-        left=rarely("docker restarts", "docker remembers", "kubelet restarts"),
+        running(ONE, "10.244.1.2", leaves=False),
+        running(TWO, "10.244.1.3", leaves=False),
+        left=LYING,
     ),
     laws=IN_USE,
+    releases=False,
+)
+FORGETFUL = replace(
+    PARTLY,
+    name="docker restarts or forgets, lists a part, and remembers; the kubelet restarts; docker rm -f",
+    start=PARTLY.start._replace(left=(*LYING, *rarely("docker forgets", "docker rm -f"))),
+    releases=True,
 )
 CLOCK = Scenario(
     name="the defaults, while the clock is set and time passes",
     start=node(
-        running(ONE, "10.244.1.2"),
-        box(TWO, leaves=False),
+        box(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
+        leaks=(leak("10.244.1.2"),),
         families=(V4,),
-        left=rarely("docker rm -f", "kubelet restarts", "ten minutes pass", "the wall clock is set forward"),
+        left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
     ),
     setup=DEFAULTS,
     at_rest=False,
 )
 SURVIVOR_START = node(
-    box(ONE),
+    box(ONE, setup="noted", container="created", checkpoint=True),
     left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
 )
 SETTLED = Scenario(
@@ -170,4 +183,123 @@ ROUNDS = Scenario(
     setup=Setup(rounds=3),
 )
 
-PROOF = (CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, CLOCK, SETTLED, ROUNDS)
+FOREIGN = Scenario(
+    name="another runtime's sandboxes: in a network of their own, and in ours outside its range",
+    start=node(
+        box(ONE, docker=False, setup="started", container="running", network="podman"),
+        box(TWO, docker=False, setup="started", container="running", families=(("10.99.0.2",),)),
+        leaks=(leak("10.244.1.2"),),
+    ),
+    setup=Setup(networks=("kubenet", "podman")),
+)
+BY_NAME = Scenario(
+    name="one address of a dual-stack leak is asked for by name",
+    start=node(leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98))),
+    setup=Setup(only=frozenset({"10.244.1.2"})),
+    laws=(untouched("fd00::2"),),
+    at_rest=False,
+    releases=False,
+)
+YOUNG = Scenario(
+    name="a file without an owner is younger than --grace",
+    start=node(leaks=(leak("10.244.1.2")._replace(mtime=0),)),
+    setup=replace(DEFAULTS, settle=timedelta(0)),
+    laws=(untouched("10.244.1.2"),),
+    at_rest=False,
+    releases=False,
+)
+BUDGETED = Scenario(
+    name="three leaks, and two may be released",
+    start=node(leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))),
+    setup=Setup(budget=Budget(per_round=("--max", 2))),
+    laws=(at_most(2, of=3),),
+    at_rest=False,
+)
+UNSETTLED = replace(
+    SETTLED,
+    name="docker lies, the kubelet restarts, its ADD goes on; --settle=0s",
+    setup=replace(SETTLED.setup, settle=timedelta(0)),
+)
+BLIND = Scenario(
+    name="no witness sees any of eight sandboxes that live",
+    start=node(*(unseen(f"{last:x}" * 64, f"10.244.1.{last}") for last in range(2, 10))),
+    setup=Setup(max_share=0.5, subnet="10.244.1.0/28"),
+    at_rest=False,
+    releases=False,
+)
+
+
+def docker_loses_three(world: World) -> Iterator[Move]:
+    for label, after in docker_forgets(world):
+        if sum(one.hidden for one in after.sandboxes) == 3:
+            yield label, after
+
+
+LOSING = Scenario(
+    name="docker loses three of four containers, one of which no witness sees, without a restart; the daemon looks",
+    start=node(
+        running("2" * 64, "10.244.1.2", checkpoint=False, configured=(), leaves=False),
+        *(running(f"{last}" * 64, f"10.244.1.{last}", leaves=False) for last in (3, 4, 5)),
+        left=rarely("docker forgets"),
+    ),
+    setup=replace(DEFAULTS, rounds=3, grace=timedelta(0), confirm=timedelta(0)),
+    actors=(docker_loses_three,),
+    begun=len(("journal", "moment", "reservations", "checkpoints", "containers", "daemons")),
+    at_rest=False,
+    releases=False,
+)
+CLAIMED = Scenario(
+    name="nothing but the API server's word tells of a sandbox that lives",
+    start=node(unseen(ONE, "10.244.1.2", told=("10.244.1.2",)), running(TWO, "10.244.1.3", told=("10.244.1.3",))),
+    setup=Setup(api=True),
+    actors=(),
+    at_rest=False,
+    releases=False,
+)
+RETURNED = Scenario(
+    name="a released sandbox is there again, and no witness sees another one that lives",
+    start=node(
+        running(ONE, leaves=False),
+        unseen(TWO, "10.244.1.3"),
+        journal=(
+            Entry("1", START, "clean", ONE, "", (kept(leak("10.244.1.2", ONE)),), Verdict.RELEASED),
+        ),
+    ),
+    actors=(),
+    at_rest=False,
+    releases=False,
+)  # fmt: skip
+
+PROOF = (
+    CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, PARTLY, CLOCK, SETTLED,
+    ROUNDS, FOREIGN,
+)  # fmt: skip
+DEEP = (
+    FORGETFUL,
+    replace(
+        FULL,
+        name="two new pods, one that ends, a leak and a full range",
+        start=node(
+            box(ONE), box(TWO), running("3" * 64, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")
+        ),
+    ),
+    replace(
+        DYING,
+        name="the kubelet restarts, host-local dies",
+        start=node(
+            box(ONE),
+            box(TWO),
+            families=(V4,),
+            left=rarely("kubelet restarts", "host-local dies"),
+        ),
+    ),
+    replace(
+        DUAL,
+        name="dual stack: we are killed twice, anywhere, settling too",
+        start=DUAL.start._replace(
+            left=(("we are killed", 2), ("late DEL", 1)),
+        ),
+    ),
+)
+POLICY = (BY_NAME, YOUNG, BUDGETED)
+ASSUMED = (BLIND, LOSING, CLAIMED, RETURNED)

@@ -51,7 +51,13 @@ def ask(question: Question, world: World, who: str) -> Answers:
         yield Silent(), spent(world, SILENCE)
 
 
-_MAY_BE_SILENT: Final = {"checkpoints", "containers", "daemons", "addresses", *("has_container", "has_checkpoint", "holder_of")}
+_MAY_BE_SILENT: Final = {
+    "checkpoints",
+    "containers",
+    "daemons",
+    "addresses",
+    *("has_container", "has_checkpoint", "holder_of"),
+}
 
 
 def moment(world: World, _who: str) -> Answers:
@@ -189,7 +195,8 @@ def remove(world: World, _who: str, what: Kept) -> Answers:
     if file is None:
         yield Missing(), world
         return
-    noted = any(kept(file) in entry.files for entry in world.journal)
+    found = (file.network, file.ip, _bytes(file.content))
+    noted = any((one.network, one.name, one.content) == found for entry in world.journal for one in entry.files)
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
     yield None, without(world, [file])._replace(lost=lost)
 

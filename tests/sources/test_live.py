@@ -1,5 +1,6 @@
 """The second look at one sandbox: the same places as the first, asked live."""
 
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,15 @@ from agent.sources.containers import Docker
 from agent.sources.live import LiveSources
 from agent.sources.unavailable import Unavailable
 from tests.wire import ID, Answer, Request, Standin, hang, http
+
+# The docker package forgets the socket of a client that could not be made; the collector finds it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected_here() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""scan, record and run: the commands that look."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.cli.codes import DONE, FOUND, UNREAD
+from agent.cli.options import config_of
+from agent.cli.progress import progress
+from agent.config import Config, UsageError, knobs, option, span
+
+if TYPE_CHECKING:
+    from agent.model.recording import Recording
+
+
+def scan(given: argparse.Namespace) -> int:
+    from agent import cycle
+
+    recording = _look(config_of("scan", given)) if given.recording is None else _recorded(given)
+    report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    if given.output == "json":
+        import json
+
+        from agent.exporters.document import document
+
+        json.dump(document(report), sys.stdout, indent=1)
+        print()
+    else:
+        from agent.exporters.table import table
+
+        print(table(report), end="")
+    if not report.complete:
+        return UNREAD
+    return FOUND if given.exit_code and report.findings else DONE
+
+
+def record(given: argparse.Namespace) -> int:
+    from agent.model import recording
+
+    text = recording.dumps(_look(config_of("record", given)))
+    if given.anonymous:
+        import secrets
+
+        text = recording.anonymous(text, secrets.token_hex())
+    print(text)
+    return DONE
+
+
+def run(given: argparse.Namespace) -> int:
+    from agent import wiring
+
+    return wiring.run_daemon(config_of("run", given))
+
+
+def _look(config: Config) -> "Recording":
+    from datetime import timedelta
+
+    from agent import daemon, wiring
+    from agent.model.recording import Recording
+
+    sources = wiring.sources_for_a_look(config)
+    with progress("looking at the node, twice if there is something to confirm"):
+        looks = daemon.look_twice(sources, wiring.node_name(config), config.grace, config.confirm)
+    return Recording(patience=config.grace, period=timedelta(0), looks=looks)
+
+
+def _recorded(given: argparse.Namespace) -> "Recording":
+    from agent.model.recording import Damaged, loads
+
+    name = given.recording
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        recording = loads(text)
+    except (OSError, UnicodeDecodeError, Damaged) as error:
+        raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    without_effect = [
+        option(field) for field in knobs("scan") if field != "grace" and getattr(given, field) is not None
+    ]
+    if without_effect:
+        raise UsageError(
+            f"{', '.join(without_effect)}: a recording was read where it was taken; only --grace has effect"
+        )
+    if given.grace is None:
+        return recording
+    try:
+        return replace(recording, patience=span(given.grace))
+    except ValueError as error:
+        raise UsageError(f"--grace: {given.grace!r}: {error}") from error

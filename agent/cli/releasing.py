@@ -1,0 +1,127 @@
+"""clean, restore and journal: the commands that give addresses back, take that back, and tell of it."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.cli.codes import DONE, FAILED, UNREAD
+from agent.cli.options import config_of
+from agent.cli.progress import progress
+from agent.config import Config, UsageError, positive
+
+if TYPE_CHECKING:
+    from agent.cleanup.journal import Entry, Journal
+
+T = TypeVar("T")
+
+
+def clean(given: argparse.Namespace) -> int:
+    from agent import wiring
+
+    config, only, most = _asked(given)
+    sources = wiring.sources_for_a_look(config)
+    with progress("looking at the node, twice if there is something to release"):
+        cleaning = wiring.clean_once(config, sources, only=only, most=most, mode="auto" if given.apply else "dry-run")
+    if given.output == "json":
+        import json
+
+        from agent.exporters.clean_document import document
+
+        json.dump(document(cleaning), sys.stdout, indent=1)
+        print()
+    else:
+        from agent.exporters.clean_table import table
+
+        print(table(cleaning), end="")
+    if cleaning.unread:
+        return UNREAD
+    return FAILED if cleaning.failed else DONE
+
+
+def restore(given: argparse.Namespace) -> int:
+    from agent import wiring
+    from agent.exporters.clean_table import restoration
+
+    config = config_of("restore", given)
+    journal = wiring.read_journal(config)
+    entry = _entry(journal, given)
+    done = wiring.restore(config, entry) if given.apply else wiring.try_restore(config, entry)
+    print(restoration(done, journal, applied=given.apply), end="")
+    return DONE if done.done else FAILED
+
+
+def journal(given: argparse.Namespace) -> int:
+    from agent import wiring
+    from agent.exporters import clean_document, clean_table
+
+    journal = wiring.read_journal(config_of("journal", given))
+    if given.output == "json":
+        import json
+
+        json.dump(clean_document.journal(journal), sys.stdout, indent=1)
+        print()
+    else:
+        print(clean_table.journal(journal), end="")
+    return DONE
+
+
+def _asked(given: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:
+    """Read what `clean` was asked for; raises UsageError with everything that is wrong."""
+    mistakes: list[str] = []
+    config = _gather(mistakes, lambda: config_of("clean", given))
+    only = _gather(mistakes, lambda: _addresses(given.ip))
+    most = _gather(mistakes, lambda: _at_most(given.max))
+    if config is None or mistakes:
+        raise UsageError("\n".join(mistakes))
+    return config, only, most
+
+
+def _gather(mistakes: list[str], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except UsageError as error:
+        mistakes.append(str(error))
+        return None
+
+
+def _addresses(given: list[str] | None) -> frozenset[str] | None:
+    if given is None:
+        return None
+    listed = [part.strip() for one in given for part in one.split(",")]
+    if mistakes := [part for part in listed if not _canonical(part)]:
+        raise UsageError("\n".join(f"--ip: {part!r}: say an IP address, such as 10.244.1.9" for part in mistakes))
+    return frozenset(map(_canonical, listed))
+
+
+def _canonical(text: str) -> str:
+    """Write an address as host-local does; empty where it is none."""
+    from ipaddress import ip_address
+
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return ""
+
+
+def _at_most(given: str | None) -> int | None:
+    try:
+        return None if given is None else positive(given)
+    except ValueError as error:
+        raise UsageError(f"--max: {given!r}: {error}") from error
+
+
+def _entry(journal: "Journal", given: argparse.Namespace) -> "Entry":
+    """Find the entry that was asked for; an address, or `--last`, means the last release that was not restored yet."""
+    if given.last:
+        found = [entry for entry in journal.entries if entry.released]
+        missing = "nothing was released that was not restored"
+    else:
+        ip = _canonical(given.entry)
+        named = [entry for entry in journal.entries if entry.name == given.entry]
+        found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
+        missing = f"the journal has no entry {given.entry!r}, and no release of such an address"
+    if not found:
+        damage = f" ({len(journal.damage)} damaged lines could not be read)" if journal.damage else ""
+        raise UsageError(f"{missing}{damage}; `nodeleak journal` lists what there is")
+    return found[-1]

@@ -1,0 +1,60 @@
+"""On small nodes, whatever happens in whatever order, cleaning takes no address that somebody has."""
+
+import os
+
+import pytest
+
+from tests.proof.explorer import Counterexample, Explorer, Scenario
+from tests.proof.laws import LAWS
+from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, POLICY, PROOF, UNSETTLED
+
+FEWEST_STATES = 1000
+every = pytest.mark.parametrize("scenario", PROOF, ids=lambda one: one.name)
+
+
+def explore(scenario: Scenario, fewest: int) -> None:
+    explored = Explorer(scenario).explore()
+    print(f"\n{scenario.name}: {explored}")
+    assert explored.states >= fewest
+    assert (explored.removals > 0) == scenario.releases
+
+
+@every
+def test_no_order_of_events_costs_anybody_an_address(scenario: Scenario) -> None:
+    explore(scenario, FEWEST_STATES)
+
+
+@pytest.mark.skipif(os.environ.get("NODELEAK_PROOF") != "deep", reason="takes minutes: NODELEAK_PROOF=deep")
+@pytest.mark.parametrize("scenario", DEEP, ids=lambda one: one.name)
+def test_nor_on_larger_nodes(scenario: Scenario) -> None:
+    explore(scenario, 100 * FEWEST_STATES)
+
+
+@pytest.mark.parametrize("scenario", [*POLICY, *ASSUMED], ids=lambda one: one.name)
+def test_where_every_witness_fails_a_guard_is_left(scenario: Scenario) -> None:
+    explore(scenario, 1)
+
+
+def test_without_settle_a_lying_docker_and_an_add_that_outlives_its_kubelet_cost_an_address() -> None:
+    with pytest.raises(Counterexample, match="pod-1 uses 10.244.1.2 and has lost its reservation") as found:
+        Explorer(UNSETTLED).explore()
+
+    assert "the kubelet restarts" in found.value.steps
+    assert "docker restarts, without pod-1" in found.value.steps
+    assert "pod-1: docker knows no such container, the checkpoint is dropped" in found.value.steps
+
+
+def test_without_settle_a_lying_docker_costs_the_reservation_of_a_sandbox_that_never_got_its_address() -> None:
+    strict = Scenario(name=DOCKER.name, start=DOCKER.start, laws=LAWS, at_rest=False)
+
+    with pytest.raises(Counterexample, match="pod-1 lives and has lost its reservation") as found:
+        Explorer(strict).explore()
+
+    assert "the kubelet restarts" in found.value.steps
+    assert not any("configures" in step for step in found.value.steps)
+
+
+@every
+def test_cleaning_never_stops_itself_where_docker_tells_the_truth(scenario: Scenario) -> None:
+    if not any(name.startswith("docker") and name != "docker rm -f" for name, _ in scenario.start.left):
+        assert not Explorer(scenario).explore().stopped
