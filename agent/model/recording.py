@@ -8,7 +8,7 @@ missing one is an error that names its place.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
@@ -130,6 +130,8 @@ def _build(kind: type[D], tree: Any, place: str) -> D:
     for field in fields(cast("Any", kind)):
         if not field.compare:
             continue
+        if field.name not in tree and field.default is not MISSING:
+            continue  # a recording of a version that did not know it
         if field.name not in tree:
             raise Damaged(f"{place}.{field.name}: missing")
         given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
