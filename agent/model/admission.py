@@ -34,6 +34,10 @@ class Rejection:
     at: datetime | None
     """When, by the API server's clock to the second (managedFields), or the kubelet's (startTime); None: not known."""
     message: str
+    socket: str = ""
+    """The plugin's socket, where the message names one; the resource may then be empty, or a guess from the spec."""
+    by_api: bool = False
+    """Whether `at` is by the API server's clock, which the node's may differ from (`Snapshot.api_skew`)."""
 
 
 class Cause(StrEnum):
@@ -55,3 +59,22 @@ class Fate(StrEnum):
     REPLACED_BY_CONTROLLER = "replaced_by_controller"
     STUCK = "stuck"
     TERMINATING_STUCK = "terminating_stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A refused pod, and what is thought of it."""
+
+    pod: str
+    """`namespace/name`."""
+    uid: str
+    controller: str
+    resource: str
+    """Empty where nothing names it."""
+    at: datetime | None
+    cause: Cause
+    fate: Fate
+    why: str
+    """What speaks for the cause, in words."""
+    do: str
+    """What becomes of it, and what somebody should do, in words."""

@@ -79,3 +79,28 @@ class DevicePlugins:
     allocations: tuple[Allocation, ...]
     history: tuple[Milestone, ...] = ()
     """What earlier looks saw, oldest first, as the state file keeps it."""
+    trouble: str = ""
+    """Why the state file could not be read, and the history begins anew; empty where nothing is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceState:
+    """How one resource stands now."""
+
+    resource: str
+    devices: int | None
+    """Healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known."""
+    allocated: int | None
+    """Those that live pods have; None where the pods are not known."""
+    registered: bool | None
+    """Whether the kubelet knows healthy devices of it; None: a clock was moved, and nothing else tells."""
+    registered_since: datetime | None
+    """None: it is not registered, or nobody saw when."""
+    delay: timedelta | None
+    """From the kubelet's last start to the first registration after it; None: there was none, or nobody saw when."""
+    socket: str
+    """The plugin's socket, as far as names and times tell; empty: not known."""
+    socket_present: bool | None
+    """None: which socket is its own is not known."""
+    connected: bool | None
+    """Whether the kubelet has the plugin's stream open; None: not known."""

@@ -228,6 +228,10 @@ class Snapshot:
         readings: tuple[Reading[object], ...] = (*(store.reading for store in self.reservations), *self.others())
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
+    def unread_about_addresses(self) -> tuple[Unread, ...]:
+        """Return what failed of all that has a say in an address: device plugins have none."""
+        return tuple(one for one in self.unread() if one is not self.device_plugins)
+
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
         return (
