@@ -58,8 +58,16 @@ def sources_for_a_look(config: Config) -> LiveSources:
     )
 
 
-def cleaner(config: Config, mode: str, by: str, sources: LiveSources, limits: Limits, budget: Budget) -> Cleaner:
-    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was."""
+def cleaner(
+    config: Config,
+    mode: str,
+    by: str,
+    sources: LiveSources,
+    limits: Limits,
+    budget: Budget,
+    alive: Callable[[], None] = lambda: None,
+) -> Cleaner:
+    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was. `alive`: see Live."""
     book = Book(config.state_dir)
     judge = Judge(limits, budget, book, by)
     match mode:
@@ -68,9 +76,8 @@ def cleaner(config: Config, mode: str, by: str, sources: LiveSources, limits: Li
         case "dry-run":
             return DryRun(judge)
         case _:
-            return Live(
-                judge, sources, lambda: actuator(config), book, daemon.wall, config.lock_timeout.total_seconds()
-            )
+            patience = config.lock_timeout.total_seconds()
+            return Live(judge, sources, lambda: actuator(config), book, daemon.wall, patience, alive)
 
 
 def actuator(config: Config) -> Actuator:
@@ -151,8 +158,8 @@ def run_daemon(config: Config) -> int:
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
-    cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget)
     heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2)
+    cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget, heartbeat.beat)
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)

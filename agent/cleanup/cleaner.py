@@ -206,8 +206,13 @@ class Live:
         book: Book,
         now: Callable[[], datetime],
         lock_timeout: float,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`hands`: makes those of one round. `lock_timeout`: seconds for which another cleaner is waited for."""
+        """`hands`: makes those of one round. `lock_timeout`: seconds for which another cleaner is waited for.
+
+        `alive`: told after each release, because one may wait for docker and for a lock, and a round has several.
+        """
+        self._alive = alive
         self._judge, self._again, self._hands = judge, again, hands
         self._book, self._now, self._lock_timeout = book, now, lock_timeout
 
@@ -237,7 +242,8 @@ class Live:
         try:
             with self._book.alone(self._lock_timeout):
                 for candidate in passed:
-                    outcomes.append(through(release(candidate, self._again, hands, pen)))  # noqa: PERF401 (see below)
+                    outcomes.append(through(release(candidate, self._again, hands, pen)))
+                    self._alive()
         except Busy as busy:
             # What was done before stays told.
             outcomes += [Outcome(one, Verdict.BUSY, why=str(busy)) for one in passed[len(outcomes) :]]

@@ -1,5 +1,6 @@
 """Each guard: silent on a clean leak, and a no with its reason and its remedy where there is one."""
 
+import inspect
 import itertools
 import time
 from collections.abc import Callable
@@ -119,6 +120,19 @@ def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
     assert candidates(scene(node(LEAK)), frozenset()) == ()
 
 
+def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
+    asked = frozenset({THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"})
+    looked = scene(node(LEAK, foreign("10.244.1.77", blocks=True)))
+    assert [(one.ip, one.network, one.why) for one in guards.passed_over(looked, asked)] == [
+        ("10.244.1.2", "kubenet", "in use: its container is running"),
+        ("10.244.1.77", "kubenet", "foreign: it is a directory"),
+        ("10.244.1.99", "", "not reserved"),
+    ]
+    assert guards.passed_over(looked, None) == ()
+    (silent,) = guards.passed_over(scene(without(node(LEAK), "reservations")), frozenset({THE_IP}))
+    assert silent.why == "not known: network kubenet was not read"
+
+
 def test_an_empty_file_can_be_released_like_any_leak() -> None:
     assert refusals(node(empty_file(THE_IP))) == ()
 
@@ -212,6 +226,15 @@ def test_every_reason_can_be_given() -> None:
     # What docker lists is no candidate: for that reason a candidate must be mistaken, or docker be asked once more.
     assert set(Reason) == {one.reason for one in SITUATIONS} | {Reason.CONTAINER_EXISTS}
     assert reason_of(guards.no_container, RESERVATIONS[0]) is Reason.CONTAINER_EXISTS
+
+
+def test_every_guard_is_asked() -> None:
+    def is_guard(one: object) -> bool:
+        return inspect.isfunction(one) and list(inspect.signature(one).parameters.values())[-1].annotation is Case
+
+    written = {name for name, one in inspect.getmembers(guards, is_guard) if not name.startswith("_")}
+    assert written - {"judge"} == {guard.__name__ for guard in guards.GUARDS}
+    assert len(set(guards.GUARDS)) == len(guards.GUARDS)
 
 
 def reason_of(guard: guards.Guard, *reservations: Reservation, snapshot: Snapshot | None = None) -> Reason | None:

@@ -13,6 +13,7 @@ from tests.proof.scenarios import (
     BY_NAME,
     CHURN,
     CLAIMED,
+    DISK,
     DOCKER,
     DUAL,
     EMPTY,
@@ -22,6 +23,7 @@ from tests.proof.scenarios import (
     PARTLY,
     RETURNED,
     SETTLED,
+    SILENT,
     TWO_CLEANERS,
     YOUNG,
 )
@@ -83,7 +85,7 @@ BITES: Final[dict[str, Without]] = {
 
 COVERED: Final[dict[str, Covered]] = {
     "everything_read": Covered(
-        holds=_guard("everything_read", CHURN),
+        holds=_guard("everything_read", SILENT),
         because="what was not read makes an address `unknown`, and every veto is blind with it",
     ),
     "no_container": Covered(
@@ -113,7 +115,7 @@ COVERED: Final[dict[str, Covered]] = {
         also="old_enough",
     ),
     "journal_writable": Covered(
-        holds=_guard("journal_writable", CHURN),
+        holds=_guard("journal_writable", DISK),
         because="beginning an entry fails too, before anything is removed",
     ),
     "reservations before their owners": Covered(

@@ -7,7 +7,7 @@ of all that it has read: a leaf of a tree (`Tree`), and two that have read the s
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ from agent.cleanup.cleaner import Budget, Judge, Live
 from agent.cleanup.guards import Case, Vigil
 from agent.cleanup.journal import Book, Busy, Entry, Journal
 from agent.cleanup.restore import RestoringHands
-from agent.cleanup.steps import RESERVATION, Kept, Locked, SecondLook
+from agent.cleanup.steps import Kept, Locked, SecondLook
 from agent.grace import Memory
 from agent.model.ranges import subnet_range
-from agent.model.release import Candidate, Limits, Outcome, Verdict
+from agent.model.release import Candidate, Limits, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
     Address,
@@ -40,7 +40,7 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
-from tests.proof.touch import START, UPTIME, Answer, Missing, Question, Silent, Taken
+from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
 from tests.proof.world import NETWORK
 
 MERGE: Final = "merge"
@@ -74,6 +74,8 @@ class Answered:
         self._at += 1
         if isinstance(answer, Missing):
             raise FileNotFoundError(2, "No such file or directory", "the reservation")
+        if isinstance(answer, Broken):
+            raise OSError(5, "Input/output error", "the disk")
         if isinstance(answer, Silent):
             raise Unavailable("it gives no word")
         if isinstance(answer, Taken):
@@ -92,7 +94,7 @@ class Setup:
     confirm: timedelta = timedelta(0)
     settle: timedelta = timedelta(0)
     max_share: float = 1.0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     only: frozenset[str] | None = None
     clock: bool = False
     """Whether time is looked at; otherwise it stands still, which no grace period survives."""
@@ -156,10 +158,10 @@ class InMemory:
     def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
         return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
 
-    def cached(self, candidate: Candidate) -> tuple[Kept, ...]:
+    def cached(self, _candidate: Candidate) -> tuple[Kept, ...]:
         return ()
 
-    def lock(self, networks: Sequence[str]) -> Locked | None:
+    def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self if self._ask("lock") else None
 
     def unlock(self) -> float:
@@ -187,9 +189,10 @@ class InMemoryBook(Book):
 
     def __init__(self, ask: Answered) -> None:
         self._ask = ask
+        self.known = Journal()
 
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def alone(self, _seconds: float) -> Iterator[None]:
         if not self._ask("alone"):
             raise Busy("another cleaner is at work")
         try:
@@ -201,13 +204,13 @@ class InMemoryBook(Book):
         return ""
 
     def read(self) -> Journal:
-        self.known: Journal = self._ask("journal")
+        self.known = self._ask("journal")
         return self.known
 
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+    def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
         self._ask("begin", entry)
 
-    def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
+    def end(self, name: str, verdict: Verdict, why: str, _at: datetime) -> None:
         self._ask("end", name, verdict, why)
 
 
@@ -231,7 +234,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     )
 
     def now() -> Moment:
-        return ask("moment") if setup.clock else Moment(START, UPTIME)  # type: ignore[no-any-return]
+        return ask("moment") if setup.clock else Moment(START, UPTIME)
 
     def look() -> Snapshot:
         return take_snapshot(sources, "worker-1", now(), lambda: 0.0)
@@ -250,7 +253,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         return
     live = Live(_Judge(limits, setup.budget, book, ask), again, lambda: hands, book, pen_time, 0.0)
     live.before_look(START)
-    looks = (look(),)
+    looks: tuple[Snapshot, ...] = (look(),)
     if cycle.needs_second_look(looks[0], setup.grace):
         _, memory = cycle.run(looks[0], None, patience=setup.grace, period=setup.confirm)
         vigil = guards.watch(Vigil(), looks[0])

@@ -116,6 +116,15 @@ SILENT = Scenario(
         left=rarely("a source is silent"),
     ),
 )
+DISK = Scenario(
+    name="dual stack: the disk fails twice, and we are killed, anywhere",
+    start=node(
+        box(ONE),
+        leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
+        families=(V4, V6),
+        left=rarely("the disk fails", "the disk fails", "we are killed"),
+    ),
+)
 API = Scenario(
     name="with the API server, whose word lags",
     start=node(
@@ -272,7 +281,7 @@ RETURNED = Scenario(
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    ROUNDS, FOREIGN,
+    ROUNDS, FOREIGN, DISK,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,

@@ -1,4 +1,4 @@
-"""The proof is worth what it can find: without a guard, or a part of the act, there is a counterexample, or a reason."""
+"""A proof is worth what it can find: without a guard, or a part of the act, there is a counterexample, or a reason."""
 
 from collections.abc import Iterator
 from pathlib import Path
