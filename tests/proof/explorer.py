@@ -1,6 +1,6 @@
 """Goes through every order of moves, breadth first: the first counterexample is one of the shortest."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from tests.proof.actors import EVERYBODY, Actor, moving
@@ -67,6 +67,7 @@ class Explorer:
         self._quiet = {"journal", "number", "alone", "leave", "begin", "end"} if lonely else {"number"}
         self._recovered: dict[World, str] = {}
         self._removals = 0
+        self.reached: Collection[World] = ()
 
     def explore(self) -> Explored:
         """Visit every state; raises Counterexample."""
@@ -87,6 +88,7 @@ class Explorer:
                         raise Counterexample(wrong, _steps(came, after))
                     following.append(after)
             front = following
+        self.reached = came.keys()
         return Explored(len(came), moves, len(self._tree), self._removals, len(self._recovered), self._tree.stopped)
 
     def moves(self, world: World) -> Iterator[tuple[Label, World]]:

@@ -99,6 +99,8 @@ class Setup:
     clock: bool = False
     """Whether time is looked at; otherwise it stands still, which no grace period survives."""
     subnet: str = "10.244.1.0/24"
+    merged: bool = True
+    """Whether what has no effect any more is forgotten, which makes fewer states of the same."""
     one_look: bool = False
     """Whether the first look is taken for the second too, which no real process does."""
     rounds: int = 0
@@ -251,7 +253,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, memory = cycle.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
             live.after_look((snapshot,), report)
         return
-    live = Live(_Judge(limits, setup.budget, book, ask), again, lambda: hands, book, pen_time, 0.0)
+    live = Live(_Judge(limits, setup, book, ask), again, lambda: hands, book, pen_time, 0.0)
     live.before_look(START)
     looks: tuple[Snapshot, ...] = (look(),)
     if cycle.needs_second_look(looks[0], setup.grace):
@@ -259,8 +261,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         vigil = guards.watch(Vigil(), looks[0])
         found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
-        ask(
-            MERGE,
+        _forget(
+            ask,
+            setup,
             "looked",
             memory.taken_at,
             memory.uptime,
@@ -276,16 +279,27 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     live.after_look(looks, cycle.replay(looks, patience=setup.grace, period=setup.confirm))
 
 
+def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
+    if setup.merged:
+        ask(MERGE, *all_that_counts)
+
+
 class _Judge(Judge):
     """Says what it lets pass: nothing else of all that was read has any effect after that."""
 
-    def __init__(self, limits: Limits, budget: Budget, book: Book, ask: Answered) -> None:
-        super().__init__(limits, budget, book, "clean")
-        self._ask = ask
+    def __init__(self, limits: Limits, setup: Setup, book: Book, ask: Answered) -> None:
+        super().__init__(limits, setup.budget, book, "clean")
+        self._ask, self._setup = ask, setup
 
     def case(self, looks: Sequence[Snapshot], report: Report) -> Case:
         case = super().case(looks, report)
-        self._ask(MERGE, "judged", tuple(one for one, refusals in guards.judge(case) if not refusals), case.stopped)
+        _forget(
+            self._ask,
+            self._setup,
+            "judged",
+            tuple(one for one, refusals in guards.judge(case) if not refusals),
+            case.stopped,
+        )
         return case
 
 

@@ -57,6 +57,7 @@ CHURN = Scenario(
     name="pods come and go beside a leak",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
 )
+LITTLE = Scenario(name="one pod comes and goes beside a leak", start=node(box(ONE), leaks=(leak("10.244.1.4"),)))
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
@@ -119,7 +120,7 @@ SILENT = Scenario(
 DISK = Scenario(
     name="dual stack: the disk fails twice, and we are killed, anywhere",
     start=node(
-        box(ONE),
+        box(ONE, setup="started", container="running", checkpoint=True),
         leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
         families=(V4, V6),
         left=rarely("the disk fails", "the disk fails", "we are killed"),
@@ -171,7 +172,7 @@ CLOCK = Scenario(
     at_rest=False,
 )
 SURVIVOR_START = node(
-    box(ONE, setup="noted", container="created", checkpoint=True),
+    box(ONE, setup="started", container="running", checkpoint=True),
     left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
 )
 SETTLED = Scenario(

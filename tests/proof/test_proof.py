@@ -2,12 +2,14 @@
 
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.proof.explorer import Counterexample, Explorer, Scenario
 from tests.proof.laws import IN_USE, LAWS
-from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, POLICY, PROOF, UNSETTLED
+from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, LITTLE, POLICY, PROOF, UNSETTLED
+from tests.proof.world import World
 
 FEWEST_STATES = 1000
 LIED_TO = (*ASSUMED, *(one for one in (*PROOF, *DEEP) if one.laws == IN_USE))
@@ -55,3 +57,17 @@ def test_without_settle_a_lying_docker_costs_the_reservation_of_a_sandbox_that_n
 
     assert "the kubelet restarts" in found.value.steps
     assert not any("configures" in step for step in found.value.steps)
+
+
+@pytest.mark.parametrize("scenario", [LITTLE, DOCKER], ids=lambda one: one.name)
+def test_that_a_cleaner_may_forget_changes_nothing_that_can_happen(scenario: Scenario) -> None:
+    forgetful, scrupulous = (
+        Explorer(replace(scenario, setup=replace(scenario.setup, merged=merged))) for merged in (True, False)
+    )
+
+    assert forgetful.explore().states < scrupulous.explore().states
+    assert _nodes(forgetful) == _nodes(scrupulous)
+
+
+def _nodes(explorer: Explorer) -> set[World]:
+    return {world._replace(cleaners=()) for world in explorer.reached}
