@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from agent import cycle, daemon
 from agent.cleanup import restore as restoring
 from agent.cleanup.actuator import Actuator
-from agent.cleanup.cleaner import Budget, Cleaner, DryRun, Judge, Live, Off
+from agent.cleanup.book import Book, Busy
+from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off
 from agent.cleanup.deferred import deferred
-from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import Restoration
 from agent.cleanup.steps import said
 from agent.config import BUG, Config, UsageError, option, variable

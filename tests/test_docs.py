@@ -14,10 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent import wiring
-from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.steps import RESERVATION, Kept
+from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.detectors import DETECTORS
 from agent.exporters import clean_document, document, log

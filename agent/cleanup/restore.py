@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from agent.cleanup.journal import Book, Entry
+from agent.cleanup.book import Book
+from agent.cleanup.journal import Entry
 from agent.cleanup.steps import RESERVATION, Hands, Kept, said
 from agent.model.release import Verdict
 

@@ -1,6 +1,6 @@
 """Releasing one sandbox's addresses, step by step: look again, lock, compare, remove. Nothing is touched from here.
 
-Every touch is the hands' (`actuator.py`, `journal.py`, `second_look`), one between two `yield`s, so that a test can put
+Every touch is the hands' (`actuator.py`, `book.py`, the sources), one between two `yield`s, so that a test can put
 anything that can happen on a node, and our own death, between any two of them.
 """
 

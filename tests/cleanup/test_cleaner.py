@@ -13,8 +13,10 @@ import pytest
 
 from agent import cycle
 from agent.cleanup.actuator import Actuator
-from agent.cleanup.cleaner import HOUR, Budget, Cleaner, DryRun, Judge, Live, Off, through
-from agent.cleanup.journal import Book, Entry, Journal
+from agent.cleanup.book import Book
+from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off, through
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import HOUR, Budget, Judge
 from agent.cleanup.steps import Step
 from agent.grace import Memory
 from agent.model.release import Candidate, Cleaning, Limits, Outcome, Reason, Verdict

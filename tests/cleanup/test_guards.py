@@ -13,7 +13,10 @@ import pytest
 
 from agent import config
 from agent.cleanup import guards
-from agent.cleanup.guards import Case, Vigil, candidates, judge, watch
+from agent.cleanup.candidates import candidates, passed_over
+from agent.cleanup.case import Case
+from agent.cleanup.guards import judge
+from agent.cleanup.vigil import FEWEST_CONTAINERS, Vigil, watch
 from agent.cli import main
 from agent.model.release import Candidate, Limits, Reason, Refusal
 from agent.model.scene import State
@@ -123,13 +126,13 @@ def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
 def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
     asked = frozenset({THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"})
     looked = scene(node(LEAK, foreign("10.244.1.77", blocks=True)))
-    assert [(one.ip, one.network, one.why) for one in guards.passed_over(looked, asked)] == [
+    assert [(one.ip, one.network, one.why) for one in passed_over(looked, asked)] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
         ("10.244.1.77", "kubenet", "foreign: it is a directory"),
         ("10.244.1.99", "", "not reserved"),
     ]
-    assert guards.passed_over(looked, None) == ()
-    (silent,) = guards.passed_over(scene(without(node(LEAK), "reservations")), frozenset({THE_IP}))
+    assert passed_over(looked, None) == ()
+    (silent,) = passed_over(scene(without(node(LEAK), "reservations")), frozenset({THE_IP}))
     assert silent.why == "not known: network kubenet was not read"
 
 
@@ -732,7 +735,7 @@ def test_a_thousand_leaks_are_judged_in_a_moment() -> None:
 
 
 def test_what_the_healthy_node_has_is_what_these_tests_start_from() -> None:
-    assert len(CONTAINERS) >= guards.FEWEST_CONTAINERS
+    assert len(CONTAINERS) >= FEWEST_CONTAINERS
     assert {one.container_id for one in CHECKPOINTS} <= {one.id for one in CONTAINERS}
     assert {one.ip for one in RESERVATIONS} <= {one.ip for one in ADDRESSES}
     assert {one.name for one in PODS} <= {one.pod for one in CONTAINERS}

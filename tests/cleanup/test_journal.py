@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.journal import SCHEMA, Book, Busy, Entry, Journal, entry_name, file_document
+from agent.cleanup.book import LARGEST, Book, Busy
+from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.sources.unavailable import Unavailable
@@ -283,7 +284,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, fil
         book.end(entry.name, Verdict.RELEASED, "", NOW)
     names = sorted(path.name for path in file.parent.iterdir())
     assert names == ["journal.1.jsonl", "journal.2.jsonl", "journal.3.jsonl", "journal.jsonl"]
-    assert all(path.stat().st_size < journal.LARGEST + 210_000 for path in file.parent.iterdir())
+    assert all(path.stat().st_size < LARGEST + 210_000 for path in file.parent.iterdir())
     kept = read_anew(file)
     assert kept.damage == ()
     assert [entry.name for entry in kept.entries] == [f"{number:02}" for number in range(40 - len(kept.entries), 40)]
@@ -358,7 +359,7 @@ def test_whatever_a_file_is_the_journal_keeps_it_byte_for_byte(
 
 @given(pod=st.text(alphabet=st.characters(), max_size=20), why_=st.text(alphabet=st.characters(), max_size=20))
 def test_whatever_name_a_pod_has_it_is_one_line(pod: str, why_: str) -> None:
-    line = json.dumps(journal._beginning(replace(ENTRY, pod=pod, why=why_), ()))  # noqa: SLF001 (as above)
+    line = json.dumps(journal.beginning(replace(ENTRY, pod=pod, why=why_), ()))
     assert len(line.encode().splitlines()) == 1
     assert json.loads(line)["pod"] == pod
 
@@ -446,7 +447,7 @@ def test_a_tampered_end_is_damage_and_the_entry_stays_half(book: Book, file: Pat
 
 @given(lines=st.lists(st.binary(max_size=40) | st.just(b'{"schema":"nodeleak.journal/v1","entry":7}'), max_size=5))
 def test_whatever_the_bytes_of_a_journal_reading_it_ends(lines: list[bytes]) -> None:
-    read = journal._parse([iter([("line", line) for line in lines])])  # noqa: SLF001 (as above)
+    read = journal.parse([iter([("line", line) for line in lines])])
     assert read.entries == ()
     assert len(read.damage) <= len(lines)
 

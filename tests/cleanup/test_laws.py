@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from agent import cycle
 from agent.cleanup import guards
-from agent.cleanup.cleaner import HOUR, Budget, Judge, Live
-from agent.cleanup.guards import Case
+from agent.cleanup.case import Case
+from agent.cleanup.cleaner import Live
 from agent.cleanup.journal import Entry
+from agent.cleanup.judge import HOUR, Budget, Judge
 from agent.model.finding import Finding, Judged
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report

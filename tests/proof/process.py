@@ -13,11 +13,14 @@ from typing import Any, Final
 
 from agent import cycle
 from agent.cleanup import guards
-from agent.cleanup.cleaner import Budget, Judge, Live
-from agent.cleanup.guards import Case, Vigil
-from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.book import Book, Busy
+from agent.cleanup.case import Case
+from agent.cleanup.cleaner import Live
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import RestoringHands
 from agent.cleanup.steps import Kept, Locked, SecondLook
+from agent.cleanup.vigil import Vigil, watch
 from agent.grace import Memory
 from agent.model.ranges import subnet_range
 from agent.model.release import Candidate, Limits, Verdict
@@ -258,7 +261,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     looks: tuple[Snapshot, ...] = (look(),)
     if cycle.needs_second_look(looks[0], setup.grace):
         _, memory = cycle.run(looks[0], None, patience=setup.grace, period=setup.confirm)
-        vigil = guards.watch(Vigil(), looks[0])
+        vigil = watch(Vigil(), looks[0])
         found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
         _forget(
