@@ -6,6 +6,7 @@ import platform
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from agent import cycle, daemon
@@ -89,13 +90,23 @@ def actuator(config: Config) -> Actuator:
 
 
 def clean_once(
-    config: Config, sources: LiveSources, *, only: frozenset[str] | None, most: int | None, mode: str
+    config: Config,
+    sources: LiveSources,
+    until_told: ExitStack,
+    *,
+    only: frozenset[str] | None,
+    most: int | None,
+    mode: str,
 ) -> Cleaning:
-    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`)."""
+    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`).
+
+    `until_told`: from the first release until it is closed, an ending waits.
+    """
     budget = Budget(per_round=None if most is None else ("--max", most))
     one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
     one.before_look(daemon.wall())
     looks = daemon.look_twice(sources, node_name(config), config.grace, config.confirm)
+    until_told.enter_context(deferred())
     cleaning = one.after_look(looks, cycle.replay(looks, patience=config.grace, period=config.confirm))
     if cleaning is None:
         raise ValueError(mode)
@@ -114,18 +125,25 @@ def restore(config: Config, entry: Entry) -> Restoration:
     book = Book(config.state_dir)
     try:
         with book.alone(config.lock_timeout.total_seconds()), deferred():
+            _check_last(book.read(), entry)
             return restoring.restore(entry, actuator(config), book, daemon.wall())
-    except (Busy, OSError) as error:
+    except (Busy, OSError, restoring.Refused, Unavailable) as error:
         return Restoration(entry, done=False, why=said(error))
 
 
 def try_restore(config: Config, entry: Entry) -> Restoration:
     """Say what restoring would do, and touch nothing."""
     try:
+        _check_last(read_journal(config), entry)
         restoring.missing_of(entry, actuator(config))
     except (restoring.Refused, OSError) as error:
         return Restoration(entry, done=False, why=said(error))
     return Restoration(entry, done=True)
+
+
+def _check_last(journal: Journal, entry: Entry) -> None:
+    if later := journal.released_again(entry):
+        raise restoring.Refused(f"it was restored, and released again since: restore {later.name}")
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:

@@ -23,10 +23,10 @@ from agent.cleanup.steps import said
 from agent.model.release import Verdict
 from agent.sources.unavailable import Unavailable
 
-LARGEST: Final = 512 * 1024
+LARGEST: Final = 1024 * 1024
 """Bytes of one file: about 300 entries. A file that has more is put aside, and another begun."""
-FILES: Final = 4
-"""How many files are kept; the oldest is dropped for a fifth."""
+FILES: Final = 6
+"""How many files are kept; the oldest is dropped for a seventh."""
 
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -17,6 +17,11 @@ FEWEST: Final = 8
 """A share of less than this many sandboxes is no share: a small range is half leaked soon."""
 
 
+MANY: Final = 32
+NEARLY_ALL: Final = 0.9
+"""Of the reservations. Where so many sandboxes look leaked, and nearly all, that is the share; a range may be large."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """All that the guards may know."""
@@ -99,7 +104,7 @@ class Case:
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
-        """How much of the range of each network that was read looks leaked, from 0 to 1."""
+        """How much of each network that was read looks leaked, from 0 to 1."""
         return {
             store.network: self._share(store.network)
             for store in self.snapshot.reservations
@@ -112,6 +117,10 @@ class Case:
         leaked = {one.container_id or one.name for one in suspects}
         if len(leaked) < FEWEST:
             return 0.0
+        reserved = {one.container_id or one.name for one in occupancies if one.state is not State.FOREIGN}
+        if len(leaked) >= MANY and len(leaked) >= len(reserved) * NEARLY_ALL:
+            # A range may be far larger than what was ever given out of it.
+            return len(leaked) / len(reserved)
         sets = self.ranges[network]
         size = len(occupancies) if isinstance(sets, Blind) else usable(sets)
         return min(1.0, len(leaked) / max(1, size))

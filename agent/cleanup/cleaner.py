@@ -4,21 +4,24 @@ Off, trying and doing are three objects, and not a flag.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack, suppress
-from datetime import datetime
-from typing import Protocol
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Final, Protocol
 
 from agent.cleanup import guards
 from agent.cleanup.book import Book, Busy
-from agent.cleanup.deferred import deferred
+from agent.cleanup.deferred import ending
 from agent.cleanup.journal import Entry, entry_name
 from agent.cleanup.judge import Judge
 from agent.cleanup.restore import RestoringHands, settle_half
 from agent.cleanup.steps import Kept, SecondLook, Step, release, said
-from agent.model.release import Candidate, Cleaning, Outcome, Refusal, Verdict
+from agent.model.release import Candidate, Cleaning, Outcome, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.unavailable import Unavailable
+
+FRESH: Final = timedelta(minutes=1)
+"""How long after a look its verdicts may be acted on: the node goes on meanwhile."""
 
 
 class Cleaner(Protocol):
@@ -96,38 +99,48 @@ class Live:
 
     def after_look(self, looks: Sequence[Snapshot], report: Report) -> Cleaning:
         judged = guards.judge(self._judge.case(looks, report))
-        passed = [candidate for candidate, refusals in judged if not refusals]
-        outcomes = (*(self._act(passed) if passed else ()), *_refused(judged))
+        # One that is not due failed before, and that was told.
+        passed = [candidate for candidate, refusals in judged if not refusals and self._judge.due(candidate)]
+        outcomes = (*(self._act(passed, report.scene.snapshot.taken_at) if passed else ()), *_refused(judged))
         self._judge.learn(outcomes)
         return self._judge.cleaning(report, outcomes, applied=True)
 
-    def _act(self, passed: Sequence[Candidate]) -> list[Outcome]:
+    def _act(self, passed: Sequence[Candidate], taken_at: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         hands, pen = self._hands(), _Pen(self._book, self._judge.by, self._now)
         try:
             with self._book.alone(self._lock_timeout):
                 for candidate in passed:
-                    outcomes.append(through(release(candidate, self._again, hands, pen)))
+                    outcomes.append(
+                        self._too_late(candidate, taken_at) or through(release(candidate, self._again, hands, pen))
+                    )
                     self._alive()
         except Busy as busy:
             # What was done before stays told.
             outcomes += [Outcome(one, Verdict.BUSY, why=str(busy)) for one in passed[len(outcomes) :]]
         except OSError as error:
-            outcomes += [Outcome(one, Verdict.FAILED, why=said(error)) for one in passed[len(outcomes) :]]
+            no = Refusal(Reason.JOURNAL_UNWRITABLE, said(error))
+            outcomes += [Outcome(one, Verdict.REFUSED, (no,)) for one in passed[len(outcomes) :]]
         return outcomes
+
+    def _too_late(self, candidate: Candidate, taken_at: datetime) -> Outcome | None:
+        """Begin nothing more when told to end, or when what the guards judged by is long ago."""
+        if ending():
+            return Outcome(candidate, Verdict.BUSY, why="told to end before its turn came")
+        if abs(self._now() - taken_at) > FRESH:
+            why = f"the look that judged it is older than {FRESH.total_seconds():.0f} s: clean again"
+            return Outcome(candidate, Verdict.REFUSED, (Refusal(Reason.SOURCE_UNREAD, why),))
+        return None
 
 
 def through(steps: Generator[Step, None, Outcome]) -> Outcome:
-    """Take every step, one after the other. From the journal on, whoever wants to end us has to wait."""
-    with ExitStack() as waiting:
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as done:
-                outcome: Outcome = done.value
-                return outcome
-            if step is Step.READ:
-                waiting.enter_context(deferred())
+    """Take every step, one after the other."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            outcome: Outcome = done.value
+            return outcome
 
 
 class _Pen:

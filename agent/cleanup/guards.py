@@ -119,7 +119,7 @@ def inside_range(candidate: Candidate, case: Case) -> Refusal | None:
     for reservation in candidate.reservations:
         if case.limits.only and reservation.ip in case.limits.only:
             continue
-        lift = f"--ip={reservation.ip}"
+        lift = _each("--ip=", candidate)
         sets = case.ranges[reservation.network]
         if isinstance(sets, Blind):
             return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
@@ -127,6 +127,11 @@ def inside_range(candidate: Candidate, case: Case) -> Refusal | None:
             told = ", ".join(str(one) for ranges in sets for one in ranges)
             return Refusal(Reason.OUTSIDE_RANGE, f"{reservation.ip} is not given out from {told}", lift)
     return None
+
+
+def _each(option: str, candidate: Candidate) -> str:
+    """Name every address of a sandbox, which is released whole."""
+    return " ".join(f"{option}{reservation.ip}" for reservation in candidate.reservations)
 
 
 def _gives_out(sets: RangeSets, ip: str) -> bool:
@@ -142,7 +147,7 @@ def whole(candidate: Candidate, case: Case) -> Refusal | None:
     return Refusal(
         Reason.PARTIAL_SANDBOX,
         f"its sandbox has {', '.join(others)} too, and is released whole or not at all",
-        " ".join(f"--ip={ip}" for ip in others),
+        _each("--ip=", candidate),
     )
 
 
@@ -186,9 +191,7 @@ def plausible_share(candidate: Candidate, case: Case) -> Refusal | None:
     for network in candidate.networks:
         share = case.shares[network]
         if share > case.limits.max_share:
-            why = (
-                f"{share:.0%} of network {network}'s range looks leaked, and --max-share is {case.limits.max_share:.0%}"
-            )
+            why = f"{share:.0%} of network {network} looks leaked, and --max-share is {case.limits.max_share:.0%}"
             return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
 

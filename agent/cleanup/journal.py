@@ -69,6 +69,12 @@ class Journal:
         """Return the last release of each sandbox that has nothing any more, and must never be seen again."""
         return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
 
+    def released_again(self, entry: Entry) -> Entry | None:
+        """Return a later release of the same sandbox, which is the one to restore."""
+        if entry.released or not entry.container_id:
+            return None
+        return self.released_from().get(entry.container_id)
+
     def half(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.verdict is None)
 

@@ -13,12 +13,15 @@ from agent.cleanup.case import Case
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.vigil import Vigil, watch
 from agent.model.ranges import free
-from agent.model.release import Cleaning, Limits, Outcome, Verdict
+from agent.model.release import Candidate, Cleaning, Limits, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Blind, Seen, Snapshot
 from agent.sources.unavailable import Unavailable
 
 HOUR: Final = timedelta(hours=1)
+
+_RAREST: Final = 8
+"""What fails again and again is tried every 256 rounds at last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Judge:
         self._now: datetime | None = None
         self.stopped = ""
         self._failures: Counter[str] = Counter()
+        self._rounds = 0
 
     def before_look(self, now: datetime) -> Journal:
         self._now = now
@@ -60,6 +64,7 @@ class Judge:
         return self._journal
 
     def case(self, looks: Sequence[Snapshot], report: Report) -> Case:
+        self._rounds += 1
         for look in looks:
             self._vigil = watch(self._vigil, look)
             self.stopped = self.stopped or self._returned(look)
@@ -90,6 +95,11 @@ class Judge:
             f"container {entry.container_id[:12]} is there again, after its address {', '.join(entry.ips)} was "
             f"released (`nodeleak restore {entry.name}` puts it back)"
         )
+
+    def due(self, candidate: Candidate) -> bool:
+        """Tell whether to try it in this round: what fails again and again is tried ever more rarely."""
+        failed = max(self._failures[f"{one.network}/{one.ip}"] for one in candidate.reservations)
+        return failed == 0 or self._rounds % 2 ** min(failed, _RAREST) == 0
 
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Remember what failed: its turn comes after all that did not."""

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.book import LARGEST, Book, Busy
+from agent.cleanup.book import FILES, LARGEST, Book, Busy
 from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
@@ -283,7 +283,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, fil
         book.begin(entry, ())
         book.end(entry.name, Verdict.RELEASED, "", NOW)
     names = sorted(path.name for path in file.parent.iterdir())
-    assert names == ["journal.1.jsonl", "journal.2.jsonl", "journal.3.jsonl", "journal.jsonl"]
+    assert names == [*(f"journal.{number}.jsonl" for number in range(1, FILES)), "journal.jsonl"]
     assert all(path.stat().st_size < LARGEST + 210_000 for path in file.parent.iterdir())
     kept = read_anew(file)
     assert kept.damage == ()
@@ -295,7 +295,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, fil
 
 def test_an_entry_may_end_in_another_file_than_it_began_in(book: Book, file: Path) -> None:
     book.begin(named("old"), ())
-    for number in range(3):
+    for number in range(6):
         book.begin(big(str(number)), ())
     book.begin(named("new"), ())
     assert file.with_name("journal.1.jsonl").exists()
@@ -315,13 +315,13 @@ def test_an_end_whose_beginning_was_dropped_with_its_file_is_no_damage(book: Boo
 
 
 def test_what_hinders_turning_over_is_no_entry(book: Book, file: Path) -> None:
-    for number in range(3):
+    for number in range(6):
         book.begin(big(str(number)), ())
-    file.with_name("journal.2.jsonl").mkdir()
-    file.with_name("journal.3.jsonl").touch()
+    file.with_name("journal.4.jsonl").mkdir()
+    file.with_name("journal.5.jsonl").touch()
     with pytest.raises(OSError, match="Not a directory"):
         book.begin(ENTRY, ())
-    assert len(file.read_text().splitlines()) == 3
+    assert len(file.read_text().splitlines()) == 6
 
 
 # Names and contents.
