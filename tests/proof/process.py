@@ -241,11 +241,16 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     def now() -> Moment:
         return ask("moment") if setup.clock else Moment(START, UPTIME)
 
+    looked = [START]
+
     def look() -> Snapshot:
-        return take_snapshot(sources, "worker-1", now(), lambda: 0.0)
+        moment = now()
+        looked.append(moment.wall)
+        return take_snapshot(sources, "worker-1", moment, lambda: 0.0)
 
     def pen_time() -> datetime:
-        return START + timedelta(microseconds=ask("number"))
+        # No time passes after a look: that verdicts are acted on for a minute only is not what is proved here.
+        return looked[-1] + timedelta(microseconds=ask("number"))
 
     if setup.rounds:
         live = Live(Judge(limits, setup.budget, book, "run"), again, lambda: hands, book, pen_time, 0.0)
