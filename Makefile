@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check e2e bench clean
+.PHONY: help demo test check e2e torture bench clean
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -22,6 +22,10 @@ check: $(READY) ## the quick half: lint, types, import contracts, unit and prope
 
 e2e: $(READY) ## the real-node half: builds and starts a real kubelet, docker and API server
 	@PATH="$(CURDIR)/$(BIN):$$PATH" hack/e2e
+
+torture: $(READY) ## real docker and real host-local churn while nodeleak cleans: FOR=60 seconds (hack/torture --help)
+	@hack/cluster start docker
+	@$(BIN)/python hack/torture --cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
 
 bench: $(READY) ## the figures of docs/figures.md, as ratios of one run
 	@$(BIN)/python hack/bench

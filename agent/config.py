@@ -334,7 +334,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
             f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
             f"or {option('api')}=off to do without the API server"
         )
-    mistakes += _not_looked_at(command, values)
+    mistakes += _not_looked_at(command, values) + _in_the_way(values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
@@ -348,6 +348,16 @@ def _not_looked_at(command: str, values: Mapping[str, Any]) -> list[str]:
         return []
     named = ", ".join(map(repr, allowed))
     return [f"{option('cleanup_network')}: {named}: not looked at: add {option('network')}={allowed[0]}"]
+
+
+def _in_the_way(values: Mapping[str, Any]) -> list[str]:
+    """Find a state directory below host-local's: it reads every file that it finds there."""
+    state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
+    if state_dir is None or networks_dir is None or not state_dir.is_relative_to(networks_dir):
+        return []
+    return [
+        f"{option('state_dir')}: '{state_dir}': host-local reads every file below {networks_dir}: say another place"
+    ]
 
 
 def _text(

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from agent import cycle
 from agent.cleanup.cleaner import Cleaner
+from agent.cleanup.deferred import deferred
 from agent.grace import Memory
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -85,8 +86,10 @@ def run(
         cleaner.before_look(now().wall)
         snapshot = look(sources, node)
         report, memory = cycle.run(snapshot, memory, patience=patience, period=period)
-        report = replace(report, cleaning=cleaner.after_look((snapshot,), report))
-        for exporter in exporters:
-            exporter.tell(report, clock() - started)
+        with deferred():
+            # What was released is told before we end.
+            report = replace(report, cleaning=cleaner.after_look((snapshot,), report))
+            for exporter in exporters:
+                exporter.tell(report, clock() - started)
         heartbeat.beat()
         stop.wait(max(0.0, interval.total_seconds() - (clock() - started)))

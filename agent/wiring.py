@@ -6,15 +6,18 @@ import platform
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from agent import cycle, daemon
 from agent.cleanup import restore as restoring
 from agent.cleanup.actuator import Actuator
-from agent.cleanup.cleaner import Budget, Cleaner, DryRun, Judge, Live, Off
+from agent.cleanup.book import Book, Busy
+from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off
 from agent.cleanup.deferred import deferred
-from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import Restoration
 from agent.cleanup.steps import said
 from agent.config import BUG, Config, UsageError, option, variable
@@ -63,8 +66,16 @@ def sources_for_a_look(config: Config) -> LiveSources:
     )
 
 
-def cleaner(config: Config, mode: str, by: str, sources: LiveSources, limits: Limits, budget: Budget) -> Cleaner:
-    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was."""
+def cleaner(
+    config: Config,
+    mode: str,
+    by: str,
+    sources: LiveSources,
+    limits: Limits,
+    budget: Budget,
+    alive: Callable[[], None] = lambda: None,
+) -> Cleaner:
+    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was. `alive`: see Live."""
     book = Book(config.state_dir)
     judge = Judge(limits, budget, book, by)
     match mode:
@@ -73,9 +84,8 @@ def cleaner(config: Config, mode: str, by: str, sources: LiveSources, limits: Li
         case "dry-run":
             return DryRun(judge)
         case _:
-            return Live(
-                judge, sources, lambda: actuator(config), book, daemon.wall, config.lock_timeout.total_seconds()
-            )
+            patience = config.lock_timeout.total_seconds()
+            return Live(judge, sources, lambda: actuator(config), book, daemon.wall, patience, alive)
 
 
 def actuator(config: Config) -> Actuator:
@@ -85,13 +95,23 @@ def actuator(config: Config) -> Actuator:
 
 
 def clean_once(
-    config: Config, sources: LiveSources, *, only: frozenset[str] | None, most: int | None, mode: str
+    config: Config,
+    sources: LiveSources,
+    until_told: ExitStack,
+    *,
+    only: frozenset[str] | None,
+    most: int | None,
+    mode: str,
 ) -> Cleaning:
-    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`)."""
+    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`).
+
+    `until_told`: from the first release until it is closed, an ending waits.
+    """
     budget = Budget(per_round=None if most is None else ("--max", most))
     one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
     one.before_look(daemon.wall())
     looks = daemon.look_twice(sources, node_name(config), config.grace, config.confirm)
+    until_told.enter_context(deferred())
     cleaning = one.after_look(looks, cycle.replay(looks, patience=config.grace, period=config.confirm))
     if cleaning is None:
         raise ValueError(mode)
@@ -110,18 +130,25 @@ def restore(config: Config, entry: Entry) -> Restoration:
     book = Book(config.state_dir)
     try:
         with book.alone(config.lock_timeout.total_seconds()), deferred():
+            _check_last(book.read(), entry)
             return restoring.restore(entry, actuator(config), book, daemon.wall())
-    except (Busy, OSError) as error:
+    except (Busy, OSError, restoring.Refused, Unavailable) as error:
         return Restoration(entry, done=False, why=said(error))
 
 
 def try_restore(config: Config, entry: Entry) -> Restoration:
     """Say what restoring would do, and touch nothing."""
     try:
+        _check_last(read_journal(config), entry)
         restoring.missing_of(entry, actuator(config))
     except (restoring.Refused, OSError) as error:
         return Restoration(entry, done=False, why=said(error))
     return Restoration(entry, done=True)
+
+
+def _check_last(journal: Journal, entry: Entry) -> None:
+    if later := journal.released_again(entry):
+        raise restoring.Refused(f"it was restored, and released again since: restore {later.name}")
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
@@ -139,6 +166,7 @@ def run_daemon(config: Config) -> int:
     """Run rounds until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
 
+    from agent.exporters.chronicle import ChronicleExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
     from agent.sources.server_clock import ServerClock
@@ -159,8 +187,8 @@ def run_daemon(config: Config) -> int:
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
-    cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget)
     heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2)
+    cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget, heartbeat.beat)
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)
@@ -168,6 +196,7 @@ def run_daemon(config: Config) -> int:
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
+        ChronicleExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()

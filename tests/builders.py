@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from agent import cycle
 from agent.cleanup import guards
-from agent.cleanup.guards import Case, Vigil
+from agent.cleanup.case import Case
+from agent.cleanup.vigil import Vigil, watch
 from agent.detectors import Detector
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
@@ -352,7 +353,7 @@ def case(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> Case:
     bold = bold or limits()
     vigil = Vigil()
     for look in looks:
-        vigil = guards.watch(vigil, look)
+        vigil = watch(vigil, look)
     return Case(report=scanned(*looks, patience=bold.grace), vigil=vigil, limits=bold, **known)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import Book, Entry
+from agent.cleanup.book import Book
+from agent.cleanup.journal import Entry
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.model.release import Verdict
 from tests.test_bad_days import Done, LittleNode, engine, hanging_api, nodeleak

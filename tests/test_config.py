@@ -253,6 +253,20 @@ def test_all_mistakes_are_told_at_once_each_with_its_setting_and_its_value() -> 
     ]
 
 
+@pytest.mark.parametrize("command", ["run", "clean"])
+def test_that_nothing_which_is_looked_at_may_be_cleaned_is_a_mistake(command: str) -> None:
+    assert complaints({**OFF, "cleanup_network": ["storage"]}, command=command) == [
+        "--cleanup-network: 'storage': not looked at: add --network=storage"
+    ]
+    both: dict[str, Any] = {**OFF, "cleanup_network": ["storage"], "network": ["kubenet,storage"]}
+    assert load(command, both, {}).cleanup_network == ("storage",)
+
+
+def test_a_default_that_is_not_looked_at_is_no_mistake() -> None:
+    assert load("clean", {**OFF, "network": ["storage"]}, {}).cleanup_network == ("kubenet",)
+    assert load("scan", OFF, {"NODELEAK_CLEANUP_NETWORK": "storage"}).network == ("kubenet",)
+
+
 def test_yes_is_not_on() -> None:
     assert complaints({"api": "yes"}) == ["--api: 'yes': say one of: on, off"]
 

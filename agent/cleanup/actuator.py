@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -46,13 +46,13 @@ class _Locked:
     def __init__(
         self,
         waited: float,
-        directories: Sequence[Path],
+        changed: Collection[Path],
         handles: MutableMapping[str, int],
         stack: ExitStack,
         clock: Clock,
     ) -> None:
         self.waited = waited
-        self._directories, self._handles, self._stack, self._clock = directories, handles, stack, clock
+        self._changed, self._handles, self._stack, self._clock = changed, handles, stack, clock
         self._since = clock()
 
     def unlock(self) -> float:
@@ -61,7 +61,7 @@ class _Locked:
         self._stack.close()
         held = self._clock() - self._since
         # A power cut must not bring back what the journal calls released. Only now: a disk may take its time.
-        for directory in self._directories:
+        for directory in self._changed:
             with suppress(OSError), _opened(directory) as handle:
                 os.fsync(handle)
         return held
@@ -76,6 +76,8 @@ class Actuator:
         self._lock_timeout, self._clock = lock_timeout, clock
         self._handles: dict[str, int] = {}
         self._given_up: set[str] = set()
+        self._changed: set[Path] = set()
+        """The networks' directories that were changed under the locks held now."""
 
     def check(self, networks: Sequence[str]) -> None:
         """Raise OSError where nothing could be removed anyway, before anything is written down or locked."""
@@ -128,8 +130,8 @@ class Actuator:
         except _Busy as busy:
             self._given_up.update(busy.args)
             return None
-        directories = [self._networks_dir / network for network in networks]
-        return _Locked(self._clock() - start, directories, self._handles, stack, self._clock)
+        self._changed.clear()
+        return _Locked(self._clock() - start, self._changed, self._handles, stack, self._clock)
 
     def _try_locks(self, networks: Sequence[str]) -> ExitStack:
         handles: dict[str, int] = {}
@@ -145,6 +147,7 @@ class Actuator:
         if kept.place == RESERVATION:
             with self._place(kept) as directory:
                 os.unlink(kept.name, dir_fd=directory)
+            self._changed.add(self._networks_dir / kept.network)
             return
         with suppress(FileNotFoundError), self._place(kept) as directory:
             if _read_file(kept.place, kept.network, kept.name, directory) == kept:
@@ -154,6 +157,8 @@ class Actuator:
         """Make a file as it was, whole at once, where nothing has its name. Raises OSError, FileExistsError too."""
         with self._place(kept) as directory:
             _make(kept, directory)
+        if kept.place == RESERVATION:
+            self._changed.add(self._networks_dir / kept.network)
 
     def present(self, kept: Kept) -> Kept | None:
         """Return the file that has a kept file's name now; None where none has. Raises OSError."""

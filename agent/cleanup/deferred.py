@@ -1,4 +1,4 @@
-"""An ending that is asked for while something is being written down and removed waits until that is done."""
+"""An ending that is asked for while addresses are released waits until the one at hand is done, and all of it told."""
 
 import signal
 import threading
@@ -6,21 +6,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-ENDINGS: Final = (signal.SIGTERM, signal.SIGINT)
+ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_asked: list[int] = []
+"""The signals held back. They are the process's own, and so is this."""
+
+
+def ending() -> bool:
+    """Tell whether an ending was asked for and is held back: nothing new is to be begun."""
+    return bool(_asked)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Hold back SIGTERM and SIGINT, and let them have their effect afterwards. Of use in the main thread only."""
+    """Hold back what would end us, and let it have its effect afterwards. Of use in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[int] = []
-    before = {one: signal.signal(one, lambda number, _frame: asked.append(number)) for one in ENDINGS}
+    before = {one: signal.getsignal(one) for one in ENDINGS if signal.getsignal(one) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, lambda number, _frame: _asked.append(number))
     try:
         yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-        for number in asked[:1]:
+        asked = _asked[:1]
+        _asked.clear()
+        for number in asked:
             signal.raise_signal(number)

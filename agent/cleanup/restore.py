@@ -1,10 +1,11 @@
 """Putting back what was released, and settling what we died in the middle of."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from agent.cleanup.journal import Book, Entry
+from agent.cleanup.book import Book
+from agent.cleanup.journal import Entry
 from agent.cleanup.steps import RESERVATION, Hands, Kept, said
 from agent.model.release import Verdict
 
@@ -38,7 +39,7 @@ def missing_of(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
     if entry.verdict not in {Verdict.RELEASED, Verdict.FAILED}:
         raise Refused(f"nothing was released: the entry ended as {entry.verdict.value}")
     missing = _missing(entry, hands)
-    if not missing:
+    if not missing and not (entry.released and entry.reservations):
         raise Refused("nothing is missing: all of it is in place")
     for kept in missing:
         if hands.taken(kept):
@@ -52,9 +53,9 @@ def missing_of(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
 
 
 def _missing(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
-    """Return the reservations that are not in place. One that was put back is: only its inode is another."""
+    """Return the reservations that are not in place, whoever put them there: ids never return, so the bytes tell."""
     found = ((kept, hands.present(kept)) for kept in entry.reservations)
-    return tuple(kept for kept, now in found if now is None or replace(now, inode=kept.inode) != kept)
+    return tuple(kept for kept, now in found if now is None or now.content != kept.content)
 
 
 def restore(entry: Entry, hands: RestoringHands, book: Book, now: datetime) -> Restoration:
@@ -72,6 +73,8 @@ def restore(entry: Entry, hands: RestoringHands, book: Book, now: datetime) -> R
             locked.unlock()
     except (Refused, OSError) as error:
         return Restoration(entry, done=False, why=said(error))
+    if not missing:
+        return Restoration(entry, done=True, why="it was in place already, and the journal says so now")
     return Restoration(entry, done=True, why=_put_back_cache(entry, hands))
 
 

@@ -1,6 +1,6 @@
 """Releasing one sandbox's addresses, step by step: look again, lock, compare, remove. Nothing is touched from here.
 
-Every touch is the hands' (`actuator.py`, `journal.py`, `second_look`), one between two `yield`s, so that a test can put
+Every touch is the hands' (`actuator.py`, `book.py`, the sources), one between two `yield`s, so that a test can put
 anything that can happen on a node, and our own death, between any two of them.
 """
 
@@ -114,6 +114,9 @@ def release(candidate: Candidate, again: SecondLook, hands: Hands, pen: Pen) -> 
         return Outcome(candidate, missed.verdict, why=missed.why)
     except (Unavailable, OSError) as error:
         return Outcome(candidate, Verdict.FAILED, why=said(error))
+    waited = _probe(candidate, hands)
+    if isinstance(waited, Outcome):
+        return waited
     try:
         # Before the lock, because a disk may take its time, and every ADD of the node would wait for it. What is
         # compared under the lock is what was written down here, to the byte.
@@ -129,7 +132,7 @@ def release(candidate: Candidate, again: SecondLook, hands: Hands, pen: Pen) -> 
         pen.end(entry, outcome.verdict, why)
     except OSError as error:
         why = "; ".join(filter(None, (why, f"the journal does not say how it ended: {said(error)}")))
-    return replace(outcome, why=why, entry=entry)
+    return replace(outcome, why=why, entry=entry, waited=None if outcome.waited is None else waited + outcome.waited)
 
 
 _EVIDENCE = (
@@ -179,6 +182,21 @@ def _read(reservation: Reservation, hands: Hands) -> Kept:
     return now[1]
 
 
+def _probe(candidate: Candidate, hands: Hands) -> Outcome | float:
+    """See that the locks are to be had: one that is held for hours must not fill the journal. Returns the wait."""
+    try:
+        locked = hands.lock(candidate.networks)
+    except OSError as error:
+        return Outcome(candidate, Verdict.FAILED, why=said(error))
+    if locked is None:
+        return Outcome(candidate, Verdict.BUSY, why=_HELD)
+    locked.unlock()
+    return locked.waited
+
+
+_HELD = "host-local's lock is held by somebody else"
+
+
 def _compare(reservation: Reservation, kept: Kept, hands: Hands) -> None:
     if _read(reservation, hands) != kept:
         raise _Missed(Verdict.CHANGED, f"{reservation.ip} is not the file that was written down")
@@ -191,7 +209,7 @@ def _under_lock(candidate: Candidate, files: Sequence[Kept], hands: Hands) -> Ge
     except OSError as error:
         return Outcome(candidate, Verdict.FAILED, why=said(error))
     if locked is None:
-        return Outcome(candidate, Verdict.BUSY, why="host-local's lock is held by somebody else")
+        return Outcome(candidate, Verdict.BUSY, why=_HELD)
     verdict, why = Verdict.RELEASED, ""
     removed: list[Kept] = []
     lost: list[str] = []

@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 from agent.cli.codes import DONE, USAGE
 from agent.cli.looking import run
 from agent.cli.parser import make_parser
+from agent.cli.progress import say_no_more
 from agent.config import BUG, UsageError
 
 _STANDARD_ERROR: Final = 2
@@ -53,10 +54,10 @@ def _excuse(error: Exception) -> int:
             return USAGE
         case BrokenPipeError():
             # Whoever read our output (head, less) has seen enough.
-            _say_no_more()
+            say_no_more()
             return DONE
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
-            _say_no_more()
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
+            say_no_more()
             print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
             return USAGE
         case _:
@@ -77,11 +78,6 @@ def _prepare_output() -> None:
     # Names of files may be anything, and a terminal may know ASCII only.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _say_no_more() -> None:
-    """Give what is still to be written to nobody, so that the interpreter does not try once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:

@@ -3,15 +3,17 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.cli.codes import DONE, FAILED, UNREAD
 from agent.cli.options import config_of
-from agent.cli.progress import progress
+from agent.cli.progress import progress, say_no_more
 from agent.config import Config, UsageError, positive
 
 if TYPE_CHECKING:
     from agent.cleanup.journal import Entry, Journal
+    from agent.model.release import Cleaning
 
 T = TypeVar("T")
 
@@ -20,23 +22,36 @@ def clean(given: argparse.Namespace) -> int:
     from agent import wiring
 
     config, only, most = _asked(given)
+    mode = "auto" if given.apply else "dry-run"
     sources = wiring.sources_for_a_look(config)
-    with progress("looking at the node, twice if there is something to release"):
-        cleaning = wiring.clean_once(config, sources, only=only, most=most, mode="auto" if given.apply else "dry-run")
-    if given.output == "json":
-        import json
+    with ExitStack() as until_told:
+        with progress("looking at the node, twice if there is something to release"):
+            cleaning = wiring.clean_once(config, sources, until_told, only=only, most=most, mode=mode)
+        if given.output == "json":
+            _write(json_of(cleaning))
+        else:
+            from agent.exporters.clean_table import table
 
-        from agent.exporters.clean_document import document
-
-        json.dump(document(cleaning), sys.stdout, indent=1)
-        print()
-    else:
-        from agent.exporters.clean_table import table
-
-        print(table(cleaning), end="")
+            _write(table(cleaning))
     if cleaning.unread:
         return UNREAD
     return FAILED if cleaning.failed else DONE
+
+
+def json_of(cleaning: "Cleaning") -> str:
+    import json
+
+    from agent.exporters.clean_document import document
+
+    return f"{json.dumps(document(cleaning), indent=1)}\n"
+
+
+def _write(text: str) -> None:
+    """Write it, and go on where nobody reads: what was done was done, and the exit code says what."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        say_no_more()
 
 
 def restore(given: argparse.Namespace) -> int:
@@ -47,7 +62,7 @@ def restore(given: argparse.Namespace) -> int:
     journal = wiring.read_journal(config)
     entry = _entry(journal, given)
     done = wiring.restore(config, entry) if given.apply else wiring.try_restore(config, entry)
-    print(restoration(done, journal, applied=given.apply), end="")
+    _write(restoration(done, journal, applied=given.apply))
     return DONE if done.done else FAILED
 
 

@@ -6,6 +6,7 @@ be written is told through `failed`.
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from agent import history
@@ -19,8 +20,9 @@ from agent.model.snapshot import Blind
 class ChronicleExporter:
     """Keeps one state directory's history up to the last report."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._directory = state_dir
+    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`warn`: told why a history could not be written, when that changes."""
+        self._directory, self._warn = state_dir, warn
         self._written: tuple[Milestone, ...] | None = None
         self.failed = ""
         """Why the last history could not be written; empty where it was."""
@@ -40,7 +42,10 @@ class ChronicleExporter:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _replace(path, dumps(course).encode())
         except OSError as error:
-            self.failed = f"{error.filename or self._directory}: {error.strerror}"
+            why = f"{error.filename or self._directory}: {error.strerror}"
+            if why != self.failed:
+                self._warn(why)
+            self.failed = why
             return
         self._written, self.failed = course, ""
 

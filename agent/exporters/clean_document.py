@@ -48,7 +48,7 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
         # One that no setting lifts is not lifted by lifting the others.
-        "setting": " ".join(settings) if settings and all(settings) else None,
+        "setting": " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None,
         "refusals": [
             {"reason": one.reason.value, "why": one.why, "setting": one.setting or None} for one in outcome.refusals
         ],

@@ -63,7 +63,19 @@ def _namespace(proc: Path, pid: int) -> str | None:
 
 
 def _addresses(proc: Path, pid: int) -> set[str] | None:
-    net = proc / f"{pid}/net"
+    """Read a process's namespace; None where it has ended. Its first thread may have, and others go on."""
+    found = _addresses_in(proc / f"{pid}/net")
+    if found is not None:
+        return found
+    try:
+        threads = os.listdir(proc / f"{pid}/task")
+    except OSError:
+        return None
+    others = (proc / f"{pid}/task/{thread}/net" for thread in threads if thread != str(pid))
+    return next((ips for net in others if (ips := _addresses_in(net)) is not None), None)
+
+
+def _addresses_in(net: Path) -> set[str] | None:
     try:
         ips = {ip.decode() for ip in _LOCAL4.findall((net / "fib_trie").read_bytes())}
     except OSError as error:

@@ -57,7 +57,8 @@ class ProcessTable:
 
     def _look_through(self) -> tuple[_Process, ...]:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
-        return tuple(one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
+        found = (one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
+        return tuple(one for one in found if not _nested(self._proc, one.pid))
 
     def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
         starts = [one.start for one in self._known if one.command in names]
@@ -69,6 +70,16 @@ def _boot_time(text: str) -> datetime:
         if line.startswith("btime "):
             return datetime.fromtimestamp(int(line.split()[1]), UTC)
     raise ValueError("stat has no btime")
+
+
+def _nested(proc: Path, pid: int) -> bool:
+    """Tell a process of a container's own process namespace: docker in docker is not the node's."""
+    try:
+        status = (proc / str(pid) / "status").read_text(errors="backslashreplace")
+    except OSError:
+        return False
+    namespaces = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return len(namespaces) > 1
 
 
 def _process(proc: Path, pid: int) -> _Process | None:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from figures import resident, scan, store
+from figures import cleaning, resident, scan, store
 from figures.measure import Figure
 from figures.surroundings import ROOT, runtime
 
 _PAGE = ROOT / "docs/figures.md"
-_SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__doc__}
+_SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__doc__, "cleaning": cleaning.__doc__}
 
 
 def main() -> int:
@@ -54,8 +54,10 @@ def _measure(name: str) -> Iterator[Figure]:
             return store.figures()
         case "scan":
             return scan.figures(runtime())
-        case _:
+        case "daemon":
             return resident.figures(runtime())
+        case _:
+            return cleaning.figures(runtime())
 
 
 def _section(name: str, figures: Iterable[Figure]) -> Iterator[str]:

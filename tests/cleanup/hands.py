@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.book import Book, Busy
+from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Reservation

@@ -22,8 +22,10 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from agent.cleanup.actuator import Actuator
-from agent.cleanup.cleaner import Budget, Judge, Live, through
-from agent.cleanup.journal import Book, Entry, Journal, entry_name
+from agent.cleanup.book import Book
+from agent.cleanup.cleaner import Live, through
+from agent.cleanup.journal import Entry, Journal, entry_name
+from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.steps import Kept, release
 from agent.model.release import Candidate, Limits, Outcome, Verdict
 from agent.model.snapshot import Reservation

@@ -13,8 +13,10 @@ import pytest
 
 from agent import cycle
 from agent.cleanup.actuator import Actuator
-from agent.cleanup.cleaner import HOUR, Budget, Cleaner, DryRun, Judge, Live, Off, through
-from agent.cleanup.journal import Book, Entry, Journal
+from agent.cleanup.book import Book
+from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off, through
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import HOUR, Budget, Judge
 from agent.cleanup.steps import Step
 from agent.grace import Memory
 from agent.model.release import Candidate, Cleaning, Limits, Outcome, Reason, Verdict
@@ -288,12 +290,12 @@ def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> No
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
-def test_where_the_cleaners_lock_cannot_be_made_all_fail(tmp_path: Path) -> None:
+def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").mkdir()
     cleaning = disk.clean(disk.live())
-    assert (told(cleaning), cleaning.failed) == ([(THE_IP, Verdict.FAILED)], True)
+    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
@@ -628,7 +630,8 @@ def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
     assert told(daemon.round(first, second, third))[0] == (second.ip, Verdict.RELEASED)
     assert told(daemon.round(first, third))[0] == (third.ip, Verdict.RELEASED)
     daemon.files.broken = set()
-    assert told(daemon.round(first))[0] == (first.ip, Verdict.RELEASED)
+    rounds = [told(daemon.round(first)) for _ in range(2)]
+    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.journal import SCHEMA, Book, Busy, Entry, Journal, entry_name, file_document
+from agent.cleanup.book import FILES, LARGEST, Book, Busy
+from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.sources.unavailable import Unavailable
@@ -282,8 +283,8 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, fil
         book.begin(entry, ())
         book.end(entry.name, Verdict.RELEASED, "", NOW)
     names = sorted(path.name for path in file.parent.iterdir())
-    assert names == ["journal.1.jsonl", "journal.2.jsonl", "journal.3.jsonl", "journal.jsonl"]
-    assert all(path.stat().st_size < journal.LARGEST + 210_000 for path in file.parent.iterdir())
+    assert names == [*(f"journal.{number}.jsonl" for number in range(1, FILES)), "journal.jsonl"]
+    assert all(path.stat().st_size < LARGEST + 210_000 for path in file.parent.iterdir())
     kept = read_anew(file)
     assert kept.damage == ()
     assert [entry.name for entry in kept.entries] == [f"{number:02}" for number in range(40 - len(kept.entries), 40)]
@@ -294,7 +295,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, fil
 
 def test_an_entry_may_end_in_another_file_than_it_began_in(book: Book, file: Path) -> None:
     book.begin(named("old"), ())
-    for number in range(3):
+    for number in range(6):
         book.begin(big(str(number)), ())
     book.begin(named("new"), ())
     assert file.with_name("journal.1.jsonl").exists()
@@ -314,13 +315,13 @@ def test_an_end_whose_beginning_was_dropped_with_its_file_is_no_damage(book: Boo
 
 
 def test_what_hinders_turning_over_is_no_entry(book: Book, file: Path) -> None:
-    for number in range(3):
+    for number in range(6):
         book.begin(big(str(number)), ())
-    file.with_name("journal.2.jsonl").mkdir()
-    file.with_name("journal.3.jsonl").touch()
+    file.with_name("journal.4.jsonl").mkdir()
+    file.with_name("journal.5.jsonl").touch()
     with pytest.raises(OSError, match="Not a directory"):
         book.begin(ENTRY, ())
-    assert len(file.read_text().splitlines()) == 3
+    assert len(file.read_text().splitlines()) == 6
 
 
 # Names and contents.
@@ -358,7 +359,7 @@ def test_whatever_a_file_is_the_journal_keeps_it_byte_for_byte(
 
 @given(pod=st.text(alphabet=st.characters(), max_size=20), why_=st.text(alphabet=st.characters(), max_size=20))
 def test_whatever_name_a_pod_has_it_is_one_line(pod: str, why_: str) -> None:
-    line = json.dumps(journal._beginning(replace(ENTRY, pod=pod, why=why_), ()))  # noqa: SLF001 (as above)
+    line = json.dumps(journal.beginning(replace(ENTRY, pod=pod, why=why_), ()))
     assert len(line.encode().splitlines()) == 1
     assert json.loads(line)["pod"] == pod
 
@@ -446,7 +447,7 @@ def test_a_tampered_end_is_damage_and_the_entry_stays_half(book: Book, file: Pat
 
 @given(lines=st.lists(st.binary(max_size=40) | st.just(b'{"schema":"nodeleak.journal/v1","entry":7}'), max_size=5))
 def test_whatever_the_bytes_of_a_journal_reading_it_ends(lines: list[bytes]) -> None:
-    read = journal._parse([iter([("line", line) for line in lines])])  # noqa: SLF001 (as above)
+    read = journal.parse([iter([("line", line) for line in lines])])
     assert read.entries == ()
     assert len(read.damage) <= len(lines)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup import restore as restoring
-from agent.cleanup.journal import Book, Entry
+from agent.cleanup.book import Book
+from agent.cleanup.journal import Entry
 from agent.cleanup.restore import Refused, Restoration, missing_of, restore, settle_half
 from agent.cleanup.steps import RESERVATION, release
 from agent.model.release import Candidate, Verdict

@@ -11,17 +11,19 @@ from tests.proof.scenarios import (
     BLIND,
     BUDGETED,
     BY_NAME,
-    CHURN,
     CLAIMED,
+    DISK,
     DOCKER,
     DUAL,
     EMPTY,
     FOREIGN,
     FULL,
+    LITTLE,
     LOSING,
     PARTLY,
     RETURNED,
     SETTLED,
+    SILENT,
     TWO_CLEANERS,
     YOUNG,
 )
@@ -57,7 +59,7 @@ def _part(part: type[InMemory | InMemoryBook], scenario: Scenario) -> Without:
     return Without(scenario=scenario, parts=(part,))
 
 
-ONE_LOOK: Final = replace(CHURN, name="one look instead of two, while pods come and go", setup=Setup(one_look=True))
+ONE_LOOK: Final = replace(LITTLE, name="one look instead of two, beside a pod", setup=Setup(one_look=True))
 _UNORDERED: Final = Without(
     scenario=ONE_LOOK, parts=(bitten.OwnersFirst, bitten.DockerAskedOnce, bitten.KubeletAskedOnce)
 )
@@ -83,11 +85,11 @@ BITES: Final[dict[str, Without]] = {
 
 COVERED: Final[dict[str, Covered]] = {
     "everything_read": Covered(
-        holds=_guard("everything_read", CHURN),
+        holds=_guard("everything_read", SILENT),
         because="what was not read makes an address `unknown`, and every veto is blind with it",
     ),
     "no_container": Covered(
-        holds=_guard("no_container", CHURN),
+        holds=_guard("no_container", LITTLE),
         because="what docker lists is no candidate at all, and docker is asked again",
     ),
     "no_checkpoint": Covered(
@@ -113,11 +115,11 @@ COVERED: Final[dict[str, Covered]] = {
         also="old_enough",
     ),
     "journal_writable": Covered(
-        holds=_guard("journal_writable", CHURN),
+        holds=_guard("journal_writable", DISK),
         because="beginning an entry fails too, before anything is removed",
     ),
     "reservations before their owners": Covered(
-        holds=_part(bitten.OwnersFirst, CHURN),
+        holds=_part(bitten.OwnersFirst, LITTLE),
         because="the second look asks the owners after the first has read the reservations",
         bites=_UNORDERED,
         also="the second look, asking docker and the kubelet again",
@@ -129,7 +131,7 @@ COVERED: Final[dict[str, Covered]] = {
         also="the order, asking docker and the kubelet again",
     ),
     "asking docker again": Covered(
-        holds=_part(bitten.DockerAskedOnce, CHURN),
+        holds=_part(bitten.DockerAskedOnce, LITTLE),
         because="an id that docker did not list never comes back",
         bites=_UNORDERED,
         also="the order, the second look, asking the kubelet again",

@@ -55,12 +55,12 @@ class OwnersFirst(ContainersFirst):
 
 
 class DockerAskedOnce(InMemory):
-    def has_container(self, container_id: str) -> bool:
+    def has_container(self, _container_id: str) -> bool:
         return False
 
 
 class KubeletAskedOnce(InMemory):
-    def has_checkpoint(self, container_id: str) -> bool:
+    def has_checkpoint(self, _container_id: str) -> bool:
         return False
 
 
@@ -70,7 +70,7 @@ class KubeletNeverAsked(KubeletAskedOnce):
 
 
 class KernelAskedOnce(InMemory):
-    def holder_of(self, ips: Sequence[str]) -> str:
+    def holder_of(self, _ips: Sequence[str]) -> str:
         return ""
 
 
@@ -99,7 +99,7 @@ class ReadOnce(InMemory):
 
 
 class Unlocked(InMemory):
-    def lock(self, networks: Sequence[str]) -> Locked | None:
+    def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self
 
     def unlock(self) -> float:
@@ -139,7 +139,7 @@ class Unwritten(InMemoryBook):
 
 class NeverAlone(InMemoryBook):
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def alone(self, _seconds: float) -> Iterator[None]:
         yield
 
 

@@ -1,13 +1,16 @@
 """Goes through every order of moves, breadth first: the first counterexample is one of the shortest."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from tests.proof.actors import EVERYBODY, Actor, Move
+from tests.proof.actors import EVERYBODY, Actor, moving
 from tests.proof.laws import LAWS, Law, clean, whole
-from tests.proof.process import ENDED, Assembly, Setup, Tree, as_it_is
-from tests.proof.touch import ask
+from tests.proof.process import Assembly, Setup, Tree, as_it_is
+from tests.proof.touch import FAILURE, Question, ask
 from tests.proof.world import World, spent
+
+Label = str | tuple[str, Question]
+"""What happened; of a touch of ours, who asked what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +58,21 @@ class Explored:
 class Explorer:
     def __init__(self, scenario: Scenario, assemble: Assembly = as_it_is) -> None:
         self._scenario = scenario
+        self._actors = moving(scenario.actors, scenario.start)
         self._tree = Tree(scenario.setup, assemble)
         # Nobody else touches the journal of an only cleaner that is never killed: its own order is the only one.
-        lonely = len(scenario.start.cleaners) == 1 and not scenario.start.may("we are killed")
+        lonely = len(scenario.start.cleaners) == 1 and not (
+            scenario.start.may("we are killed") or scenario.start.may(FAILURE)
+        )
         self._quiet = {"journal", "number", "alone", "leave", "begin", "end"} if lonely else {"number"}
         self._recovered: dict[World, str] = {}
         self._removals = 0
+        self.reached: Collection[World] = ()
 
     def explore(self) -> Explored:
         """Visit every state; raises Counterexample."""
         start = self._begun()
-        came: dict[World, tuple[World | None, str]] = {start: (None, "")}
+        came: dict[World, tuple[World | None, Label]] = {start: (None, "")}
         front, moves = [start], 0
         while front:
             following: list[World] = []
@@ -81,17 +88,18 @@ class Explorer:
                         raise Counterexample(wrong, _steps(came, after))
                     following.append(after)
             front = following
+        self.reached = came.keys()
         return Explored(len(came), moves, len(self._tree), self._removals, len(self._recovered), self._tree.stopped)
 
-    def moves(self, world: World) -> Iterator[Move]:
-        for actor in self._scenario.actors:
+    def moves(self, world: World) -> Iterator[tuple[Label, World]]:
+        for actor in self._actors:
             yield from actor(world)
         for index, node in enumerate(world.cleaners):
             yield from self._touches(world, index)
             if node > 0 and world.may("we are killed"):
                 yield f"cleaner {index + 1} is killed", _killed(world, index)
 
-    def _touches(self, world: World, index: int) -> Iterator[Move]:
+    def _touches(self, world: World, index: int) -> Iterator[tuple[Label, World]]:
         node = world.cleaners[index]
         question = self._tree.question(node)
         if question is None:
@@ -100,7 +108,7 @@ class Explorer:
         for answer, touched in ask(question, world, who):
             self._removals += question[0] == "remove"
             after = _placed(touched, index, self._tree.after(node, answer))
-            yield f"{who}: {_said(question)}", self._through_quiet(after, index, who)
+            yield (who, question), self._through_quiet(after, index, who)
 
     def _through_quiet(self, world: World, index: int, who: str) -> World:
         while (question := self._tree.question(world.cleaners[index])) and question[0] in self._quiet:
@@ -149,15 +157,17 @@ def _killed(world: World, index: int) -> World:
     return spent(_placed(world, index, 0), "we are killed")
 
 
-def _said(question: tuple[object, ...]) -> str:
-    name, *of = question
-    return " ".join((str(name), *(str(getattr(one, "name", one))[:24] for one in of)))
+def _said(label: Label) -> str:
+    if isinstance(label, str):
+        return label
+    who, (name, *of) = label
+    return " ".join((f"{who}: {name}", *(str(getattr(one, "name", one))[:24] for one in of)))
 
 
-def _steps(came: dict[World, tuple[World | None, str]], world: World) -> list[str]:
+def _steps(came: dict[World, tuple[World | None, Label]], world: World) -> list[str]:
     steps: list[str] = []
     at: World | None = world
     while at is not None:
         at, label = came[at]
-        steps.append(label)
+        steps.append(_said(label))
     return [step for step in reversed(steps) if step]

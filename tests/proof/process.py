@@ -7,21 +7,24 @@ of all that it has read: a leaf of a tree (`Tree`), and two that have read the s
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from agent import cycle
 from agent.cleanup import guards
-from agent.cleanup.cleaner import Budget, Judge, Live
-from agent.cleanup.guards import Case, Vigil
-from agent.cleanup.journal import Book, Busy, Entry, Journal
+from agent.cleanup.book import Book, Busy
+from agent.cleanup.case import Case
+from agent.cleanup.cleaner import Live
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import RestoringHands
-from agent.cleanup.steps import RESERVATION, Kept, Locked, SecondLook
+from agent.cleanup.steps import Kept, Locked, SecondLook
+from agent.cleanup.vigil import Vigil, watch
 from agent.grace import Memory
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
-from agent.model.release import Candidate, Limits, Outcome, Verdict
+from agent.model.release import Candidate, Limits, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
     Address,
@@ -41,7 +44,7 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
-from tests.proof.touch import START, UPTIME, Answer, Missing, Question, Silent, Taken
+from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
 from tests.proof.world import NETWORK
 
 MERGE: Final = "merge"
@@ -75,6 +78,8 @@ class Answered:
         self._at += 1
         if isinstance(answer, Missing):
             raise FileNotFoundError(2, "No such file or directory", "the reservation")
+        if isinstance(answer, Broken):
+            raise OSError(5, "Input/output error", "the disk")
         if isinstance(answer, Silent):
             raise Unavailable("it gives no word")
         if isinstance(answer, Taken):
@@ -93,11 +98,13 @@ class Setup:
     confirm: timedelta = timedelta(0)
     settle: timedelta = timedelta(0)
     max_share: float = 1.0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     only: frozenset[str] | None = None
     clock: bool = False
     """Whether time is looked at; otherwise it stands still, which no grace period survives."""
     subnet: str = "10.244.1.0/24"
+    merged: bool = True
+    """Whether what has no effect any more is forgotten, which makes fewer states of the same."""
     one_look: bool = False
     """Whether the first look is taken for the second too, which no real process does."""
     rounds: int = 0
@@ -163,10 +170,10 @@ class InMemory:
     def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
         return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
 
-    def cached(self, candidate: Candidate) -> tuple[Kept, ...]:
+    def cached(self, _candidate: Candidate) -> tuple[Kept, ...]:
         return ()
 
-    def lock(self, networks: Sequence[str]) -> Locked | None:
+    def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self if self._ask("lock") else None
 
     def unlock(self) -> float:
@@ -194,9 +201,10 @@ class InMemoryBook(Book):
 
     def __init__(self, ask: Answered) -> None:
         self._ask = ask
+        self.known = Journal()
 
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def alone(self, _seconds: float) -> Iterator[None]:
         if not self._ask("alone"):
             raise Busy("another cleaner is at work")
         try:
@@ -208,13 +216,13 @@ class InMemoryBook(Book):
         return ""
 
     def read(self) -> Journal:
-        self.known: Journal = self._ask("journal")
+        self.known = self._ask("journal")
         return self.known
 
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+    def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
         self._ask("begin", entry)
 
-    def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
+    def end(self, name: str, verdict: Verdict, why: str, _at: datetime) -> None:
         self._ask("end", name, verdict, why)
 
 
@@ -238,13 +246,18 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     )
 
     def now() -> Moment:
-        return ask("moment") if setup.clock else Moment(START, UPTIME)  # type: ignore[no-any-return]
+        return ask("moment") if setup.clock else Moment(START, UPTIME)
+
+    looked = [START]
 
     def look() -> Snapshot:
-        return take_snapshot(sources, "worker-1", now(), lambda: 0.0)
+        moment = now()
+        looked.append(moment.wall)
+        return take_snapshot(sources, "worker-1", moment, lambda: 0.0)
 
     def pen_time() -> datetime:
-        return START + timedelta(microseconds=ask("number"))
+        # No time passes after a look: that verdicts are acted on for a minute only is not what is proved here.
+        return looked[-1] + timedelta(microseconds=ask("number"))
 
     if setup.rounds:
         live = Live(Judge(limits, setup.budget, book, "run"), again, lambda: hands, book, pen_time, 0.0)
@@ -255,16 +268,17 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, memory = cycle.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
             live.after_look((snapshot,), report)
         return
-    live = Live(_Judge(limits, setup.budget, book, ask), again, lambda: hands, book, pen_time, 0.0)
+    live = Live(_Judge(limits, setup, book, ask), again, lambda: hands, book, pen_time, 0.0)
     live.before_look(START)
-    looks = (look(),)
+    looks: tuple[Snapshot, ...] = (look(),)
     if cycle.needs_second_look(looks[0], setup.grace):
         _, memory = cycle.run(looks[0], None, patience=setup.grace, period=setup.confirm)
-        vigil = guards.watch(Vigil(), looks[0])
+        vigil = watch(Vigil(), looks[0])
         found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
-        ask(
-            MERGE,
+        _forget(
+            ask,
+            setup,
             "looked",
             memory.taken_at,
             memory.uptime,
@@ -280,16 +294,27 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     live.after_look(looks, cycle.replay(looks, patience=setup.grace, period=setup.confirm))
 
 
+def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
+    if setup.merged:
+        ask(MERGE, *all_that_counts)
+
+
 class _Judge(Judge):
     """Says what it lets pass: nothing else of all that was read has any effect after that."""
 
-    def __init__(self, limits: Limits, budget: Budget, book: Book, ask: Answered) -> None:
-        super().__init__(limits, budget, book, "clean")
-        self._ask = ask
+    def __init__(self, limits: Limits, setup: Setup, book: Book, ask: Answered) -> None:
+        super().__init__(limits, setup.budget, book, "clean")
+        self._ask, self._setup = ask, setup
 
     def case(self, looks: Sequence[Snapshot], report: Report) -> Case:
         case = super().case(looks, report)
-        self._ask(MERGE, "judged", tuple(one for one, refusals in guards.judge(case) if not refusals), case.stopped)
+        _forget(
+            self._ask,
+            self._setup,
+            "judged",
+            tuple(one for one, refusals in guards.judge(case) if not refusals),
+            case.stopped,
+        )
         return case
 
 

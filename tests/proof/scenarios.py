@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.cleanup.cleaner import Budget
 from agent.cleanup.journal import Entry
+from agent.cleanup.judge import Budget
 from agent.model.release import Verdict
 from tests.proof.actors import EVERYBODY, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
@@ -57,6 +57,7 @@ CHURN = Scenario(
     name="pods come and go beside a leak",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
 )
+LITTLE = Scenario(name="one pod comes and goes beside a leak", start=node(box(ONE), leaks=(leak("10.244.1.4"),)))
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
@@ -116,6 +117,15 @@ SILENT = Scenario(
         left=rarely("a source is silent"),
     ),
 )
+DISK = Scenario(
+    name="dual stack: the disk fails twice, and we are killed, anywhere",
+    start=node(
+        box(ONE, setup="started", container="running", checkpoint=True),
+        leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
+        families=(V4, V6),
+        left=rarely("the disk fails", "the disk fails", "we are killed"),
+    ),
+)
 API = Scenario(
     name="with the API server, whose word lags",
     start=node(
@@ -162,7 +172,7 @@ CLOCK = Scenario(
     at_rest=False,
 )
 SURVIVOR_START = node(
-    box(ONE, setup="noted", container="created", checkpoint=True),
+    box(ONE, setup="started", container="running", checkpoint=True),
     left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
 )
 SETTLED = Scenario(
@@ -272,16 +282,14 @@ RETURNED = Scenario(
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    ROUNDS, FOREIGN,
+    ROUNDS, FOREIGN, DISK,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,
     replace(
         FULL,
-        name="two new pods, one that ends, a leak and a full range",
-        start=node(
-            box(ONE), box(TWO), running("3" * 64, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")
-        ),
+        name="two new pods, a leak, and a full range of two",
+        start=node(box(ONE), box(TWO), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
     ),
     replace(
         DYING,

@@ -6,7 +6,7 @@ What may come of a touch in several ways (a lock that is waited for, or given up
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
@@ -40,7 +40,13 @@ class Silent:
     """No answer at all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An answer that is an OSError."""
+
+
 SILENCE: Final = "a source is silent"
+FAILURE: Final = "the disk fails"
 
 
 def ask(question: Question, world: World, who: str) -> Answers:
@@ -49,8 +55,11 @@ def ask(question: Question, world: World, who: str) -> Answers:
     yield from _TOUCHES[name](world, who, *of)
     if name in _MAY_BE_SILENT and world.may(SILENCE):
         yield Silent(), spent(world, SILENCE)
+    if name in _MAY_FAIL and world.may(FAILURE):
+        yield Broken(), spent(world, FAILURE)
 
 
+_MAY_FAIL: Final = {"begin", "end", "remove", "put_back"}
 _MAY_BE_SILENT: Final = {
     "checkpoints",
     "containers",
@@ -75,7 +84,7 @@ def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
     yield _stores(world.files, networks), world
 
 
-@lru_cache(maxsize=None)
+@cache
 def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[Store, ...]:
     return tuple(
         Store(name, Seen(tuple(_reservation(one) for one in files if one.network == name)))

@@ -101,7 +101,10 @@ class World(NamedTuple):
         return next((one for one in self.files if one.ip == ip and one.network == network), None)
 
     def may(self, rare: str) -> bool:
-        return dict(self.left).get(rare, 0) > 0
+        for name, most in self.left:
+            if name == rare:
+                return most > 0
+        return False
 
 
 def changed(world: World, index: int, **fields: object) -> World:

@@ -153,3 +153,12 @@ def test_the_real_table_tells_the_real_boot() -> None:
     assert daemons.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     for started in (daemons.kubelet, daemons.docker):
         assert started is None or started >= daemons.booted
+
+
+def test_a_docker_in_a_container_does_not_hide_that_the_nodes_own_restarted(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    process(proc, 900, "dockerd", 100)
+    (proc / "900/status").write_text("Name:\tdockerd\nNSpid:\t900\t7\n")
+    process(proc, 5000, "dockerd", 90_000)
+    (proc / "5000/status").write_text("Name:\tdockerd\nNSpid:\t5000\n")
+    assert ProcessTable(proc).read().docker == after(90_000)

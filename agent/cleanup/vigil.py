@@ -1,0 +1,57 @@
+"""What is remembered of docker from look to look, so that a list is doubtful for a while and not for one look. Pure."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from agent.model.snapshot import Seen, Snapshot
+
+MOST: Final = 2
+"""More than one in this many is most."""
+
+FEWEST_CONTAINERS: Final = 4
+"""Losing most of less than this many containers is everyday life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vigil:
+    """What the looks so far leave to the next."""
+
+    containers: int | None = None
+    docker_start: timedelta | None = None
+    """After boot."""
+    doubted: timedelta | None = None
+    """The boot clock when docker was last seen to restart, or to lose most of its containers."""
+    why: str = ""
+
+
+def watch(vigil: Vigil, snapshot: Snapshot) -> Vigil:
+    """Remember this look, and whether docker lost its memory before it. What was not read changes nothing."""
+    containers, started = _count(snapshot), _docker_start(snapshot)
+    watched = replace(
+        vigil,
+        containers=vigil.containers if containers is None else containers,
+        docker_start=vigil.docker_start if started is None else started,
+    )
+    why = _lost(vigil, watched)
+    return replace(watched, doubted=snapshot.uptime, why=why) if why else watched
+
+
+def _lost(before: Vigil, now: Vigil) -> str:
+    """Say how docker lost its memory between two looks; empty where it did not."""
+    if before.docker_start is not None and now.docker_start != before.docker_start:
+        return "docker restarted between two looks"
+    had, has = before.containers or 0, now.containers or 0
+    if had >= FEWEST_CONTAINERS and has * MOST < had:
+        return f"docker listed {had} containers, and in the next look {has}"
+    return ""
+
+
+def _count(snapshot: Snapshot) -> int | None:
+    return len(snapshot.containers.items) if isinstance(snapshot.containers, Seen) else None
+
+
+def _docker_start(snapshot: Snapshot) -> timedelta | None:
+    if not isinstance(snapshot.daemons, Seen):
+        return None
+    return next((one.docker - one.booted for one in snapshot.daemons.items if one.docker is not None), None)
