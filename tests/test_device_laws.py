@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agent import admission, cycle, history
@@ -39,7 +39,12 @@ def pods(draw: st.DrawFn) -> list[Pod]:
         if draw(st.booleans()):
             pod = replace(pod, phase="Running", rejection=None)
         elif pod.rejection is not None:
-            pod = replace(pod, rejection=replace(pod.rejection, available=draw(st.sampled_from([None, 0, 0, 1]))))
+            pod = replace(
+                pod,
+                rejection=replace(
+                    pod.rejection, available=draw(st.sampled_from([None, 0, 0, 1])), by_api=draw(st.booleans())
+                ),
+            )
         several.append(pod)
     return several
 
@@ -89,6 +94,21 @@ def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
 def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
     assert history.resources(kept(snapshot)) == history.resources(snapshot)
     assert admission.judge(kept(snapshot)) == admission.judge(snapshot)
+
+
+@_LONGEST
+@given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
+def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float, noise: float) -> None:
+    """Also where the clocks are compared anew, which is never twice the same."""
+    passed = timedelta(seconds=later)
+    again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
+    if snapshot.api_skew == timedelta(0):
+        again = replace(again, api_skew=timedelta(seconds=noise))
+    assume(history.of(again) == history.of(snapshot))
+    causes = {one.uid: one.cause for one in admission.judge(again)}
+    assert [(one.uid, one.cause) for one in admission.judge(snapshot)] == [
+        (one.uid, causes[one.uid]) for one in admission.judge(snapshot)
+    ]
 
 
 @_LONGEST

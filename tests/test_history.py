@@ -138,6 +138,50 @@ def test_a_checkpoint_that_is_seen_late_need_not_be_the_first_that_told_it() -> 
     assert told(look(registered(KVM, "d0"), kubelet=9000, written=500))[-1] == ("registered", KVM, 500, False)
 
 
+def test_a_checkpoint_that_was_written_for_a_pod_tells_no_registration() -> None:
+    """As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450."""
+    seen = look(plugin_socket(ago=seconds(12.998)), registered(KVM, "d0"), kubelet=18, written=5.55)
+    assert told(seen)[-1] == ("registered", KVM, 12.998, True)
+    assert state(seen).delay == seconds(5.002)
+    kept = after(look(kubelet=18, at=-14), seen)
+    assert told(kept)[-1] == ("registered", KVM, 12.998, True)
+
+
+def test_a_socket_that_a_look_saw_without_its_resource_registered_later() -> None:
+    socket = plugin_socket(ago=seconds(20))
+    before = look(socket, registered(KVM, "d0"), kubelet=30, written=7200)
+    before = replace(before, device_plugins=Seen((replace(devices_of(before), sockets=(socket,)),)))
+    assert told(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
+    assert added(before, look(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
+        ("registered", KVM, -10, True)
+    ]
+
+
+def test_where_it_is_not_known_whose_a_socket_is_a_first_look_tells_no_registration_exactly() -> None:
+    sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
+    seen = look(*sockets, registered(TPU, "t0"), kubelet=30, written=14)
+    assert told(seen)[-1] == ("registered", TPU, 14, False)
+    assert state(seen, TPU).delay is None
+    assert added(look(kubelet=30, at=-25), seen)[-1] == ("registered", TPU, 14, True)
+
+
+def test_a_plugin_that_comes_back_is_registered_when_it_has_bound_its_socket_anew() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    dead = after(before, look(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20))
+    back = look(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-27, at=30)
+    assert added(dead, back)[-1] == ("registered", KVM, -20, True)
+
+
+def test_two_plugins_of_known_sockets_have_a_time_each() -> None:
+    things = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
+    seen = look(*things, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
+    assert told(seen)[2:] == [
+        ("registered", KVM, 20, True),
+        ("socket_appeared", "nvidia-gpu.sock", 10, True),
+        ("registered", GPU, 9.9, True),
+    ]
+
+
 def test_a_plugin_that_sends_an_empty_list_is_lost() -> None:
     before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
     empty = look(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)

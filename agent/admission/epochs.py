@@ -22,8 +22,8 @@ class Epoch:
         """Return the first registration of a resource."""
         return next((one for one in self.of(resource) if one.what is Happening.REGISTERED), None)
 
-    def bound(self, socket: str, others: Iterable[str]) -> datetime | None:
-        """Return when the plugin first bound its socket, and not before: of a socket that is not known, when any did.
+    def bound(self, socket: str, others: Iterable[str], since: datetime, until: datetime) -> datetime | None:
+        """Return when the plugin first bound its socket in that time: of a socket that is not known, when any did.
 
         `others`: the sockets of other plugins.
         """
@@ -31,7 +31,9 @@ class Epoch:
         times = [
             one.at
             for one in self.course
-            if one.what is Happening.SOCKET_APPEARED and (one.socket == socket if socket else one.socket not in taken)
+            if one.what is Happening.SOCKET_APPEARED
+            and since <= one.at <= until
+            and (one.socket == socket if socket else one.socket not in taken)
         ]
         return min(times, default=None)
 

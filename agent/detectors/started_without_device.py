@@ -23,7 +23,7 @@ from agent.model.snapshot import Snapshot
 NAME = "started_without_device"
 
 GRAIN: Final = timedelta(seconds=2)
-"""Starts are whole seconds."""
+"""Starts are whole seconds, and a container starts a while after the kubelet has admitted its pod."""
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -40,12 +40,14 @@ def find(scene: Scene) -> Iterator[Finding]:
     for pod in pods:
         if not pod.live or pod.started is None:
             continue
-        epoch = next((one for one in reversed(runs) if one.start.at + GRAIN < pod.started), None)
+        # It starts its first pods within a second, and what the kubelet before it started is older than that second.
+        epoch = next((one for one in reversed(runs) if one.start.at.replace(microsecond=0) <= pod.started), None)
         if epoch is None or not in_this_boot(epoch.start.at, snapshot):
             continue
         for resource in sorted(set(pod.wants) & by_plugins):
             others = (socket for other, socket in sockets.items() if other != resource)
-            until = _unknown_until(epoch, resource, epoch.bound(sockets.get(resource, ""), others), snapshot)
+            bound = epoch.bound(sockets.get(resource, ""), others, epoch.start.at, snapshot.taken_at)
+            until = _unknown_until(epoch, resource, bound, snapshot)
             if (pod.uid, resource) in given or until is None or pod.started + GRAIN >= until:
                 continue
             yield Finding(

@@ -11,13 +11,12 @@ from typing import Final
 
 from agent.history.clocks import boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
 from agent.history.pairing import pairs
+from agent.history.registration import LATE, by_files
 from agent.model.devices import DevicePlugins, Happening, Milestone
 from agent.model.snapshot import Snapshot
 
 MOST: Final = 256
 """How many milestones are kept."""
-LATE: Final = timedelta(seconds=60)
-"""A checkpoint that is older than this when it is seen need not be the first that told what it tells."""
 PATIENCE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`)."""
 
@@ -95,17 +94,18 @@ class _Look:
     def _came(self, course: tuple[Milestone, ...], now: Mapping[str, Milestone]) -> Iterator[Milestone]:
         connected = self._connected(course)
         # Registrations whose order the file has folded into one have no time of their own.
-        by_file, by_stream = [], []
+        by_file, by_stream = {}, []
         for one in self.devices.registered:
             before = now.get(one.resource)
             if not one.devices or (before is not None and before.what is Happening.REGISTERED):
                 continue
             if written_since_start(self.snapshot) and self._written_after(before):
-                by_file.append(one.resource)
+                by_file[one.resource] = before
             elif connected.get(one.resource) and (before is not None or written_since_start(self.snapshot) is None):
                 by_stream.append(one.resource)
-        for resource in by_file:
-            yield self._by_checkpoint(Happening.REGISTERED, resource, alone=len(by_file) == 1)
+        for resource, lost in by_file.items():
+            at, exact = by_files(resource, course, self.snapshot, lost=lost, alone=len(by_file) == 1)
+            yield self._milestone(Happening.REGISTERED, at, resource=resource, exact=exact)
         for resource in by_stream:
             yield self._seen_now(Happening.REGISTERED, resource)
 
@@ -139,10 +139,9 @@ class _Look:
         written = self.devices.checkpoint_written
         return written is not None and (before is None or written > before.at)
 
-    def _by_checkpoint(self, what: Happening, resource: str, alone: bool = True) -> Milestone:
+    def _by_checkpoint(self, what: Happening, resource: str) -> Milestone:
         at = self.devices.checkpoint_written or self.snapshot.taken_at
-        exact = alone and abs(self.snapshot.taken_at - at) <= LATE
-        return self._milestone(what, at, resource=resource, exact=exact)
+        return self._milestone(what, at, resource=resource, exact=abs(self.snapshot.taken_at - at) <= LATE)
 
     def _seen_now(self, what: Happening, resource: str) -> Milestone:
         return self._milestone(what, self.snapshot.taken_at, resource=resource, exact=False)

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from agent.history.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.history.course import LATE, last_by_resource, last_start, of, since_start
+from agent.history.course import last_by_resource, last_start, of, since_start
 from agent.history.pairing import pairs
+from agent.history.registration import LATE
 from agent.model.devices import DevicePlugins, Happening, Milestone, ResourceState
 from agent.model.snapshot import Seen, Snapshot
 
@@ -108,7 +109,8 @@ def _delay(resource: str, socket: str, snapshot: Snapshot, course: tuple[Milesto
     came = next((one for one in since if one.resource == resource and one.what is Happening.REGISTERED), None)
     if start is None or came is None:
         return None
-    at = came.at if came.exact or not _seen_late(came, snapshot) else _appeared(socket, came, since)
+    vague = not came.exact and (came.uptime == start.uptime or _seen_late(came, snapshot))
+    at = _appeared(socket, came, since) if vague else came.at
     return at - start.at if at is not None and at >= start.at else None
 
 

@@ -6,7 +6,7 @@ Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpo
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.model.admission import Refused, Rejection
@@ -14,6 +14,8 @@ from agent.sources.notation import RESOURCE, is_device, moment
 from agent.sources.printable import printable
 
 _LONGEST_READ, _LONGEST_KEPT = 4096, 400
+_ONE_MOMENT: Final = timedelta(seconds=5)
+"""Between a refusal and the API server's word of it, with what two clocks may differ."""
 
 _OUT_OF = "OutOf"
 _NO_ROOM = re.compile(r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})")
@@ -137,14 +139,19 @@ def _refused_at(
     """Return when the pod was refused, and whether by the API server's clock.
 
     What the kubelet wrote last into a pod that it refused is the refusal; the entry is the status' own from 1.22 on.
-    startTime is kept from an earlier admission, so it says nothing of a pod that ran.
+    startTime is by the node's clock, and of the refusal where the pod never ran. It is kept from an earlier admission,
+    and a refusal takes away what tells that there was one: so it counts only where both are of one moment.
     """
-    written = [
-        at
-        for field in metadata.get("managedFields") or ()
-        if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
-        if (at := moment(field.get("time"))) is not None
-    ]
-    if written:
-        return max(written), True
-    return (moment(status.get("startTime")) if started is None else None), False
+    written = max(
+        (
+            at
+            for field in metadata.get("managedFields") or ()
+            if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
+            if (at := moment(field.get("time"))) is not None
+        ),
+        default=None,
+    )
+    start = moment(status.get("startTime")) if started is None else None
+    if written is None or (start is not None and abs(written - start) <= _ONE_MOMENT):
+        return start, False
+    return written, True

@@ -31,7 +31,7 @@ RACE = (
 )
 
 
-def look(*things: Any, course: Any = RACE, written: float = 980) -> Snapshot:
+def look(*things: Any, course: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
     pods = [one for one in things if isinstance(one, Pod)]
     more = [one for one in things if not isinstance(one, Pod)]
     devices = device_plugins(
@@ -39,7 +39,7 @@ def look(*things: Any, course: Any = RACE, written: float = 980) -> Snapshot:
         plugin_socket(ago=timedelta(seconds=980.5)),
         registered(KVM, "d0"),
         *more,
-        kubelet_socket=timedelta(seconds=1000),
+        kubelet_socket=timedelta(seconds=kubelet),
         checkpoint_written=timedelta(seconds=written),
     )
     return node(*pods, device_plugins=devices)
@@ -66,9 +66,17 @@ def test_a_pod_with_a_device_in_the_checkpoint_has_it() -> None:
     assert len(found(started_without_device, look(vm(990), allocation("shop/other", KVM, "d0")))) == 1
 
 
-@pytest.mark.parametrize(("ago", "times"), [(1001, 0), (998, 0), (997, 1), (983, 1), (982, 0), (900, 0)])
+@pytest.mark.parametrize(("ago", "times"), [(1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)])
 def test_at_the_bounds_whole_seconds_tell_nothing(ago: float, times: int) -> None:
     assert len(found(started_without_device, look(vm(ago)))) == times
+
+
+def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -> None:
+    """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
+    course = (milestone(Happening.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
+    (one,) = found(started_without_device, look(vm(1000), course=course, kubelet=999.538))
+    assert one.since == NOW - timedelta(seconds=1000)
+    assert found(started_without_device, look(vm(1001), course=course, kubelet=999.538)) == []
 
 
 def test_a_pod_whose_start_is_not_known_or_that_is_over_is_not_judged() -> None:

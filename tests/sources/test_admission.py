@@ -224,11 +224,11 @@ def test_the_message_is_believed_before_the_spec() -> None:
 
 
 SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}
-OLD = {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:01Z"}
+OLD = {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:06Z"}
 NEW = {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:09Z"}
 LATEST = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
 TIMES = [
-    ([OLD], None, (datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC), True)),
+    ([OLD], None, (datetime(2026, 1, 1, 0, 0, 6, tzinfo=UTC), True)),
     ([NEW], None, (LATEST, True)),
     ([NEW, OLD, SCHEDULER], STARTED, (LATEST, True)),
     ([{**NEW, "subresource": "ephemeralcontainers"}], None, (STARTED, False)),
@@ -263,6 +263,28 @@ def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
     )  # fmt: skip
     assert refused is not None
     assert (refused.at, refused.by_api) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "ran", "expected"),
+    [
+        ("2026-11-21T11:42:24Z", None, ("11:42:24", False)),
+        ("2026-11-21T11:42:20Z", None, ("11:42:20", False)),
+        ("2026-11-21T11:42:29Z", None, ("11:42:29", False)),
+        ("2026-11-21T11:42:18Z", None, ("11:42:24", True)),
+        ("2026-11-21T11:42:24Z", STARTED, ("11:42:24", True)),
+        (None, None, ("11:42:24", True)),
+    ],
+    ids=["as on a real node", "written later", "clocks differ", "of an earlier admission", "ran", "no start"],
+)
+def test_of_a_pod_that_never_ran_the_kubelets_own_clock_tells_when(
+    start: str | None, ran: datetime | None, expected: tuple[str, bool]
+) -> None:
+    fields = [{"manager": "kubelet", "operation": "Update", "time": "2026-11-21T11:42:24Z"}]
+    refused = refusal(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
+    assert refused is not None
+    assert refused.at is not None
+    assert (f"{refused.at:%H:%M:%S}", refused.by_api) == expected
 
 
 @pytest.mark.parametrize("start", [None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z"])
