@@ -19,7 +19,7 @@ FEWEST: Final = 8
 
 MANY: Final = 32
 NEARLY_ALL: Final = 0.9
-"""Of the reservations. Where that many sandboxes, and nearly all, look leaked by docker's word alone, this is the share."""
+"""Of the reservations. Where so many sandboxes, and nearly all, look leaked by docker alone, this is what counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
