@@ -11,7 +11,7 @@ from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
-from agent.model.snapshot import Address, Blind, Reservation, Seen, Snapshot
+from agent.model.snapshot import Address, Blind, NotAsked, Reservation, Seen, Snapshot
 
 FEWEST: Final = 8
 """A share of less than this many sandboxes is no share: a small range is half leaked soon."""
@@ -19,7 +19,7 @@ FEWEST: Final = 8
 
 MANY: Final = 32
 NEARLY_ALL: Final = 0.9
-"""Of the reservations. Where so many sandboxes look leaked, and nearly all, that is the share; a range may be large."""
+"""Of the reservations. Where so many sandboxes, and nearly all, look leaked by docker alone, this is what counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,9 @@ class Case:
         if len(leaked) < FEWEST:
             return 0.0
         reserved = {one.container_id or one.name for one in occupancies if one.state is not State.FOREIGN}
-        if len(leaked) >= MANY and len(leaked) >= len(reserved) * NEARLY_ALL:
-            # A range may be far larger than what was ever given out of it.
+        nobody_vouches = isinstance(self.snapshot.pods, NotAsked)
+        if nobody_vouches and len(leaked) >= MANY and len(leaked) >= len(reserved) * NEARLY_ALL:
+            # A range may be far larger than what was ever given out of it, and docker's list is all there is.
             return len(leaked) / len(reserved)
         sets = self.ranges[network]
         size = len(occupancies) if isinstance(sets, Blind) else usable(sets)
