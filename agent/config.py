@@ -34,7 +34,7 @@ WHERE, BELIEF, CLEANUP, DAEMON = "where to look", "what to believe", "what to re
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore"})
-_JOURNAL = _WRITING | {"journal"}
+_STATE = _WRITING | {"journal", "scan", "record"}
 _EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
@@ -79,6 +79,10 @@ def path(text: str) -> Path:
 
 def optional_path(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def path_or_off(text: str) -> Path | None:
+    return None if text == "off" else path(text)
 
 
 def network_name(text: str) -> str:
@@ -167,6 +171,23 @@ class Config:
         "DIR",
         "where the kubelet keeps its sandbox checkpoints; may be given again",
         many=True,
+    )
+    device_plugins_dir: Path | None = _knob(
+        "/var/lib/kubelet/device-plugins",
+        path_or_off,
+        WHERE,
+        "DIR|off",
+        "where the kubelet and its device plugins meet; off: do without. A directory that does not exist is a fault "
+        "only on a node with devices",
+    )
+    state_dir: Path = _knob(
+        "/var/lib/nodeleak",
+        path,
+        WHERE,
+        "DIR",
+        "where the agent keeps its own: the journal of releases (in journal/), the lock of the node's one cleaner, "
+        "and the history of the device plugins",
+        commands=_STATE,
     )
     docker_host: str = _knob(
         "", str, WHERE, "URL", "docker engine, such as unix:///run/docker.sock; default: DOCKER_HOST, then docker's own"
@@ -263,14 +284,6 @@ class Config:
         "SPAN",
         "how long host-local's locks, or another cleaner of this node, are waited for",
         commands=_WRITING,
-    )
-    state_dir: Path = _knob(
-        "/var/lib/nodeleak",
-        path,
-        CLEANUP,
-        "DIR",
-        "where the journal of releases is kept (in journal/), and the lock of the node's one cleaner",
-        commands=_JOURNAL,
     )
     interval: timedelta = _knob("15s", short_span, DAEMON, "SPAN", "time from one round to the next", commands=_RUN)
     listen: tuple[str, int] = _knob(

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from agent import cycle, daemon
@@ -23,7 +24,7 @@ from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources
+from agent.sources.live import LiveSources, device_plugins_in
 from agent.sources.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from agent.exporters.http import HttpExporter
     from agent.sources.api import Api, Query
     from agent.sources.reflector import Reflector
+    from agent.sources.server_clock import ServerClock
 
 T = TypeVar("T")
 
@@ -50,14 +52,17 @@ def sources_for_a_look(config: Config) -> LiveSources:
         return _sources(config, _left_alone("pods"), _left_alone("node"))
     # The API client is the greater part of such a process: not without need.
     from agent.sources import node, pods
+    from agent.sources.server_clock import ServerClock
 
-    api = _connector(config)()
+    clock = ServerClock(daemon.wall)
+    api = _connector(config, clock)()
     # A little more than for silence, which has the better message.
     seconds = config.api_timeout.total_seconds() * 1.2
     return _sources(
         config,
         _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds),
         _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds),
+        lambda: clock.skew,
     )
 
 
@@ -161,17 +166,21 @@ def run_daemon(config: Config) -> int:
     """Run rounds until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
 
+    from agent.exporters.chronicle import ChronicleExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
+    from agent.sources.server_clock import ServerClock
 
     threading.excepthook = _end_loudly
     stop = threading.Event()
-    pods, node = _reflectors(config)
+    clock = ServerClock(daemon.wall)
+    pods, node = _reflectors(config, clock)
     watches = [reflector for reflector in (pods, node) if reflector is not None]
     sources = _sources(
         config,
         pods.reading if pods else _left_alone("pods"),
         node.reading if node else _left_alone("node"),
+        lambda: clock.skew,
     )
     budget = Budget(
         per_round=(option("max_per_round"), config.max_per_round),
@@ -187,6 +196,7 @@ def run_daemon(config: Config) -> int:
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
+        ChronicleExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
@@ -235,13 +245,13 @@ def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.
         raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _reflectors(config: Config) -> tuple["Reflector[Pod] | None", "Reflector[Node] | None"]:
+def _reflectors(config: Config, clock: "ServerClock") -> tuple["Reflector[Pod] | None", "Reflector[Node] | None"]:
     if config.api == "off":
         return None, None
     from agent.sources import node, pods
     from agent.sources.reflector import Reflector
 
-    connect = _connector(config)
+    connect = _connector(config, clock)
     timing: Mapping[str, Any] = {"clock": daemon.clock, "stale_after": config.stale_after.total_seconds()}
     return (
         Reflector("pods", connect, pods.PATH, pods.query(config.node), pods.parse, **timing),
@@ -249,12 +259,12 @@ def _reflectors(config: Config) -> tuple["Reflector[Pod] | None", "Reflector[Nod
     )
 
 
-def _connector(config: Config) -> Callable[[], "Api"]:
+def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
     """Return what makes a connection with credentials read anew; those that cannot work are told at once."""
     from agent.sources.api import Api, NoCredentials
 
     def connect() -> Api:
-        return Api(config.kubeconfig, config.api_timeout.total_seconds())
+        return Api(config.kubeconfig, config.api_timeout.total_seconds(), clock)
 
     try:
         connect().close()
@@ -281,7 +291,12 @@ def _asked_once(
     return read
 
 
-def _sources(config: Config, pods: Callable[[], Reading[Pod]], node: Callable[[], Reading[Node]]) -> LiveSources:
+def _sources(
+    config: Config,
+    pods: Callable[[], Reading[Pod]],
+    node: Callable[[], Reading[Node]],
+    api_skew: Callable[[], timedelta | None] = lambda: None,
+) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
     except Unavailable as error:
@@ -295,6 +310,8 @@ def _sources(config: Config, pods: Callable[[], Reading[Pod]], node: Callable[[]
         docker=docker,
         pods=pods,
         node=node,
+        device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
+        api_skew=api_skew,
     )
 
 

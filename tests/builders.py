@@ -2,6 +2,7 @@
 
 `node()` runs two pods on the pod network and one on the host's; everything agrees. A test names the differences:
 `node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the API server is silent.
+No device plugin runs on it; `node(device_plugins=device_plugins(plugin_socket(), registered(KVM, "kvm0")))` has one.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from agent.cleanup import guards
 from agent.cleanup.case import Case
 from agent.cleanup.vigil import Vigil, watch
 from agent.detectors import Detector
+from agent.model.admission import Refused, Rejection
+from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.release import Candidate, Limits, Refusal
@@ -49,6 +52,10 @@ UPTIME: Final = timedelta(days=30)
 GRACE: Final = timedelta(minutes=5)
 OLD: Final = timedelta(hours=2)
 CIDR: Final = "10.244.1.0/24"
+
+KVM: Final = "devices.kubevirt.io/kvm"
+KVM_SOCKET: Final = "kubevirt-kvm.sock"
+BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
@@ -107,9 +114,88 @@ def daemons(
     """Say how long ago each of them started."""
     return Daemons(
         booted=NOW - booted,
-        boot_id="11111111-2222-3333-4444-555555555555",
+        boot_id=BOOT_ID,
         kubelet=None if kubelet is None else NOW - kubelet,
         docker=None if docker is None else NOW - docker,
+    )
+
+
+# Devices
+
+
+def plugin_socket(name: str = KVM_SOCKET, *, ago: timedelta = OLD, connected: bool | None = True) -> PluginSocket:
+    """Say how long ago the plugin bound it."""
+    return PluginSocket(name, NOW - ago, connected)
+
+
+def registered(resource: str = KVM, *devices: str) -> Registered:
+    """Without devices: known, and not registered again yet."""
+    return Registered(resource, devices)
+
+
+def allocation(pod_name: str, resource: str = KVM, *devices: str, container: str = "main") -> Allocation:
+    return Allocation(f"uid of {pod_name}", container, resource, devices)
+
+
+def milestone(
+    what: Happening,
+    resource: str = "",
+    *,
+    ago: timedelta = OLD,
+    socket: str = "",
+    exact: bool = True,
+    boot_id: str = BOOT_ID,
+) -> Milestone:
+    return Milestone(what, NOW - ago, UPTIME - ago, boot_id, resource, socket, exact)
+
+
+def device_plugins(
+    *things: PluginSocket | Registered | Allocation | Milestone,
+    kubelet_socket: timedelta | None = UPTIME,
+    checkpoint_written: timedelta | None = None,
+    trouble: str = "",
+) -> DevicePlugins:
+    """Say how long ago the kubelet bound its socket and wrote its checkpoint.
+
+    Where something is registered or allocated, the checkpoint was written 2 hours ago, unless another time is given.
+    """
+    listed = tuple(one for one in things if isinstance(one, Registered))
+    allocated = tuple(one for one in things if isinstance(one, Allocation))
+    if checkpoint_written is None and (listed or allocated):
+        checkpoint_written = OLD
+    return DevicePlugins(
+        kubelet_socket=None if kubelet_socket is None else NOW - kubelet_socket,
+        sockets=tuple(one for one in things if isinstance(one, PluginSocket)),
+        checkpoint_written=None if checkpoint_written is None else NOW - checkpoint_written,
+        registered=listed,
+        allocations=allocated,
+        history=tuple(one for one in things if isinstance(one, Milestone)),
+        trouble=trouble,
+    )
+
+
+def refused_pod(
+    name: str,
+    resource: str = KVM,
+    *,
+    ago: timedelta = OLD,
+    refused: Refused = Refused.INSUFFICIENT,
+    available: int = 0,
+    controller: str = "",
+    deleting: bool = False,
+    uid: str = "",
+) -> Pod:
+    """A pod that the kubelet (1.20) did not admit, so long ago; it asked for one device, and never ran."""
+    message = (
+        f"Pod Allocate failed due to requested number of devices unavailable for {resource}. "
+        f"Requested: 1, Available: {available}, which is unexpected"
+    )
+    return replace(
+        pod(name, phase="Failed", deleting=deleting, uid=uid),
+        created=NOW - ago - timedelta(minutes=1),
+        wants=(resource,),
+        rejection=Rejection(refused, resource, 1, available, NOW - ago, message),
+        controller=controller,
     )
 
 
@@ -134,6 +220,7 @@ PODS: Final = (
     pod("kube-system/proxy", "192.168.0.7", host_network=True),
 )
 WORKER: Final = Node("worker-1", (CIDR,), 110)
+NO_DEVICES: Final = device_plugins()
 
 
 def node(
@@ -146,6 +233,7 @@ def node(
     pods: Told[Pod] = None,
     node: Told[Node] = None,
     daemons: Told[Daemons] = None,
+    device_plugins: DevicePlugins | Unread | NotAsked | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -158,6 +246,10 @@ def node(
         more = (thing for thing in things if isinstance(thing, kind))
         return Seen((*(healthy if given is None else given), *more))
 
+    if isinstance(device_plugins, DevicePlugins):
+        devices: Told[DevicePlugins] = (device_plugins,)
+    else:
+        devices = device_plugins
     promised = reading(reservations, RESERVATIONS, Reservation)
     strange = tuple(thing for thing in things if isinstance(thing, Foreign))
     return Snapshot(
@@ -172,6 +264,7 @@ def node(
         pods=reading(pods, PODS, Pod),
         node=reading(node, (WORKER,), Node),
         daemons=reading(daemons, (_DAEMONS,), Daemons),
+        device_plugins=reading(devices, (NO_DEVICES,), DevicePlugins),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 

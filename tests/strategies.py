@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from agent.model.devices import DevicePlugins, Happening
 from agent.model.recording import Recording
 from agent.model.release import Limits
 from agent.model.snapshot import (
@@ -24,15 +25,22 @@ from agent.model.snapshot import (
 )
 from tests.builders import (
     GRACE,
+    KVM,
+    KVM_SOCKET,
     OLD,
     UPTIME,
+    allocation,
     cni_result,
     daemons,
+    device_plugins,
     empty_file,
     foreign,
     limits,
+    milestone,
     node,
+    plugin_socket,
     pod,
+    registered,
     reservation,
     without,
     without_api,
@@ -43,6 +51,8 @@ PODS = ("shop/web", "shop/db", "kube-system/proxy", "shop/cart")
 RANGES = {"kubenet": ("10.0.0.0/29", "fd00::/125"), "storage": ("10.9.0.0/30",)}
 """One truth about each network, whoever tells it: a node's records differ in what they know, not in this."""
 IPS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "fd00::2", "fd00::3", "10.9.0.2")
+RESOURCES = (KVM, "nvidia.com/gpu")
+PLUGIN_SOCKETS = (KVM_SOCKET, "nvidia-gpu.sock", "other.sock")
 AGES = tuple(timedelta(seconds=n) for n in (-3600, -5, 0, 299, 300, 7200, 10**8))
 SPANS = tuple(timedelta(seconds=n) for n in (1, 3600, 86400))
 WORDS = ("running", "running", "running", "paused", "created", "exited")
@@ -110,6 +120,35 @@ nodes_objects = st.builds(
 )
 
 
+resources = st.sampled_from(RESOURCES)
+devices = st.lists(st.sampled_from(["d0", "d1", "d2"]), max_size=2, unique=True)
+agos = st.sampled_from([timedelta(seconds=n) for n in (0, 9, 60, 600, 3600, 10**6)])
+moments = st.builds(
+    lambda what, resource, name, ago, exact: milestone(what, resource, socket=name, ago=ago, exact=exact),
+    st.sampled_from(Happening),
+    st.one_of(st.just(""), resources),
+    st.sampled_from(["", *PLUGIN_SOCKETS]),
+    agos,
+    st.booleans(),
+)
+
+
+@st.composite
+def device_managers(draw: st.DrawFn) -> DevicePlugins:
+    """A kubelet's device manager, whatever its plugins are up to."""
+    return device_plugins(
+        *(
+            plugin_socket(name, ago=draw(agos), connected=draw(st.sampled_from([True, True, False, None])))
+            for name in draw(st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True))
+        ),
+        *(registered(one, *draw(devices)) for one in draw(st.lists(resources, max_size=2, unique=True))),
+        *draw(st.lists(st.builds(lambda name, one: allocation(name, one, "d0"), names, resources), max_size=2)),
+        *sorted(draw(st.lists(moments, max_size=4)), key=lambda one: one.at),
+        kubelet_socket=draw(st.one_of(st.none(), agos)),
+        checkpoint_written=draw(st.one_of(st.none(), agos)),
+    )
+
+
 def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     """The runtime, and the kubelet's directory, have an id once."""
     return st.lists(
@@ -134,6 +173,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         pods=draw(unique_names()),
         node=[] if draw(seldom()) else [draw(nodes_objects)],
         daemons=[draw(started)],
+        device_plugins=draw(device_managers()) if draw(seldom()) else None,
         later=timedelta(seconds=draw(st.integers(0, 3))),
     )
     networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]

@@ -63,6 +63,7 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
         (config.short_span, "999999999d", "from 1ms to 1h"),
         (config.path, "var/lib", "an absolute path"),
         (config.path, "", "an absolute path"),
+        *((config.path_or_off, text, "an absolute path") for text in ("", "no", "OFF", "device-plugins")),
         (config.network_name, "", "letters, digits"),
         (config.network_name, "..", "letters, digits"),
         (config.network_name, "../kubenet", "letters, digits"),
@@ -118,6 +119,8 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
         (config.short_span, "1h", timedelta(hours=1)),
         (config.path, "/var/lib", Path("/var/lib")),
         (config.optional_path, "", None),
+        (config.path_or_off, "off", None),
+        (config.path_or_off, "/var/lib/kubelet/device-plugins", Path("/var/lib/kubelet/device-plugins")),
         (config.optional_path, "kubeconfig", Path("kubeconfig")),
         (config.network_name, "k8s-pod-network.1_a", "k8s-pod-network.1_a"),
         (config.node_name, "", ""),
@@ -149,6 +152,7 @@ def test_without_anything_the_defaults_hold() -> None:
     assert settings.network == ("kubenet",)
     assert settings.cni_networks_dir == Path("/var/lib/cni/networks")
     assert settings.checkpoint_dir == (Path("/var/lib/dockershim/sandbox"), Path("/var/lib/cri-dockerd/sandbox"))
+    assert settings.device_plugins_dir == Path("/var/lib/kubelet/device-plugins")
     assert (settings.grace, settings.interval) == (timedelta(minutes=5), timedelta(seconds=15))
     assert (settings.listen, settings.node, settings.kubeconfig, settings.docker_host) == (("", 9747), "", None, "")
 
@@ -223,6 +227,12 @@ def test_a_list_in_the_environment_has_commas() -> None:
     assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
 
 
+@pytest.mark.parametrize("command", ["run", "scan", "record", "clean"])
+def test_device_plugins_can_be_left_alone(command: str) -> None:
+    assert load(command, OFF, {"NODELEAK_DEVICE_PLUGINS_DIR": "off"}).device_plugins_dir is None
+    assert load(command, {**OFF, "device_plugins_dir": "/k3s"}, {}).device_plugins_dir == Path("/k3s")
+
+
 def test_of_an_option_given_twice_the_last_counts() -> None:
     assert load("scan", {"api": ["on", "off"]}, {}).api == "off"
 
@@ -279,8 +289,10 @@ def test_a_node_is_needed_by_those_who_ask_the_api_server(command: str) -> None:
 def test_a_command_has_the_settings_that_it_uses() -> None:
     assert set(knobs("journal")) == {"state_dir"}
     assert set(knobs("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
-    bounds = {"cleanup_network", "settle", "max_share", "lock_timeout", "state_dir"}
+    bounds = {"cleanup_network", "settle", "max_share", "lock_timeout"}
     assert set(knobs("clean")) - set(knobs("scan")) == bounds
+    assert set(knobs("scan")) - set(knobs("clean")) == set()
+    assert all({"device_plugins_dir", "state_dir"} <= set(knobs(one)) for one in ("run", "scan", "record", "clean"))
     assert {"cleanup", "max_per_round", "max_per_hour"} <= set(knobs("run")) - set(knobs("clean"))
 
 

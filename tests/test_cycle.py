@@ -219,7 +219,12 @@ def test_a_range_that_only_libcnis_cache_could_tell_makes_it_needed() -> None:
 def test_what_was_left_alone_by_choice_is_not_missed() -> None:
     report = scanned(without_api(node(LOST)))
     assert report.complete
-    assert {gap.detector for gap in report.gaps if gap.chosen} == {"unreserved_pod_ip", "shared_ip"}
+    assert {gap.detector for gap in report.gaps if gap.chosen} == {
+        "unreserved_pod_ip",
+        "shared_ip",
+        "stranded_pod",
+        "started_without_device",
+    }
     assert states(report, LOST.ip) is State.LEAKED
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent import timeline as merged
 from agent import wiring
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
@@ -20,13 +21,16 @@ from agent.cleanup.steps import RESERVATION, Kept
 from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.detectors import DETECTORS
-from agent.exporters import clean_document, document, log
+from agent.exporters import clean_document, document, log, timeline
+from agent.exporters.device_metrics import MOST_RESOURCES, OTHER, UNKNOWN
 from agent.exporters.metrics import MetricsExporter
+from agent.model import admission
 from agent.model.finding import Cause, Gap
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Unread
-from tests.builders import NOW, node, reservation, scanned, without
+from agent.timeline import What
+from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
 
@@ -61,8 +65,15 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Detectors")) == [detector.NAME for detector in DETECTORS]
 
 
-def test_every_cause_is_in_the_reference() -> None:
-    assert {cause.value for cause in Cause} <= set(words(section("Detectors")))
+def test_every_cause_and_every_fate_is_in_the_reference() -> None:
+    told = {one.value for kind in (Cause, admission.Cause, admission.Fate) for one in kind}
+    assert told <= set(words(section("Detectors")))
+
+
+def test_every_detector_is_in_the_readme_and_no_other() -> None:
+    readme = (ROOT / "README.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", readme.partition("## What it finds")[2].partition("\n## ")[0], re.MULTILINE)
+    assert told == [detector.NAME for detector in DETECTORS]
 
 
 def test_what_a_detector_needs_are_sources() -> None:
@@ -145,17 +156,28 @@ def test_what_is_missed_is_in_the_reference() -> None:
     assert [verdict.value for verdict in MISSED] == reasons
 
 
+def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_source() -> None:
+    told = rows("Timeline")
+    assert list(told) == [what.value for what in What]
+    assert {cells[-1] for cells in told.values()} <= {*SOURCES, "journal"}
+
+
+def test_the_bound_of_resources_is_in_the_reference() -> None:
+    assert f"the first {MOST_RESOURCES}\nnames" in section("Metrics")
+    assert {OTHER, UNKNOWN} <= set(words(section("Metrics")))
+
+
 def test_every_mode_is_in_the_reference() -> None:
     assert set(wiring.MODES.values()) <= set(words(rows("Metrics")["nodeleak_mode_info"][2]))
 
 
 def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other() -> None:
     source = inspect.getsource(log) + inspect.getsource(wiring)
-    said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z]+\.[a-z]+)"', source)}
+    said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z_]+\.[a-z_]+)"', source)}
     assert {event: cells[0] for event, cells in rows("Log").items()} == said
 
 
-@pytest.mark.parametrize("command", ["scan", "record", "clean", "restore", "journal"])
+@pytest.mark.parametrize("command", ["scan", "timeline", "record", "clean", "restore", "journal"])
 def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) -> None:
     told = {
         name
@@ -167,12 +189,14 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
         [sys.executable, "-m", "agent", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     options = set(re.findall(r"^  (?:-\w[^-]*)?(--[a-z-]+)", page, re.MULTILINE))
-    assert told == options - {option(name) for name in knobs(command)} - {"--help"}
+    settings = knobs("scan" if command == "timeline" else command)
+    assert told == options - {option(name) for name in settings} - {"--help"}
 
 
 # The documents
 
 FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+KNOWN = device_plugins(registered())
 DRAWN: dict[str, Any] = {
     "nodeleak.clean/v1": clean_document.document(
         cleaning(
@@ -183,10 +207,18 @@ DRAWN: dict[str, Any] = {
         )
     ),
     "nodeleak.journal/v1": clean_document.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
+    "nodeleak.timeline/v1": timeline.document(
+        merged.Timeline(
+            "worker-1",
+            NOW,
+            (merged.Event(NOW, False, What.REFUSED, "shop/cart", "the pod was refused", "pods"),),
+            unread=(Unread("pods", "it gave no word"),),
+        )
+    ),
     "nodeleak.scan/v1": document.document(
         replace(
             scanned(node(reservation("10.244.1.9"))),
-            scene=scanned(without(node(reservation("10.244.1.9")), "pods")).scene,
+            scene=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).scene,
             gaps=(Gap("shared_ip", "it gave no word"),),
         )
     ),

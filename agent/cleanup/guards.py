@@ -48,7 +48,7 @@ def not_stopped(_candidate: Candidate, case: Case) -> Refusal | None:
 
 def everything_read(_candidate: Candidate, case: Case) -> Refusal | None:
     """One silent source is enough to do nothing at all."""
-    if unread := case.snapshot.unread():
+    if unread := case.snapshot.unread_about_addresses():
         return Refusal(Reason.SOURCE_UNREAD, "; ".join(f"{one.source}: {one.why}" for one in unread))
     return None
 

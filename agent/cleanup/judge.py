@@ -118,7 +118,7 @@ class Judge:
             applied=applied,
             outcomes=outcomes,
             passed_over=passed_over(report.scene, self._limits.only),
-            unread=snapshot.unread(),
+            unread=snapshot.unread_about_addresses(),
             stopped=self.stopped,
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),

@@ -1,4 +1,4 @@
-"""The front door: run, scan, clean, restore, journal, record, explain.
+"""The front door: run, scan, timeline, clean, restore, journal, record, explain.
 
 What a command does not need is not imported: a scan through `kubectl exec` shares the daemon's memory limit.
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def scan(given: argparse.Namespace) -> int:
     from agent import cycle
 
-    recording = _look(config_of("scan", given)) if given.recording is None else _recorded(given)
+    recording = look(config_of("scan", given)) if given.recording is None else _recorded(given)
     report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
     if given.output == "json":
         import json
@@ -39,7 +39,7 @@ def scan(given: argparse.Namespace) -> int:
 def record(given: argparse.Namespace) -> int:
     from agent.model import recording
 
-    text = recording.dumps(_look(config_of("record", given)))
+    text = recording.dumps(look(config_of("record", given)))
     if given.anonymous:
         import secrets
 
@@ -54,7 +54,8 @@ def run(given: argparse.Namespace) -> int:
     return wiring.run_daemon(config_of("run", given))
 
 
-def _look(config: Config) -> "Recording":
+def look(config: Config) -> "Recording":
+    """Look at the node: twice where there is something to confirm."""
     from datetime import timedelta
 
     from agent import daemon, wiring

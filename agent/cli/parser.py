@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from agent.cli import explaining, looking, releasing
+from agent.cli import explaining, looking, releasing, telling
 from agent.cli.codes import DONE
 from agent.cli.options import add_options
 
@@ -23,6 +23,7 @@ examples:
   nodeleak record > node.json                  a look to send to somebody
   nodeleak scan --recording node.json          the same verdicts, anywhere
   nodeleak explain leaked_reservation          what a finding means, and what to do
+  nodeleak timeline --since 1h                 what happened on the node, in order
   nodeleak clean                               what would be released, and what would not and why
   nodeleak clean --apply                       release it
   nodeleak journal                             what was released
@@ -92,6 +93,36 @@ exit codes:
 )
 
 
+_TIMELINE: Final = (
+    """
+One line for each thing that happened, oldest first: the starts of the node, of docker and of the kubelet, what became
+of its device plugins, which pods it refused for a device, since when addresses are leaked, what was released. It looks
+as a scan does, and adds what the daemon wrote down; nothing is touched. Read it from a restart on: a pod that was
+refused between the kubelet's start and a resource's registration lost a race.
+
+A ~ before a time: it happened at about that time. Either a look saw it first, some time after it had happened, or the
+time is by a clock of whole seconds which may be the API server's, or (leaks) it is the earliest that it can have been.
+What a file dates is to the millisecond.
+""",
+    """
+examples:
+  nodeleak timeline --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
+  nodeleak timeline --api=off                  without credentials: no refused pods
+  nodeleak timeline --since 1h                 the last hour only
+  nodeleak timeline -o json                    every event; the table cuts a long run of one kind
+  kubectl exec ds/nodeleak -- nodeleak timeline
+
+exit codes:
+  0  done: also when nothing is known to have happened
+  2  wrong usage or configuration
+  3  something that events come from was unread: the table says what, and may lack events
+
+Without the daemon (nodeleak run) nobody writes down what files forget: a registration before the last one, a plugin
+that was gone for a while. Kept in --state-dir.
+""",
+)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nodeleak", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,6 +134,14 @@ def make_parser() -> argparse.ArgumentParser:
     scan.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
     scan.add_argument("--recording", metavar="FILE", help="judge a recording instead of this node; - is standard input")
     scan.add_argument("--exit-code", action="store_true", help="exit 1 when there are findings")
+
+    timeline = _command(
+        commands, "timeline", telling.timeline, "tell what happened on the node, in order", _TIMELINE, settings="scan"
+    )
+    timeline.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs"
+    )
+    timeline.add_argument("--since", metavar="SPAN", help="only the last SPAN, such as 1h (default: all that is known)")
 
     clean = _command(
         commands, "clean", releasing.clean, "say what would be released, and release it with --apply", _CLEAN
@@ -156,8 +195,9 @@ def _command(
     command: Callable[[argparse.Namespace], int],
     text: str,
     more: tuple[str, str] = ("", ""),
+    settings: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command. `more`: what its help says before the options, and after them."""
+    """Add a command. `more`: what its help says before the options, and after them; `settings`: whose it takes."""
     before, after = more
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -169,7 +209,7 @@ def _command(
         allow_abbrev=False,
     )
     parser.set_defaults(command=command)
-    add_options(parser, name)
+    add_options(parser, settings or name)
     return parser
 
 

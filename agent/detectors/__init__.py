@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from agent.detectors import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
+from agent.detectors import (
+    exhausted_range,
+    late_device_plugin,
+    leaked_reservation,
+    shared_ip,
+    started_without_device,
+    stranded_pod,
+    unmanaged_address,
+    unreserved_pod_ip,
+)
 from agent.model.finding import Finding
 from agent.model.scene import Scene
 
@@ -28,4 +37,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     shared_ip,
     unmanaged_address,
     exhausted_range,
+    late_device_plugin,
+    stranded_pod,
+    started_without_device,
 )

@@ -4,11 +4,13 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from agent import history
 from agent.detectors import DETECTORS
+from agent.model.devices import ResourceState
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy
-from agent.model.snapshot import Reservation
+from agent.model.snapshot import Blind, Reservation, Snapshot
 from agent.occupancy import made_at
 
 SCHEMA: Final = "nodeleak.scan/v1"
@@ -23,6 +25,7 @@ def document(report: Report) -> dict[str, Any]:
         "taken_at": moment(snapshot.taken_at),
         "networks": [_network(network) for network in report.networks],
         "reservations": [_reservation(one, snapshot.taken_at) for one in in_order(report.scene.occupancies)],
+        "device_plugins": _devices(snapshot),
         "findings": [_finding(judged) for judged in findings_in_order(report)],
         "unread": [{"source": one.source, "why": one.why} for one in report.unread],
         "blind": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
@@ -86,6 +89,27 @@ def _reservation(occupancy: Occupancy, taken_at: datetime) -> dict[str, Any]:
     }
 
 
+def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
+    try:
+        return [_device(state) for state in history.resources(snapshot)]
+    except Blind:
+        return None
+
+
+def _device(state: ResourceState) -> dict[str, Any]:
+    return {
+        "resource": state.resource,
+        "devices": state.devices,
+        "allocated": state.allocated,
+        "registered": state.registered,
+        "registered_since": None if state.registered_since is None else moment(state.registered_since),
+        "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
+        "socket": state.socket or None,
+        "socket_present": state.socket_present,
+        "connected": state.connected,
+    }
+
+
 def _finding(judged: Judged) -> dict[str, Any]:
     finding = judged.finding
     return {
@@ -97,4 +121,6 @@ def _finding(judged: Judged) -> dict[str, Any]:
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,
         "pod": finding.pod or None,
+        "resource": finding.resource or None,
+        "fate": finding.fate.value if finding.fate else None,
     }

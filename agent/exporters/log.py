@@ -2,16 +2,21 @@
 
 import logging
 import sys
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import structlog
 
+from agent import history
 from agent.detectors import leaked_reservation
 from agent.exporters.clean_table import WHEN_STOPPED
+from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Reservation, Unread
+from agent.model.snapshot import Blind, Reservation, Snapshot, Unread
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
@@ -51,11 +56,13 @@ class LogExporter:
         self._fates: dict[Reservation, tuple[str, str]] = {}
         self._stopped = ""
         self._warnings: frozenset[str] = frozenset()
+        self._milestones: _News | None = None
 
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         if report.clock_stepped:
             self._log.warning("clock.stepped", text="the node's clock was set; findings are confirmed anew")
         self._tell_sources(report)
+        self._tell_milestones(report.scene.snapshot)
         self._tell_findings(report)
         if report.cleaning is not None:
             self._tell_cleaning(report.cleaning, _leaks(report))
@@ -72,6 +79,29 @@ class LogExporter:
         for detector in broken.keys() - self._blind.keys():
             self._log.error("detector.failed", detector=detector, why=broken[detector])
         self._blind = broken
+
+    def _tell_milestones(self, snapshot: Snapshot) -> None:
+        if self._milestones is None:
+            self._milestones = _News(snapshot.taken_at)
+        try:
+            milestones = history.of(snapshot)
+        except Blind:
+            return
+        for one in self._milestones.of(milestones):
+            about = {"resource": one.resource, "socket": one.socket}
+            fields: dict[str, Any] = {name: value for name, value in about.items() if value}
+            fields |= {"at": one.at.isoformat(timespec="milliseconds"), "exact": one.exact}
+            match one.what:
+                case Happening.KUBELET_STARTED:
+                    self._log.info("kubelet.started", **fields)
+                case Happening.SOCKET_APPEARED:
+                    self._log.info("device_plugin.socket_appeared", **fields)
+                case Happening.REGISTERED:
+                    self._log.info("device_plugin.registered", **fields)
+                case Happening.LOST:
+                    self._log.warning("device_plugin.lost", **fields)
+                case _:
+                    pass  # what follows from these; that it lasts is a finding
 
     def _tell_findings(self, report: Report) -> None:
         now = {one.finding.key: one for one in report.findings if one.confirmed}
@@ -130,6 +160,47 @@ class LogExporter:
         else:
             left = {"why": outcome.why} if outcome.why else {}
             self._log.info("address.released", **about, entry=outcome.entry, **left)
+
+
+class _News:
+    """Which milestones were not told yet. What happened before the first look is told to nobody."""
+
+    def __init__(self, started: datetime) -> None:
+        self._started = started
+        self._told: frozenset[_Thing] | None = None
+
+    def of(self, milestones: Iterable[Milestone]) -> list[Milestone]:
+        now = _things(milestones)
+        # Once the past is known, what is new is what was not in it: a clock that is set cannot make it old.
+        if self._told is None:
+            news = [one for one in now.values() if one.at > self._started]
+        else:
+            news = [one for thing, one in now.items() if thing not in self._told]
+        self._told = frozenset(now)
+        return news
+
+
+_Thing: TypeAlias = tuple[str | datetime | int, ...]
+
+
+def _things(milestones: Iterable[Milestone]) -> dict[_Thing, Milestone]:
+    """Tell milestones apart so that each stays itself from look to look.
+
+    One without a date of its own is the n-th of its kind since the last that has one: where no history can be kept,
+    every look is the first to see it, and dates it anew.
+    """
+    things: dict[_Thing, Milestone] = {}
+    since: tuple[datetime, ...] = ()
+    counted: Counter[_Thing] = Counter()
+    for one in milestones:
+        kind = one.what, one.resource, one.socket
+        if one.exact:
+            since, counted = (one.at,), Counter()
+            things[*kind, one.at] = one
+        else:
+            counted[kind] += 1
+            things[*kind, *since, counted[kind]] = one
+    return things
 
 
 def _leaks(report: Report) -> frozenset[str]:

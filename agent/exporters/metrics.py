@@ -1,7 +1,8 @@
 """Prometheus metrics: a drawing of the last report, and counters of what happened.
 
 No gauge is ever set, so none can go stale: known zero is 0, what is not known is absent. Labels come from closed
-lists, and from the networks that were named; never from a pod, an address or an id.
+lists, from the networks that were named, and from a bounded number of device resources; never from a pod, an address
+or an id.
 """
 
 import platform
@@ -15,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.detectors import DETECTORS, leaked_reservation
+from agent.exporters import device_metrics
 from agent.model.finding import Cause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
@@ -114,6 +116,7 @@ class MetricsExporter(Collector):
         if (report := self._last) is not None:
             yield from _networks(report)
             yield _findings(report)
+            yield from device_metrics.families(report)
             yield from self._sources(report)
             if report.cleaning is not None:
                 yield GaugeMetricFamily(

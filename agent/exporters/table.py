@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from agent import history
 from agent.exporters.document import findings_in_order, in_order, moment
+from agent.model.devices import ResourceState
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, State
-from agent.model.snapshot import NotAsked
+from agent.model.snapshot import Blind, NotAsked, Snapshot
 
 _SHOWN = {State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}
 """States whose entries are listed one by one: what is in order only counts, and leaks are findings."""
@@ -37,6 +39,10 @@ def _lines(report: Report) -> Iterator[str]:
         yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed[:_LONGEST_LIST])])
         if len(listed) > _LONGEST_LIST:
             yield f"… and {len(listed) - _LONGEST_LIST} more: -o json lists all"
+    if devices := list(_devices(snapshot)):
+        yield ""
+        yield "Devices:"
+        yield from devices
     yield ""
     yield from _findings(report)
     if isinstance(snapshot.pods, NotAsked):
@@ -64,6 +70,42 @@ def _findings(report: Report) -> Iterator[str]:
         yield from (f"  {detector}: {message}" for message in messages[:_LONGEST_LIST])
         if len(messages) > _LONGEST_LIST:
             yield f"  {detector}: … and {len(messages) - _LONGEST_LIST} more: -o json lists all"
+
+
+def _devices(snapshot: Snapshot) -> Iterator[str]:
+    """Tell of each resource, and of sockets that belong to none; nothing where there is neither."""
+    try:
+        states, (plugins,) = history.resources(snapshot), snapshot.device_plugins.known()
+    except Blind:
+        return
+    claimed = {state.socket for state in states}
+    strays = sorted(one.name for one in plugins.sockets if one.name not in claimed)
+    rows = [*map(_device, states), *(["?", "?", "?", "?", "?", "?", name] for name in strays)]
+    if rows:
+        heads = ["RESOURCE", "DEVICES", "ALLOCATED", "REGISTERED", "SINCE", "LATE(s)", "SOCKET"]
+        yield from grid([heads, *rows[:_LONGEST_LIST]])
+        if len(rows) > _LONGEST_LIST:
+            yield f"… and {len(rows) - _LONGEST_LIST} more: -o json lists all"
+
+
+def _device(state: ResourceState) -> list[str]:
+    return [
+        state.resource,
+        _number(state.devices),
+        _number(state.allocated),
+        "?" if state.registered is None else "yes" if state.registered else "no",
+        "?" if state.registered_since is None else moment(state.registered_since),
+        "?" if state.delay is None else f"{state.delay.total_seconds():.1f}",
+        _socket(state),
+    ]
+
+
+def _socket(state: ResourceState) -> str:
+    if not state.socket:
+        return "?"
+    if state.socket_present is False:
+        return f"{state.socket} (gone)"
+    return f"{state.socket} (not connected)" if state.connected is False else state.socket
 
 
 def _summary(network: NetworkSummary) -> list[str]:

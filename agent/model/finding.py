@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from agent.model import admission
+
 
 class Cause(StrEnum):
     """Why a leak most likely happened."""
@@ -25,11 +27,22 @@ class Finding:
     message: str
     network: str = ""
     pod: str = ""
-    cause: Cause | None = None
+    cause: Cause | admission.Cause | None = None
     since: datetime | None = None
     """When the trouble began, where the node's records say so."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two looks for this to be the same trouble, beyond the subject."""
+    resource: str = ""
+    """The device resource that it is about; empty: none, or not known."""
+    fate: admission.Fate | None = None
+    """What becomes of a refused pod; of a storm, of most of its pods."""
+    stranded: tuple[admission.Stranded, ...] = ()
+    """The refused pods that it stands for: one, or all of a storm."""
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """The names of the refused pods that it stands for."""
+        return tuple(one.pod for one in self.stranded)
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -49,8 +62,11 @@ class Judged:
         return self.finding.since or self.first_seen
 
     def because(self, first: Finding) -> "Judged":
-        """Keep what the first sighting said of the cause: a later restart did not make an earlier leak."""
-        if first.cause is None:
+        """Keep what the first sighting said of a leak's cause: a later restart did not make an earlier leak.
+
+        A refusal has its own time, so its cause cannot move; but it becomes known only when the plugin comes.
+        """
+        if not isinstance(first.cause, Cause):
             return self
         return replace(self, finding=replace(self.finding, cause=first.cause, since=first.since, message=first.message))
 

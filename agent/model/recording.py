@@ -8,8 +8,9 @@ missing one is an error that names its place.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -62,12 +63,12 @@ def anonymous(text: str, salt: str) -> str:
 
     def clean(node: Any, field: str = "") -> Any:
         if isinstance(node, dict):
-            return {key: value if _is_address(node, key) else clean(value, key) for key, value in node.items()}
+            return {key: value if _is_kept(node, key) else clean(value, key) for key, value in node.items()}
         if isinstance(node, list):
             return [clean(value, field) for value in node]
         if isinstance(node, str) and field in _NAMED:
             return "/".join(names.get(part, part) for part in node.split("/"))
-        if isinstance(node, str) and field == "why":
+        if isinstance(node, str) and field in {"why", "message"}:
             for name in longest_first:
                 node = node.replace(name, names[name])
         return node
@@ -75,19 +76,26 @@ def anonymous(text: str, salt: str) -> str:
     return json.dumps(clean(tree), indent=1)
 
 
-_NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id"})
+_NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller"})
 
 
 def _names(node: Any, field: str = "") -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
-            if not _is_address(node, key):
+            if not _is_kept(node, key):
                 yield from _names(value, key)
     elif isinstance(node, list):
         for value in node:
             yield from _names(value, field)
+    elif isinstance(node, str) and field == "controller":
+        yield from node.split("/")[1:]  # its kind is no name
     elif isinstance(node, str) and field in _NAMED:
         yield from (part for part in node.split("/") if part)
+
+
+def _is_kept(node: Mapping[str, Any], field: str) -> bool:
+    """Tell names that are nobody's: an address, and a plugin's socket, which its maker named."""
+    return _is_address(node, field) or (field == "name" and {"made", "connected"} <= node.keys())
 
 
 def _is_address(node: Mapping[str, Any], field: str) -> bool:
@@ -130,6 +138,8 @@ def _build(kind: type[D], tree: Any, place: str) -> D:
     for field in fields(cast("Any", kind)):
         if not field.compare:
             continue
+        if field.name not in tree and field.default is not MISSING:
+            continue  # a recording of a version that did not know it
         if field.name not in tree:
             raise Damaged(f"{place}.{field.name}: missing")
         given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
@@ -163,6 +173,8 @@ def _value(kind: Any, tree: Any, place: str) -> Any:
             return moment.astimezone(UTC)
         if kind is timedelta and not isinstance(tree, bool):
             return timedelta(seconds=tree)
+        if issubclass(kind, StrEnum):
+            return kind(tree)
         if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
             return tree
     except (TypeError, ValueError, OverflowError):

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, NoReturn, TypeAlias, TypeVar
 
+from agent.model.admission import Rejection
+from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 
 T = TypeVar("T")
@@ -145,6 +147,20 @@ class Pod:
     host_network: bool
     deleting: bool
     ips: tuple[str, ...]
+    created: datetime | None = None
+    started: datetime | None = None
+    """When the first of its containers started, by the kubelet's clock to the second; None: none did."""
+    wants: tuple[str, ...] = ()
+    """The device resources in its limits, those of init containers too."""
+    wants_in_init: tuple[str, ...] = ()
+    """Those of them that init containers ask for."""
+    rejection: Rejection | None = None
+    """How the kubelet refused it for a device; None: it did not."""
+    controller: str = ""
+    """`Kind/name` of its controller; empty: it has none, and nobody replaces it."""
+    deletion: datetime | None = None
+    """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
+    finalizers: tuple[str, ...] = ()
 
     @property
     def live(self) -> bool:
@@ -153,11 +169,22 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """How many devices of a resource the node object tells of."""
+
+    resource: str
+    capacity: int
+    allocatable: int
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     name: str
     pod_cidrs: tuple[str, ...]
     max_pods: int | None
     """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
+    devices: tuple[NodeDevices, ...] = ()
+    """The device resources of its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +218,19 @@ class Snapshot:
     pods: Reading[Pod]
     node: Reading[Node]
     daemons: Reading[Daemons]
+    device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
+    api_skew: timedelta | None = None
+    """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
     def unread(self) -> tuple[Unread, ...]:
         """Return what failed, one entry a source and network, in the order of reading."""
         readings: tuple[Reading[object], ...] = (*(store.reading for store in self.reservations), *self.others())
         return tuple(reading for reading in readings if isinstance(reading, Unread))
+
+    def unread_about_addresses(self) -> tuple[Unread, ...]:
+        """Return what failed of all that has a say in an address: device plugins have none."""
+        return tuple(one for one in self.unread() if one is not self.device_plugins)
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -208,6 +242,7 @@ class Snapshot:
             self.pods,
             self.node,
             self.daemons,
+            self.device_plugins,
         )
 
 
@@ -220,5 +255,6 @@ SOURCES = (
     "pods",
     "node",
     "daemons",
+    "device_plugins",
 )
 """Every source by the name of its field, its file and its metric label."""

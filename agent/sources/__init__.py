@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from agent.model.devices import DevicePlugins
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -38,6 +39,8 @@ class Sources(Protocol):
     def addresses(self) -> tuple[Address, ...]: ...
     def pods(self) -> Reading[Pod]: ...
     def node(self) -> Reading[Node]: ...
+    def device_plugins(self) -> Reading[DevicePlugins]: ...
+    def api_skew(self) -> timedelta | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     containers = timed("containers", lambda: _ask("containers", sources.containers))
     cni_results = timed("cni_results", lambda: _ask("cni_results", sources.cni_results))
     daemons = timed("daemons", lambda: _ask("daemons", sources.daemons))
+    device_plugins = timed("device_plugins", sources.device_plugins)
     # The API server last: its word may only save an address, and the later it speaks the more it has heard.
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
@@ -67,6 +71,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
     pods = doubt.pods(pods, node, node_name)
+    device_plugins = doubt.device_plugins(device_plugins, containers, pods, node)
     addresses: Reading[Address] = NotAsked("addresses", "no reservation is known to be without an owner")
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
@@ -83,6 +88,9 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         pods=pods,
         node=node,
         daemons=daemons,
+        device_plugins=device_plugins,
+        # Asked after the API server has answered: it is its answer's.
+        api_skew=sources.api_skew(),
         timings=tuple(timed.timings),
     )
 

@@ -7,6 +7,7 @@ exists at a time.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from agent.sources.server_clock import ServerClock
 from agent.sources.unavailable import Unavailable, in_short
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -41,13 +43,19 @@ class Refused(Unavailable):
 class Api:
     """One API server. Not safe for threads: each reflector has its own."""
 
-    def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
+    def __init__(self, kubeconfig: Path | None, timeout: float, clock: ServerClock | None = None) -> None:
         """Find credentials: a kubeconfig if named, the pod's service account, $KUBECONFIG.
 
-        `timeout`: seconds to connect, and for one answer. Raises NoCredentials.
+        `timeout`: seconds to connect, and for one answer. `clock`: is told the `Date` of every answer, and may be
+        that of other connections too. Raises NoCredentials.
         """
-        self._timeout = timeout
+        self._timeout, self._clock = timeout, clock
         self._client = _client(kubeconfig)
+
+    @property
+    def skew(self) -> timedelta | None:
+        """How far the API server's clock is ahead of the node's; None: not known, or nobody gave us the node's."""
+        return self._clock.skew if self._clock else None
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of an answer; raises Unavailable, and Refused where the server says no."""
@@ -79,7 +87,9 @@ class Api:
                 header_params={"Accept": "application/json"},
                 auth_settings=["BearerToken"],
             )
+            asked = self._clock.now() if self._clock else None
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
+            heard = self._clock.now() if self._clock else None
         except client.ApiException as error:
             raise Unavailable(f"API server: {in_short(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
@@ -90,6 +100,8 @@ class Api:
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
             raise Unavailable(f"API server: it answered {in_short(kind)} where JSON was asked for")
+        if self._clock and asked and heard:
+            self._clock.told(response.getheader("Date"), asked, heard)
         return response
 
 

@@ -4,12 +4,14 @@ Runtimes do answer wrongly: an empty list after a restart, a list without what t
 makes every address of the node look leaked.
 """
 
+from agent.model.devices import DevicePlugins
 from agent.model.snapshot import (
     Address,
     Checkpoint,
     Container,
     Daemons,
     Node,
+    NotAsked,
     Pod,
     Reading,
     Seen,
@@ -70,3 +72,31 @@ def pods(reading: Reading[Pod], node: Reading[Node], name: str) -> Reading[Pod]:
             )
         case _:
             return reading
+
+
+def device_plugins(
+    reading: Reading[DevicePlugins], runtime: Reading[Container], pods: Reading[Pod], node: Reading[Node]
+) -> Reading[DevicePlugins]:
+    """Disbelieve an empty directory beside pods that run: no kubelet started with it.
+
+    Whether it is the kubelet's at all matters only where somebody asks for devices. Elsewhere (kubelets without device
+    plugins have no such directory) its want is no fault, and no reason for a look at addresses to be incomplete.
+    """
+    why = _why_not_the_kubelets(reading, runtime)
+    if not why or isinstance(pods, Unread) or isinstance(node, Unread):
+        return Unread("device_plugins", why) if why else reading
+    asking = [one.name for one in pods.items if one.wants or one.rejection] if isinstance(pods, Seen) else []
+    asking += [f"node {one.name}" for one in node.items if one.devices] if isinstance(node, Seen) else []
+    if asking:
+        return Unread("device_plugins", f"{why}, and {asking[0]} has to do with devices: is it mounted?")
+    return NotAsked("device_plugins", f"{why}, and nothing here is known to ask for devices")
+
+
+def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: Reading[Container]) -> str:
+    if isinstance(reading, Unread):
+        return reading.why if reading.why.endswith(" does not exist") else ""
+    if not isinstance(reading, Seen) or not isinstance(runtime, Seen):
+        return ""
+    empty = all(not (one.kubelet_socket or one.sockets or one.checkpoint_written) for one in reading.items)
+    running = sum(container.sandbox and container.running for container in runtime.items)
+    return f"the directory is empty, while {running} sandboxes run" if empty and running else ""

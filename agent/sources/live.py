@@ -1,14 +1,47 @@
 """The sources of a real node, each read where it lives."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
-from agent.model.snapshot import Address, Checkpoint, CniResult, Container, Daemons, Node, Pod, Reading, Store
+from agent.model.devices import DevicePlugins
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    NotAsked,
+    Pod,
+    Reading,
+    Seen,
+    Store,
+    Unread,
+)
 from agent.sources import addresses, checkpoints, reservations
+from agent.sources.chronicle import StoredChronicle
 from agent.sources.cni_results import CniResults
 from agent.sources.containers import Docker
 from agent.sources.daemons import ProcessTable
 from agent.sources.deadline import Deadline
+from agent.sources.device_plugins import DeviceManager
+from agent.sources.unavailable import Unavailable
+
+
+def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:
+    """Return what reads the kubelet's directory for device plugins; without one, it is left alone."""
+    if directory is None:
+        return lambda: NotAsked("device_plugins", "--device-plugins-dir=off")
+    manager = DeviceManager(directory, proc, StoredChronicle(state_dir).read)
+
+    def read() -> Reading[DevicePlugins]:
+        try:
+            return Seen((manager.read(),))
+        except Unavailable as error:
+            return Unread("device_plugins", str(error))
+
+    return read
 
 
 class LiveSources:
@@ -25,6 +58,8 @@ class LiveSources:
         docker: Docker,
         pods: Callable[[], Reading[Pod]],
         node: Callable[[], Reading[Node]],
+        device_plugins: Callable[[], Reading[DevicePlugins]],
+        api_skew: Callable[[], timedelta | None] = lambda: None,
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
         self._checkpoint_dirs = checkpoint_dirs
@@ -33,7 +68,8 @@ class LiveSources:
         self._docker, self._in_time = docker, Deadline("docker", docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
-        self._pods, self._node = pods, node
+        self._pods, self._node, self._api_skew = pods, node, api_skew
+        self._device_plugins = device_plugins
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(reservations.read(self._networks_dir, network) for network in self._networks)
@@ -58,6 +94,12 @@ class LiveSources:
 
     def node(self) -> Reading[Node]:
         return self._node()
+
+    def device_plugins(self) -> Reading[DevicePlugins]:
+        return self._device_plugins()
+
+    def api_skew(self) -> timedelta | None:
+        return self._api_skew()
 
     # The second look: the same places, asked about one sandbox.
 

@@ -1,11 +1,15 @@
 """The pods of this node, as the API server knows them."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
 from agent.model.snapshot import Pod
+from agent.sources import admission
 from agent.sources.api import Query
+from agent.sources.notation import count, is_device, moment, shared
 
 PATH = "/api/v1/pods"
 
@@ -18,18 +22,59 @@ def query(node: str) -> Query:
 def parse(item: Mapping[str, Any]) -> Pod:
     """Take from a pod what is needed; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
-    # Servers before 1.16 send `podIP` alone.
-    if not ips and status.get("podIP"):
-        ips = [status["podIP"]]
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
+    started = _started(status)
+    wants_in_init = shared(_wanted(spec, "initContainers"))
+    wants = shared((*wants_in_init, *_wanted(spec, "containers")))
     return Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
         uid=str(metadata["uid"]),
-        phase=phase,
+        phase=sys.intern(phase),
         host_network=bool(spec.get("hostNetwork")),
         deleting=bool(metadata.get("deletionTimestamp")),
-        ips=tuple(str(ip_address(ip)) for ip in ips),
+        ips=tuple(str(ip_address(ip)) for ip in _ips(status)),
+        created=moment(metadata.get("creationTimestamp")),
+        started=started,
+        wants=wants,
+        wants_in_init=wants_in_init,
+        rejection=admission.read(metadata, status, wants, started),
+        controller=sys.intern(_controller(metadata)),
+        deletion=moment(metadata.get("deletionTimestamp")),
+        finalizers=shared(map(str, metadata.get("finalizers") or ())),
     )
+
+
+def _ips(status: Mapping[str, Any]) -> list[str]:
+    ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
+    # Servers before 1.16 send `podIP` alone.
+    return ips or ([status["podIP"]] if status.get("podIP") else [])
+
+
+def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
+    for container in spec.get(containers) or ():
+        resources = container.get("resources") or {}
+        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
+            yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
+
+
+def _started(status: Mapping[str, Any]) -> datetime | None:
+    """Return the first start that the status tells of: it knows two runs of each container."""
+    return min(filter(None, _starts(status)), default=None)
+
+
+def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
+    for containers in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(containers) or ():
+            for state in (container.get("state") or {}, container.get("lastState") or {}):
+                for run in ("running", "terminated"):
+                    yield moment((state.get(run) or {}).get("startedAt"))
+
+
+def _controller(metadata: Mapping[str, Any]) -> str:
+    for owner in metadata.get("ownerReferences") or ():
+        # The node owns its mirror pods, and replaces none: what it refused stays refused.
+        if owner.get("controller") is True and owner["kind"] != "Node":
+            return f"{owner['kind']}/{owner['name']}"
+    return ""

@@ -169,6 +169,12 @@ class Nodeleak:
     def record(self, *options: str) -> str:
         return run(NODELEAK, "record", *options, env=self._settings).stdout
 
+    def timeline(self, *options: str) -> list[dict[str, Any]]:
+        """Return what happened on the node, oldest first."""
+        document = json.loads(run(NODELEAK, "timeline", "-o", "json", *options, env=self._settings).stdout)
+        events: list[dict[str, Any]] = document["events"]
+        return events
+
     @contextmanager
     def running(
         self, *options: str, wrapped: Sequence[str] = (), settings: Mapping[str, str] | None = None

@@ -334,3 +334,46 @@ def moved_away(path: Path) -> Iterator[None]:
         yield
     finally:
         away.rename(path)
+
+
+def applied(cluster: Cluster, *objects: dict[str, Any]) -> None:
+    """Have the API server take objects as they are."""
+    cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+
+def pod_with(cluster: Cluster, name: str, limits: Mapping[str, int], finalizers: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a pod for the node whose container asks for something; it is sent there past the scheduler."""
+    pod = _pod(name, cluster.node)
+    pod["metadata"]["finalizers"] = list(finalizers)
+    pod["spec"]["containers"][0]["resources"] = {"limits": {what: str(count) for what, count in limits.items()}}
+    return pod
+
+
+def deployment_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a Deployment of one pod like this, which the scheduler sends where it wants."""
+    name = pod["metadata"]["name"]
+    labels = pod["metadata"]["labels"] | {"deployment": name}
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"deployment": name}},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def forget_resource(cluster: Cluster, resource: str) -> None:
+    """Take a resource from the node's status, where the kubelet leaves it for ever."""
+    path = f"/api/v1/nodes/{cluster.node}"
+
+    def check() -> None:
+        node = json.loads(cluster.kubectl("get", "--raw", path))
+        for told in (node["status"]["capacity"], node["status"]["allocatable"]):
+            told.pop(resource, None)
+        cluster.kubectl("replace", "--raw", f"{path}/status", "-f", "-", text=json.dumps(node))
+
+    eventually(check)  # the kubelet may write it in between

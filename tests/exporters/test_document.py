@@ -1,24 +1,37 @@
 """The document `nodeleak.scan/v1`: exactly these keys, and null for what is not known."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from agent.detectors import DETECTORS
 from agent.exporters.document import document, in_order, moment
+from agent.model.admission import Cause, Fate
+from agent.model.devices import Happening
+from agent.model.finding import Finding, Judged
 from agent.model.report import Report
 from agent.model.scene import Scene, State
 from agent.model.snapshot import Node
 from tests.builders import (
     CIDR,
     GONE,
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    allocation,
     cni_result,
     daemons,
     dark_node,
+    device_plugins,
     empty_file,
     foreign,
+    milestone,
     node,
+    plugin_socket,
+    registered,
     reservation,
     scanned,
     scene,
@@ -66,6 +79,7 @@ def test_a_healthy_node_is_told_in_full() -> None:
                 ("10.244.1.3", "2" * 64, "shop/db"),
             )
         ],
+        "device_plugins": [],
         "findings": [],
         "unread": [],
         "blind": [],
@@ -86,6 +100,8 @@ def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
         "cause": "kubelet_restart",
         "network": "kubenet",
         "pod": "shop/cart",
+        "resource": None,
+        "fate": None,
     }
 
 
@@ -103,7 +119,7 @@ def test_in_the_dark_nothing_is_zero() -> None:
     assert tree["reservations"] == []
     assert {one["source"] for one in tree["unread"]} >= {"reservations", "containers", "pods"}
     assert all(one["why"] == "it gave no word" for one in tree["unread"])
-    assert len(tree["blind"]) == 5
+    assert {one["detector"] for one in tree["blind"]} == {detector.NAME for detector in DETECTORS}
 
 
 def test_what_was_left_alone_by_choice_is_not_unread_but_blinds() -> None:
@@ -184,3 +200,52 @@ def test_networks_are_kept_apart_in_the_order() -> None:
 
 def test_what_could_not_be_read_is_told_with_its_reason() -> None:
     assert told(scanned(without(node(), "daemons")))["unread"] == [{"source": "daemons", "why": "it gave no word"}]
+
+
+# Devices
+
+
+def test_a_resource_is_told_with_its_socket_and_how_late_it_was() -> None:
+    hour, late = timedelta(hours=1), timedelta(seconds=9.536)
+    plugins = device_plugins(
+        plugin_socket(ago=hour - late),
+        registered(KVM, "kvm0", "kvm1", "kvm2"),
+        allocation("shop/web", KVM, "kvm0"),
+        milestone(Happening.KUBELET_STARTED, ago=hour),
+        milestone(Happening.REGISTERED, KVM, ago=hour - late),
+        kubelet_socket=hour,
+        checkpoint_written=hour - late,
+    )
+    assert told(scanned(node(device_plugins=plugins)))["device_plugins"] == [
+        {
+            "resource": KVM,
+            "devices": 3,
+            "allocated": 1,
+            "registered": True,
+            "registered_since": "2026-03-26T19:00:09Z",
+            "registration_delay_seconds": 9.536,
+            "socket": KVM_SOCKET,
+            "socket_present": True,
+            "connected": True,
+        }
+    ]
+
+
+def test_what_is_not_known_of_a_resource_is_null() -> None:
+    plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
+    snapshot = without(node(device_plugins=plugins), "pods")
+    (told_of,) = told(scanned(snapshot))["device_plugins"]
+    unknown = ("allocated", "registered_since", "registration_delay_seconds", "socket", "socket_present", "connected")
+    assert [told_of[key] for key in unknown] == [None] * 6
+    assert (told_of["devices"], told_of["registered"]) == (0, False)
+
+
+def test_plugins_that_were_not_read_are_null_and_not_none() -> None:
+    assert told(scanned(without(node(), "device_plugins")))["device_plugins"] is None
+
+
+def test_a_refused_pod_is_told_with_its_resource_and_its_fate() -> None:
+    finding = Finding("shared_ip", "shop/render", "refused", resource=KVM, fate=Fate.STUCK, cause=Cause.KUBELET_RESTART)
+    report = replace(scanned(node()), findings=(Judged(finding, NOW, confirmed=True),))
+    (one,) = told(report)["findings"]
+    assert (one["resource"], one["fate"], one["cause"]) == (KVM, "stuck", "kubelet_restart")

@@ -13,16 +13,22 @@ from agent import cycle
 from agent.exporters.clean_table import WHEN_STOPPED
 from agent.exporters.log import LogExporter, configure
 from agent.grace import Memory
+from agent.model.devices import Happening, Milestone
 from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Snapshot, Unread
+from agent.model.snapshot import SOURCES, Snapshot, Unread
 from tests.builders import (
     CIDR,
     GONE,
     GRACE,
+    KVM,
+    KVM_SOCKET,
+    UPTIME,
     cni_result,
     dark_node,
+    device_plugins,
+    milestone,
     node,
     reservation,
     without,
@@ -134,6 +140,82 @@ def test_two_findings_with_one_subject_are_two(daemon: Daemon) -> None:
     assert events(daemon.round(node(reservation(LOST.ip, "8" * 64)))) == ["finding.opened"]
 
 
+# Device plugins
+
+PAST = (
+    milestone(Happening.KUBELET_STARTED, ago=UPTIME),
+    milestone(Happening.REGISTERED, KVM, ago=UPTIME),
+)
+
+
+def after(*more: Milestone) -> Snapshot:
+    """The kubelet and a plugin started with the node; this happened since."""
+    plugins = device_plugins(*PAST, *more, kubelet_socket=None)
+    return node(device_plugins=plugins)
+
+
+def test_what_happened_before_the_first_look_is_told_to_nobody(daemon: Daemon) -> None:
+    assert [daemon.round(after()) for _ in range(3)] == [[]] * 3
+
+
+def test_each_thing_that_happens_to_a_plugin_is_told_once(daemon: Daemon) -> None:
+    daemon.round(after())
+    seconds = iter(range(16, 30))
+
+    def now(what: Happening, resource: str = "", *, socket: str = "", exact: bool = True) -> Milestone:
+        return milestone(what, resource, socket=socket, exact=exact, ago=-timedelta(seconds=next(seconds)))
+
+    news = (
+        now(Happening.KUBELET_STARTED),
+        now(Happening.SOCKET_APPEARED, socket=KVM_SOCKET),
+        now(Happening.REGISTERED, KVM),
+        now(Happening.LOST, KVM, exact=False),
+    )
+    lines = daemon.round(after(*news))
+    assert [line["event"] for line in lines if "." in line["event"] and not line["event"].startswith("f")] == [
+        "kubelet.started", "device_plugin.socket_appeared", "device_plugin.registered", "device_plugin.lost",
+    ]  # fmt: skip
+    assert lines[1] == {
+        "event": "device_plugin.socket_appeared",
+        "log_level": "info",
+        "socket": KVM_SOCKET,
+        "at": "2026-03-26T20:00:17.000+00:00",
+        "exact": True,
+    }
+    assert (lines[3]["log_level"], lines[3]["resource"], lines[3]["exact"]) == ("warning", KVM, False)
+    assert daemon.round(after(*news)) == []
+
+
+def test_what_no_history_keeps_is_not_told_again_by_every_look(daemon: Daemon) -> None:
+    daemon.round(after())
+
+    def seen(ago: int) -> Snapshot:
+        return after(milestone(Happening.LOST, KVM, exact=False, ago=-timedelta(seconds=ago)))
+
+    assert events(daemon.round(seen(30))) == ["device_plugin.lost"]
+    assert [daemon.round(seen(ago)) for ago in (45, 60)] == [[], []]
+
+
+def test_a_plugin_that_comes_and_goes_is_told_each_time(daemon: Daemon) -> None:
+    daemon.round(after())
+    course: list[Milestone] = []
+    for ago, what in enumerate([Happening.LOST, Happening.REGISTERED] * 2, 30):
+        course.append(milestone(what, KVM, exact=False, ago=-timedelta(seconds=ago)))
+        assert len(daemon.round(after(*course))) == 1
+
+
+def test_a_history_that_was_silent_at_first_is_no_news_when_it_speaks(daemon: Daemon) -> None:
+    daemon.round(without(after(), "device_plugins"))
+    assert events(daemon.round(after())) == ["source.read"]
+
+
+def test_what_happened_while_it_was_silent_is_told_when_it_speaks(daemon: Daemon) -> None:
+    daemon.round(after())
+    daemon.round(without(after(), "device_plugins"))
+    lost = milestone(Happening.LOST, KVM, ago=-timedelta(seconds=40))
+    assert set(events(daemon.round(after(lost)))) == {"source.read", "device_plugin.lost"}
+
+
 # Sources
 
 
@@ -152,9 +234,7 @@ def test_a_reason_that_counts_is_no_change(daemon: Daemon) -> None:
 
 def test_in_the_dark_each_source_is_told_once(daemon: Daemon) -> None:
     lines = daemon.round(dark_node())
-    assert sorted(line["source"] for line in lines) == sorted(
-        ["reservations", "checkpoints", "containers", "cni_results", "addresses", "pods", "node", "daemons"]
-    )
+    assert sorted(line["source"] for line in lines) == sorted(SOURCES)
     assert daemon.round(dark_node()) == []
 
 

@@ -15,19 +15,27 @@ from agent import cycle
 from agent.detectors import DETECTORS
 from agent.exporters.metrics import MetricsExporter
 from agent.grace import Memory
-from agent.model.finding import Cause, Gap
+from agent.model import admission
+from agent.model.admission import Fate, Stranded
+from agent.model.devices import Happening
+from agent.model.finding import Cause, Finding, Gap, Judged
 from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
 from tests.builders import (
     GRACE,
+    KVM,
     NOW,
     OLD,
     daemons,
     dark_node,
+    device_plugins,
     empty_file,
     foreign,
+    milestone,
     node,
+    plugin_socket,
+    registered,
     reservation,
     without,
     without_api,
@@ -45,6 +53,11 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_oldest_leak_timestamp_seconds": {"network"},
     "nodeleak_leaks_confirmed_total": {"network", "cause"},
     "nodeleak_findings": {"detector", "phase"},
+    "nodeleak_device_plugin_registered": {"resource"},
+    "nodeleak_device_plugin_socket_present": {"resource"},
+    "nodeleak_device_plugin_registration_delay_seconds": {"resource"},
+    "nodeleak_stranded_pods": {"resource", "cause", "fate"},
+    "nodeleak_kubelet_start_timestamp_seconds": set(),
     "nodeleak_source_up": {"source"},
     "nodeleak_source_last_read_timestamp_seconds": {"source"},
     "nodeleak_source_read_seconds_bucket": {"source", "le"},
@@ -88,12 +101,19 @@ class Daemon:
         self._memory: Memory | None = None
         self._seconds = 0
 
-    def round(self, snapshot: Snapshot, gaps: tuple[Gap, ...] = (), cleaning: Cleaning | None = None) -> "Daemon":
+    def round(
+        self,
+        snapshot: Snapshot,
+        gaps: tuple[Gap, ...] = (),
+        cleaning: Cleaning | None = None,
+        findings: tuple[Judged, ...] = (),
+    ) -> "Daemon":
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
         report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
-        self._exporter.tell(replace(report, gaps=(*report.gaps, *gaps), cleaning=cleaning), 0.02)
+        report = replace(report, gaps=(*report.gaps, *gaps), findings=(*report.findings, *findings), cleaning=cleaning)
+        self._exporter.tell(report, 0.02)
         return self
 
     def cleaned(self, one: Cleaning) -> "Daemon":
@@ -120,7 +140,23 @@ class Daemon:
 
 def everything() -> Daemon:
     """A daemon that has something to say under every name."""
-    return Daemon().rounds(3, node(LOST)).round(dark_node()).cleaned(cleaning(released()))
+    hour = timedelta(hours=1)
+    devices = device_plugins(
+        plugin_socket(ago=hour),
+        registered(KVM, "kvm0"),
+        milestone(Happening.KUBELET_STARTED, ago=hour),
+        milestone(Happening.REGISTERED, KVM, ago=hour),
+        kubelet_socket=hour,
+        checkpoint_written=hour,
+    )
+    stranded = Stranded("shop/cart", "uid", "", KVM, NOW, admission.Cause.KUBELET_RESTART, Fate.STUCK, "", "")
+    refused = Judged(Finding("stranded_pod", "shop/cart", "refused", stranded=(stranded,)), NOW, confirmed=True)
+    return (
+        Daemon()
+        .rounds(3, node(LOST))
+        .round(dark_node())
+        .round(node(LOST, device_plugins=devices), cleaning=cleaning(released()), findings=(refused,))
+    )
 
 
 def test_names_and_labels_are_these_and_no_others() -> None:
@@ -136,6 +172,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
     closed = (
         {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
         | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
+        | {cause.value for cause in admission.Cause} | {fate.value for fate in Fate} | {KVM}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
     )  # fmt: skip
     found = {
@@ -335,7 +372,7 @@ def test_a_gauge_does_not_say_zero_for_do_not_know() -> None:
 def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
     daemon = Daemon().round(without_api(node()))
     present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
-    assert present == {"leaked_reservation", "unmanaged_address", "exhausted_range"}
+    assert present == {"leaked_reservation", "unmanaged_address", "exhausted_range", "late_device_plugin"}
 
 
 def test_a_broken_detector_is_absent_and_counted() -> None:

@@ -3,15 +3,22 @@
 from datetime import timedelta
 
 from agent.exporters.table import grid, table
+from agent.model.devices import Happening
 from agent.model.finding import Gap
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
     CIDR,
     GONE,
+    KVM,
+    allocation,
     cni_result,
     dark_node,
+    device_plugins,
     foreign,
+    milestone,
     node,
+    plugin_socket,
+    registered,
     reservation,
     sandbox,
     scanned,
@@ -80,7 +87,7 @@ def test_in_the_dark_nothing_is_said_to_be_well() -> None:
 def test_without_the_api_it_says_what_verdicts_rest_on() -> None:
     told = table(scanned(without_api(node())))
     assert "Judged without the API server (--api=off): by docker, checkpoints and network namespaces." in told
-    assert "Not judged without it: unreserved_pod_ip, shared_ip." in told
+    assert "Not judged without it: unreserved_pod_ip, shared_ip" in told
     assert "Could not be" not in told
     assert "No findings." in told
 
@@ -124,3 +131,65 @@ def test_a_process_cannot_steer_the_readers_terminal() -> None:
     text = table(scanned(node(LOST, addresses=[held])))
     assert "\x1b" not in text
     assert "process 7 (\N{REPLACEMENT CHARACTER}[2Jsh\N{REPLACEMENT CHARACTER})" in text
+
+
+# Devices
+
+
+def test_resources_have_a_section_with_since_when_and_how_late() -> None:
+    hour, late = timedelta(hours=1), timedelta(seconds=9.536)
+    plugins = device_plugins(
+        plugin_socket(ago=hour - late),
+        registered(KVM, "kvm0", "kvm1", "kvm2"),
+        allocation("shop/web", KVM, "kvm0"),
+        milestone(Happening.KUBELET_STARTED, ago=hour),
+        milestone(Happening.REGISTERED, KVM, ago=hour - late),
+        kubelet_socket=hour,
+        checkpoint_written=hour - late,
+    )
+    told = lines(table(scanned(node(device_plugins=plugins))))
+    assert told[told.index("Devices:") + 1 :][:3] == [
+        "RESOURCE DEVICES ALLOCATED REGISTERED SINCE LATE(s) SOCKET",
+        f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 kubevirt-kvm.sock",
+        "",
+    ]
+
+
+def test_what_is_not_known_of_a_resource_is_a_question_mark() -> None:
+    plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
+    assert f"{KVM} 0 ? no ? ? ?" in lines(table(scanned(without(node(device_plugins=plugins), "pods"))))
+
+
+def test_a_socket_of_no_known_resource_is_listed_too() -> None:
+    told = lines(table(scanned(node(device_plugins=device_plugins(plugin_socket("strange.sock"))))))
+    assert "? ? ? ? ? ? strange.sock" in told
+
+
+def test_a_socket_that_is_gone_or_that_nobody_is_connected_to_says_so() -> None:
+    gone = device_plugins(registered(KVM), milestone(Happening.SOCKET_GONE, socket="kubevirt-kvm.sock"))
+    assert "kubevirt-kvm.sock (gone)" in table(scanned(node(device_plugins=gone)))
+    alone = device_plugins(registered(KVM), plugin_socket(connected=False))
+    assert "kubevirt-kvm.sock (not connected)" in table(scanned(node(device_plugins=alone)))
+
+
+def test_a_node_without_devices_has_no_such_section() -> None:
+    assert "Devices" not in table(scanned(node()))
+
+
+def test_plugins_that_were_not_read_have_no_section_and_are_told_as_unread() -> None:
+    told = table(scanned(without(node(), "device_plugins")))
+    assert "Devices:" not in told
+    assert "device_plugins: it gave no word" in told
+
+
+def test_a_resource_cannot_steer_the_readers_terminal() -> None:
+    told = table(scanned(node(device_plugins=device_plugins(registered("a.b/\x1b[2J")))))
+    assert "\x1b" not in told
+    assert "a.b/\N{REPLACEMENT CHARACTER}[2J" in told
+
+
+def test_a_hundred_resources_are_cut_and_the_table_says_so() -> None:
+    told = table(scanned(node(device_plugins=device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100))))))
+    assert "… and 60 more: -o json lists all" in told
+    assert "a.b/c039" in told
+    assert "a.b/c040  " not in told

@@ -11,25 +11,45 @@ import pytest
 from agent import cycle
 from agent.exporters.document import document
 from agent.exporters.table import table
+from agent.model.devices import Happening
 from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
 from agent.model.report import Report
-from agent.model.snapshot import Address, Node, Snapshot, Unread
+from agent.model.snapshot import Address, Node, NodeDevices, NotAsked, Snapshot, Unread
 from tests.builders import (
     CIDR,
     GONE,
     GRACE,
+    KVM,
+    KVM_SOCKET,
     NOW,
+    WORKER,
+    allocation,
     cni_result,
     dark_node,
+    device_plugins,
     foreign,
+    milestone,
     node,
+    plugin_socket,
     pod,
+    refused_pod,
+    registered,
     reservation,
     sandbox,
     without_api,
 )
 
 LOST = reservation("10.244.1.9")
+RACE = node(
+    refused_pod("vms/vm-1", controller="VirtualMachineInstance/vm"),
+    node=[replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))],
+    device_plugins=device_plugins(
+        plugin_socket(connected=None),
+        registered(KVM, "kvm0"),
+        allocation("vms/vm-1", KVM, "kvm0", container="compute"),
+        milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, exact=False),
+    ),
+)
 
 
 def recording(*looks: Snapshot) -> Recording:
@@ -49,8 +69,9 @@ def replayed(text: str) -> Report:
         without_api(node(LOST)),
         node(LOST, foreign("notes"), unread_networks=["storage"]),
         node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
+        replace(RACE, api_skew=timedelta(seconds=-1.5)),
     ],
-    ids=["healthy", "dark", "api off", "several networks", "dual stack"],
+    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused"],
 )
 def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> None:
     written = recording(snapshot, snapshot)
@@ -218,3 +239,35 @@ def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
     (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).looks
     assert look.reservations == node(LOST).reservations
     assert look.taken_at == NOW
+
+
+# Device plugins
+
+
+def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
+    tree = json.loads(dumps(recording(RACE)))
+    del tree["looks"][0]["device_plugins"], tree["looks"][0]["api_skew"]
+    for one in tree["looks"][0]["pods"]["seen"]:
+        del one["rejection"], one["wants"], one["controller"]
+    (look,) = loads(json.dumps(tree)).looks
+    assert isinstance(look.device_plugins, NotAsked)
+    assert [one.rejection for one in look.pods.known()] == [None] * 4
+
+
+def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:
+    tree = json.loads(dumps(recording(RACE)))
+    tree["looks"][0]["device_plugins"]["seen"][0]["history"][0]["what"] = "exploded"
+    with pytest.raises(Damaged, match=r'history\[0\]\.what: expected Happening, found "exploded"'):
+        loads(json.dumps(tree))
+
+
+def test_without_names_devices_are_still_known_by_their_resources_and_sockets() -> None:
+    text = anonymous(dumps(recording(RACE)), "salt")
+    assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
+    (look,) = loads(text).looks
+    (devices,) = look.device_plugins.known()
+    (refused,) = (one for one in look.pods.known() if one.rejection)
+    assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
+    assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
+    assert refused.controller != "VirtualMachineInstance/vm"
+    assert devices.allocations[0].pod_uid == refused.uid

@@ -22,6 +22,7 @@ from agent.cleanup.restore import RestoringHands
 from agent.cleanup.steps import Kept, Locked, SecondLook
 from agent.cleanup.vigil import Vigil, watch
 from agent.grace import Memory
+from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
 from agent.model.release import Candidate, Limits, Verdict
 from agent.model.report import Report
@@ -144,6 +145,12 @@ class InMemory:
 
     def node(self) -> Reading[Node]:
         return Seen((Node("worker-1", (), 110),)) if self._setup.api else NotAsked("node", "--api=off")
+
+    def device_plugins(self) -> Reading[DevicePlugins]:
+        return NotAsked("device_plugins", "they have no say in addresses")
+
+    def api_skew(self) -> timedelta | None:
+        return None
 
     # SecondLook
 

@@ -1,10 +1,13 @@
 """The API server over the real transport: credentials, refusals, and answers that are no list."""
 
+import contextlib
+import itertools
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from agent.sources import node, pods
 from agent.sources.api import Api, NoCredentials, Refused, list_all, parse_list
 from agent.sources.reflector import list_once
+from agent.sources.server_clock import ServerClock
 from agent.sources.unavailable import Unavailable
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answers, Request, Standin, chunk, hang, http, kubeconfig, self_signed
 
@@ -434,3 +438,114 @@ def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
         assert next(lines) == b'{"a":1}'
         with pytest.raises(Unavailable, match="timed out"):
             next(lines)
+
+
+def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", kind: str = "application/json") -> bytes:
+    """Write a whole answer with the server's own time in it."""
+    head, _, rest = http(body, status, kind).partition(b"\r\n")
+    return head + b"\r\n" + (f"Date: {date}\r\n".encode() if date is not None else b"") + rest
+
+
+class NodeClock:
+    """The node's wall clock; each look at it is a step further."""
+
+    def __init__(self, *steps: float) -> None:
+        self._steps = iter(steps)
+
+    def __call__(self) -> datetime:
+        return datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC) + timedelta(seconds=next(self._steps))
+
+
+def clocked(tmp_path: Path, server: Standin, clock: ServerClock) -> Api:
+    return Api(kubeconfig(tmp_path / "clocked", server.url), 5, clock)
+
+
+NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
+
+
+@pytest.mark.parametrize(
+    ("date", "asked", "heard", "skew"),
+    [
+        (NOON, 0.5, 0.5, 0.0),
+        (NOON, 0.25, 0.75, 0.0),
+        (LATER, 0.5, 0.5, 30.0),
+        (LATER, 59.5, 61.5, -30.0),
+        (LATER, 58.5, 62.5, -30.0),
+        ("Thu, 01 Jan 2026 14:00:30 +0200", 0.5, 0.5, 30.0),
+    ],
+    ids=["as one", "on its way", "ahead", "behind", "slow", "in another zone"],
+)
+def test_the_servers_clock_is_compared_with_the_nodes(
+    tmp_path: Path, date: str, asked: float, heard: float, skew: float
+) -> None:
+    with Standin(always(dated(date))) as server:
+        api = clocked(tmp_path, server, ServerClock(NodeClock(asked, heard)))
+        assert api.skew is None
+        list_once(api, pods.PATH, (), pods.parse)
+        assert api.skew == timedelta(seconds=skew)
+        api.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        dated(None),
+        dated(""),
+        dated("noon"),
+        dated("Thu, 99 Jan 2026 12:00:00 GMT"),
+        dated("Thu, 01 Jan 2026 12:00:00 -0000"),
+        dated("Fri, 31 Dec 9999 23:59:59 GMT"),
+        dated(NOON, HTML, kind="text/html"),
+        dated(NOON, HTML, "502 Bad Gateway", "text/html"),
+    ],
+    ids=["none", "empty", "words", "no day", "no zone", "no such year", "a proxy's", "a gateway's"],
+)
+def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: Path, answer: bytes) -> None:
+    with Standin(always(answer)) as server:
+        clock = ServerClock(NodeClock(0.5, 0.5))
+        api = clocked(tmp_path, server, clock)
+        with contextlib.suppress(Unavailable):
+            list_once(api, pods.PATH, (), pods.parse)
+        assert clock.skew is None
+        api.close()
+
+
+@pytest.mark.parametrize(("asked", "heard"), [(0.0, 4.1), (5.0, 4.0), (0.0, 3600.0)], ids=["slow", "back", "forward"])
+def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
+    tmp_path: Path, asked: float, heard: float
+) -> None:
+    with Standin(always(dated(LATER))) as server:
+        clock = ServerClock(NodeClock(0.5, 0.5, asked, heard))
+        for _ in range(2):
+            api = clocked(tmp_path, server, clock)
+            list_once(api, pods.PATH, (), pods.parse)
+            api.close()
+        assert clock.skew == timedelta(seconds=30)
+
+
+def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) -> None:
+    head = CHUNKED.replace(b"\r\n\r\n", f"\r\nDate: {LATER}\r\n\r\n".encode())
+    server: Standin = Standin(lambda _: itertools.chain([head, chunk('{"a":1}\n')], hang(server)))
+    with server:
+        api = clocked(tmp_path, server, ServerClock(NodeClock(0.5, 0.5)))
+        lines = api.stream(pods.PATH, (("watch", "1"),), 5)
+        assert api.skew == timedelta(seconds=30)
+        assert next(lines) == b'{"a":1}'
+
+
+def test_the_skew_outlives_the_connection_that_told_it(tmp_path: Path) -> None:
+    with Standin(always(dated(LATER))) as server:
+        clock = ServerClock(NodeClock(0.5, 0.5))
+        first = clocked(tmp_path, server, clock)
+        list_once(first, pods.PATH, (), pods.parse)
+        first.close()
+        second = clocked(tmp_path, server, clock)
+        assert second.skew == timedelta(seconds=30)
+        second.close()
+
+
+def test_without_the_nodes_clock_nothing_is_known_of_the_servers(api_of: Any) -> None:
+    with Standin(always(dated(NOON))) as server:
+        api = api_of(server)
+        list_once(api, pods.PATH, (), pods.parse)
+        assert api.skew is None

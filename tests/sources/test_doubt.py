@@ -1,8 +1,29 @@
 """Readings that contradict each other: which of them is no longer believed, and which still is."""
 
-from agent.model.snapshot import Address, Checkpoint, Container, NotAsked, Pod, Reading, Seen, Unread
+from dataclasses import replace
+
+import pytest
+
+from agent.model.devices import DevicePlugins
+from agent.model.snapshot import Address, Checkpoint, Container, Node, NodeDevices, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources import doubt
-from tests.builders import ADDRESSES, CHECKPOINTS, CONTAINERS, PODS, WEB_ID, WORKER, daemons, pod, sandbox
+from tests.builders import (
+    ADDRESSES,
+    CHECKPOINTS,
+    CONTAINERS,
+    KVM,
+    NO_DEVICES,
+    PODS,
+    WEB_ID,
+    WORKER,
+    daemons,
+    device_plugins,
+    plugin_socket,
+    pod,
+    refused_pod,
+    registered,
+    sandbox,
+)
 
 SILENT = Unread("containers", "timed out")
 NO_CONTAINERS: Reading[Container] = Seen(())
@@ -11,7 +32,9 @@ NO_DIRECTORY: Reading[Checkpoint] = Unread("checkpoints", "none of these exists:
 NO_API = NotAsked("pods", "--api=off")
 
 
-def why(reading: Reading[Container] | Reading[Checkpoint] | Reading[Pod] | Reading[Address]) -> str:
+def why(
+    reading: Reading[Container] | Reading[Checkpoint] | Reading[Pod] | Reading[Address] | Reading[DevicePlugins],
+) -> str:
     assert isinstance(reading, Unread)
     return reading.why
 
@@ -111,3 +134,85 @@ def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
     assert doubt.checkpoints(reading, Seen(running)) == reading
     assert doubt.checkpoints(Seen(()), Seen((sandbox("1" * 64, "shop/web", "exited"),))) == Seen(())
+
+
+# Device plugins
+
+MISSING: Reading[DevicePlugins] = Unread("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+EMPTY: Reading[DevicePlugins] = Seen((device_plugins(kubelet_socket=None),))
+NO_NODE_OBJECT: Reading[Node] = NotAsked("node", "--api=off")
+
+no_kubelets = pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (MISSING, "/var/lib/kubelet/device-plugins does not exist"),
+        (EMPTY, "the directory is empty, while 3 sandboxes run"),
+    ],
+    ids=["missing", "empty"],
+)
+
+
+@no_kubelets
+def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devices(
+    reading: Reading[DevicePlugins], reason: str
+) -> None:
+    left_alone = NotAsked("device_plugins", f"{reason}, and nothing here is known to ask for devices")
+    assert doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == left_alone
+    assert doubt.device_plugins(reading, Seen(CONTAINERS), Seen(()), Seen(())) == left_alone
+    assert doubt.device_plugins(reading, Seen(CONTAINERS), NO_API, NO_NODE_OBJECT) == left_alone
+
+
+@no_kubelets
+@pytest.mark.parametrize("asking", [refused_pod("shop/gpu"), replace(pod("shop/gpu"), wants=(KVM,))])
+def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
+    reading: Reading[DevicePlugins], reason: str, asking: Pod
+) -> None:
+    doubted = doubt.device_plugins(reading, Seen(CONTAINERS), Seen((*PODS, asking)), Seen((WORKER,)))
+    assert why(doubted) == f"{reason}, and shop/gpu has to do with devices: is it mounted?"
+
+
+@no_kubelets
+def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
+    reading: Reading[DevicePlugins], reason: str
+) -> None:
+    worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
+    doubted = doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((worker,)))
+    assert why(doubted) == f"{reason}, and node worker-1 has to do with devices: is it mounted?"
+
+
+@no_kubelets
+def test_unread_is_not_empty_who_asks_is_not_known_without_the_pods(
+    reading: Reading[DevicePlugins], reason: str
+) -> None:
+    silent = Unread("pods", "timed out")
+    assert why(doubt.device_plugins(reading, Seen(CONTAINERS), silent, Seen((WORKER,)))) == reason
+    assert why(doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Unread("node", "403"))) == reason
+
+
+def test_a_directory_that_may_not_be_read_is_unread_whoever_asks() -> None:
+    closed: Reading[DevicePlugins] = Unread("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
+    assert doubt.device_plugins(closed, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == closed
+
+
+def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> None:
+    for runtime in (NO_CONTAINERS, Seen((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
+        assert doubt.device_plugins(EMPTY, runtime, Seen(PODS), Seen((WORKER,))) == EMPTY
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        NO_DEVICES,
+        device_plugins(plugin_socket(), kubelet_socket=None),
+        device_plugins(registered(KVM, "kvm0"), kubelet_socket=None),
+    ],
+    ids=["the kubelet's socket", "a plugin's socket", "a checkpoint"],
+)
+def test_a_directory_with_anything_of_the_kubelets_is_believed(devices: DevicePlugins) -> None:
+    reading = Seen((devices,))
+    assert doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == reading
+
+
+def test_what_was_left_alone_stays_so() -> None:
+    off = NotAsked("device_plugins", "--device-plugins-dir=off")
+    assert doubt.device_plugins(off, Seen(CONTAINERS), Seen((refused_pod("shop/gpu"),)), Seen((WORKER,))) == off

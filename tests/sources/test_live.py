@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.snapshot import NotAsked
+from agent.model.chronicle import FILE, dumps
+from agent.model.devices import Happening
+from agent.model.snapshot import NotAsked, Unread
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources
+from agent.sources.live import LiveSources, device_plugins_in
 from agent.sources.unavailable import Unavailable
+from tests.builders import KVM, milestone
 from tests.wire import ID, Answer, Request, Standin, hang, http
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
@@ -37,6 +40,7 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         docker=docker,
         pods=lambda: NotAsked("pods", "--api=off"),
         node=lambda: NotAsked("node", "--api=off"),
+        device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
     )
     docker.close()
 
@@ -109,3 +113,31 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
     )
     with server, pytest.raises(Unavailable, match="docker: "):
         sources.has_container(ID)
+
+
+# Device plugins
+
+
+def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(tmp_path: Path) -> None:
+    seen = milestone(Happening.REGISTERED, KVM)
+    for name in ("devices", "state"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "state" / FILE).write_text(dumps([seen]))
+    (told,) = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")().known()
+    assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
+    (tmp_path / "state" / FILE).write_text("damaged")
+    (told,) = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")().known()
+    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: it is not JSON")
+
+
+def test_unread_is_not_empty_without_the_directory_there_is_no_word_of_device_plugins(tmp_path: Path) -> None:
+    read = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")
+    assert read() == Unread("device_plugins", f"{tmp_path}/devices does not exist")
+
+
+def test_device_plugins_are_left_alone_by_choice(sources: LiveSources) -> None:
+    assert sources.device_plugins() == NotAsked("device_plugins", "--device-plugins-dir=off")
+
+
+def test_without_the_api_server_its_clock_is_not_known(sources: LiveSources) -> None:
+    assert sources.api_skew() is None

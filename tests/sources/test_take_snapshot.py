@@ -1,6 +1,7 @@
 """One look: each source once, in the order that is safe, and what fails is told and not guessed."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -17,7 +18,7 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, take_snapshot
 from tests import builders
-from tests.builders import GONE, WORKER, daemons, node, reservation, sandbox
+from tests.builders import GONE, WORKER, daemons, node, refused_pod, reservation, sandbox
 from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
@@ -47,6 +48,20 @@ def test_promises_are_read_before_owners_and_the_api_server_last() -> None:
     assert order["reservations"] < order["containers"]
     assert order["containers"] < order["addresses"]
     assert max(order["pods"], order["node"]) > order["containers"]
+
+
+def test_device_plugins_are_read_before_the_pods_that_were_refused_for_them() -> None:
+    # A pod is refused for what the kubelet did not know: what it knows later would be an alibi that comes too late.
+    sources = Told(node())
+    look(sources)
+    assert sources.asked.index("device_plugins") < sources.asked.index("pods")
+
+
+def test_the_api_servers_clock_is_asked_for_when_it_has_answered() -> None:
+    sources = Told(replace(node(), api_skew=timedelta(seconds=2)))
+    assert look(sources).api_skew == timedelta(seconds=2)
+    assert {"pods", "node"} <= set(sources.skew_asked_after)
+    assert look(Told(node())).api_skew is None
 
 
 def test_each_source_is_asked_once() -> None:
@@ -105,6 +120,25 @@ def test_doubts_are_heeded() -> None:
     assert isinstance(empty.containers, Unread)
     assert isinstance(look(Told(node(pods=[], node=[], containers=[]))).pods, Unread)
     assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Seen(())
+
+
+MISSING = Unread("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+
+
+def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
+    snapshot = look(Told(node(device_plugins=MISSING)))
+    assert isinstance(snapshot.device_plugins, NotAsked)
+    assert snapshot.unread() == ()
+    assert look(Told(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unread() == (
+        Unread("device_plugins", f"{MISSING.why}, and shop/gpu has to do with devices: is it mounted?"),
+    )
+
+
+def test_device_plugins_have_no_say_in_addresses() -> None:
+    closed = Unread("device_plugins", "Permission denied")
+    snapshot = look(Told(node(ORPHAN, device_plugins=closed), broken="checkpoints"))
+    assert snapshot.unread() == (Unread("checkpoints", "it broke"), closed)
+    assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
 
 
 def test_without_the_api_server_the_others_are_read() -> None:

@@ -1,7 +1,9 @@
 """Sources that have it from a snapshot."""
 
+from datetime import timedelta
 from typing import Any
 
+from agent.model.devices import DevicePlugins
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -22,6 +24,7 @@ class Told:
 
     def __init__(self, told: Snapshot, broken: str = "") -> None:
         self.asked: list[str] = []
+        self.skew_asked_after: tuple[str, ...] = ()
         self.broken = broken
         self._told = told
 
@@ -58,3 +61,11 @@ class Told:
     def node(self) -> Reading[Node]:
         self.asked.append("node")
         return self._told.node
+
+    def device_plugins(self) -> Reading[DevicePlugins]:
+        self.asked.append("device_plugins")
+        return self._told.device_plugins
+
+    def api_skew(self) -> timedelta | None:
+        self.skew_asked_after = tuple(self.asked)
+        return self._told.api_skew

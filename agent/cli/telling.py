@@ -1,0 +1,61 @@
+"""timeline: the command that tells what happened."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from agent.cli.codes import DONE, UNREAD
+from agent.cli.looking import look
+from agent.cli.options import config_of
+from agent.config import Config, UsageError, span
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from agent import timeline as merging
+    from agent.model.report import Report
+
+
+def timeline(given: argparse.Namespace) -> int:
+    from agent import cycle
+
+    since = _since(given.since)
+    # It looks as a scan does, so a scan's settings are its own.
+    config = config_of("scan", given)
+    recording = look(config)
+    report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    told = _with_releases(report, config)
+    if since is not None:
+        told = told.last(since)
+    if given.output == "json":
+        import json
+
+        from agent.exporters.timeline import document
+
+        json.dump(document(told), sys.stdout, indent=1)
+        print()
+    else:
+        from agent.exporters.timeline import table
+
+        print(table(told, given.since or ""), end="")
+    return DONE if told.complete else UNREAD
+
+
+def _with_releases(report: "Report", config: Config) -> "merging.Timeline":
+    """Merge the look with the journal, which may be silent as any other record may."""
+    from agent import timeline as merging
+    from agent import wiring
+    from agent.model.snapshot import Unread
+
+    try:
+        journal = wiring.read_journal(config)
+    except UsageError as error:
+        return merging.of(report, Unread("journal", str(error)))
+    return merging.of(report, journal.entries, journal.damage)
+
+
+def _since(given: str | None) -> "timedelta | None":
+    try:
+        return None if given is None else span(given)
+    except ValueError as error:
+        raise UsageError(f"--since: {given!r}: {error}") from error

@@ -1,0 +1,112 @@
+"""What metrics tell of device plugins. Names of resources are the one label that is not from a closed list.
+
+So it is bounded: whatever plugins call their resources, there are 32 of them at most, and `other`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from agent import history
+from agent.detectors import stranded_pod
+from agent.model.admission import Stranded
+from agent.model.devices import ResourceState
+from agent.model.report import Report
+from agent.model.snapshot import Blind, Seen, Snapshot
+
+PREFIX: Final = "nodeleak_"
+MOST_RESOURCES: Final = 32
+OTHER: Final = "other"
+"""Resources beyond the first 32 by name, and names that are none. None is called so: theirs have a `/`."""
+UNKNOWN: Final = "unknown"
+"""The resource of a refused pod of which neither its refusal nor its spec names one."""
+
+_NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
+"""What the API server takes for a resource's name: a DNS subdomain, a slash, and a label's value."""
+
+
+def families(report: Report) -> Iterator[Metric]:
+    """Draw the last report. What is not known is absent, never 0."""
+    states = _states(report.scene.snapshot)
+    confirmed = (one.finding for one in report.findings if one.confirmed)
+    stranded = tuple(pod for finding in confirmed if finding.detector == stranded_pod.NAME for pod in finding.stranded)
+    labels = _labels([*(one.resource for one in states), *(one.resource for one in stranded)])
+    grouped: dict[str, list[ResourceState]] = {}
+    for state in states:
+        grouped.setdefault(labels[state.resource], []).append(state)
+    yield _gauge(
+        "device_plugin_registered",
+        "Whether the kubelet knows healthy devices of the resource; of several (other): whether of all of them.",
+        {label: _all(one.registered for one in several) for label, several in grouped.items()},
+    )
+    yield _gauge(
+        "device_plugin_socket_present",
+        "Whether the socket of the resource's plugin is there; of several (other): whether all of them are.",
+        {label: _all(one.socket_present for one in several) for label, several in grouped.items()},
+    )
+    yield _gauge(
+        "device_plugin_registration_delay_seconds",
+        "From the last start of the kubelet to the registration of the resource; of several (other): the longest.",
+        {label: _longest(several) for label, several in grouped.items()},
+    )
+    yield _stranded(stranded, labels)
+    yield from _kubelet_start(report.scene.snapshot)
+
+
+def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
+    try:
+        return history.resources(snapshot)
+    except Blind:
+        return ()
+
+
+def _labels(resources: Iterable[str]) -> Mapping[str, str]:
+    """Return the label of each resource."""
+    known = sorted(set(resources))
+    kept = frozenset([one for one in known if _NAME.fullmatch(one)][:MOST_RESOURCES])
+    return {one: one if one in kept else OTHER if one else UNKNOWN for one in known}
+
+
+def _gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=["resource"])
+    for label, value in values.items():
+        if value is not None:
+            family.add_metric([label], value)
+    return family
+
+
+def _all(answers: Iterable[bool | None]) -> bool | None:
+    """Say no where one does, and nothing where one says nothing."""
+    told = set(answers)
+    return False if False in told else None if None in told else True
+
+
+def _longest(states: Iterable[ResourceState]) -> float | None:
+    return max((one.delay.total_seconds() for one in states if one.delay is not None), default=None)
+
+
+def _stranded(pods: Iterable[Stranded], labels: Mapping[str, str]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}stranded_pods",
+        "Pods that the kubelet refused for a device, and that are still there. Only what there is: none is no line.",
+        labels=["resource", "cause", "fate"],
+    )
+    counted = Counter((labels[pod.resource], pod.cause.value, pod.fate.value) for pod in pods)
+    for label, count in sorted(counted.items()):
+        family.add_metric(label, count)
+    return family
+
+
+def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
+    """By the process table, or else by when the kubelet bound its socket for plugins, a moment later."""
+    daemons = snapshot.daemons.items if isinstance(snapshot.daemons, Seen) else ()
+    plugins = snapshot.device_plugins.items if isinstance(snapshot.device_plugins, Seen) else ()
+    started = [*(one.kubelet for one in daemons), *(one.kubelet_socket for one in plugins)]
+    first = next((when for when in started if when is not None), None)
+    if first is not None:
+        yield GaugeMetricFamily(
+            f"{PREFIX}kubelet_start_timestamp_seconds", "When the kubelet started.", value=first.timestamp()
+        )

@@ -1,0 +1,97 @@
+"""The history of the device plugins as text, and back: what files on the node cannot tell once it is over. Pure.
+
+It is a memory, and not a record: damaged, it begins anew and says so.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from agent.model.devices import Happening, Milestone
+
+SCHEMA: Final = "nodeleak.device-plugins/v1"
+FILE: Final = "device-plugins.json"
+"""Its name in the agent's state directory."""
+MOST: Final = 500
+"""How many milestones are kept; older ones are dropped. A restart of the kubelet makes a few for each plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chronicle:
+    milestones: tuple[Milestone, ...] = ()
+    """Oldest first."""
+    trouble: str = ""
+    """Why nothing of it could be read; empty where nothing is wrong."""
+
+
+def dumps(milestones: Iterable[Milestone]) -> str:
+    """Write them, the newest `MOST` at most."""
+    kept = tuple(milestones)[-MOST:]
+    return json.dumps({"schema": SCHEMA, "milestones": [_plain(one) for one in kept]}, separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> Chronicle:
+    """Read them. Never raises, whatever the text."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return Chronicle(trouble="it is not JSON")
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        return Chronicle(trouble=f"its schema is not {SCHEMA!r}")
+    listed = tree.get("milestones")
+    if not isinstance(listed, list):
+        return Chronicle(trouble="it has no list of milestones")
+    found: list[Milestone] = []
+    for number, one in enumerate(listed, 1):
+        try:
+            found.append(_milestone(one))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            return Chronicle(trouble=f"its milestone {number} cannot be read: {type(error).__name__}: {error}")
+    return Chronicle(tuple(found))
+
+
+def _plain(one: Milestone) -> dict[str, Any]:
+    return {
+        "what": one.what.value,
+        "at": one.at.isoformat(),
+        "uptime": one.uptime.total_seconds(),
+        "boot_id": one.boot_id,
+        "resource": one.resource,
+        "socket": one.socket,
+        "exact": one.exact,
+    }
+
+
+def _milestone(tree: Mapping[str, Any]) -> Milestone:
+    at = datetime.fromisoformat(tree["at"])
+    if at.tzinfo is None:
+        raise ValueError(f"{tree['at']!r} has no time zone")
+    return Milestone(
+        what=Happening(tree["what"]),
+        at=at.astimezone(UTC),
+        uptime=timedelta(seconds=_number(tree["uptime"])),
+        boot_id=_text(tree["boot_id"]),
+        resource=_text(tree["resource"]),
+        socket=_text(tree["socket"]),
+        exact=_boolean(tree["exact"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r:.40} is no number")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r:.40} is neither true nor false")
+    return value

@@ -1,0 +1,157 @@
+"""How the kubelet refused a pod for a device, read from the pod's status in the words of every version. Pure.
+
+Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpoint.go`, `lifecycle/predicate.go`.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from agent.model.admission import Refused, Rejection
+from agent.sources.notation import RESOURCE, is_device, moment
+from agent.sources.printable import printable
+
+_LONGEST_READ, _LONGEST_KEPT = 4096, 400
+_ONE_MOMENT: Final = timedelta(seconds=5)
+"""Between a refusal and the API server's word of it, with what two clocks may differ."""
+
+_OUT_OF = "OutOf"
+_NO_ROOM = re.compile(r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})")
+
+# The manager of cpus and that of memory fail an allocation in the same frame; only the cause tells them apart.
+_FRAME = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
+_SUFFIX = re.compile(r",? which is unexpected\.?$")
+
+_R: Final = f"(?P<resource>{RESOURCE})"
+_N: Final = "(?P<requested>[0-9]{1,18})"
+_M: Final = "(?P<available>[0-9]{1,18})"
+_CAUSES: Final = tuple(
+    (refused, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE))
+    for refused, pattern in (
+        # What a plugin says of itself comes first: in its text may stand anything.
+        (Refused.PLUGIN_GONE, r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix "),
+        (Refused.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
+        (Refused.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
+        (Refused.NO_HEALTHY, rf"cannot allocate unhealthy devices {_R}"),
+        (Refused.INSUFFICIENT, rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}"),
+        (Refused.PLUGIN_GONE, rf"unknown device plugin {_R}"),
+        (Refused.PLUGIN_GONE, rf"endpoint not found in cache for a registered resource: {_R}"),
+        (Refused.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
+        (Refused.OTHER, rf'changed request for resource "?{_R}"? from [0-9]+ to {_N}'),
+        (Refused.OTHER, rf"unexpectedly allocated less resources than required\. Requested: {_N}"),
+        (Refused.OTHER, r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b"),
+    )
+)
+# A stopped endpoint is printed as Go prints a struct: its resource is a word in it, and until 1.24 its socket another.
+_WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
+_SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
+
+
+class _Said(NamedTuple):
+    refused: Refused
+    resource: str = ""
+    requested: int | None = None
+    available: int | None = None
+    socket: str = ""
+
+
+def read(
+    metadata: Mapping[str, Any], status: Mapping[str, Any], wants: tuple[str, ...], started: datetime | None
+) -> Rejection | None:
+    """Return how a pod was refused for a device; None for every other pod, however it failed.
+
+    `wants`: the device resources of its spec. `started`: when its first container did, as far as its status says.
+    """
+    reason, message = _text(status.get("reason")), _text(status.get("message"))
+    if status.get("phase") != "Failed" or (said := _said(reason, message[:_LONGEST_READ])) is None:
+        return None
+    at, by_api = _refused_at(metadata, status, started)
+    return Rejection(
+        refused=said.refused,
+        # The message names the first resource that failed, or none; which of several it was is not guessed.
+        resource=sys.intern(said.resource or (wants[0] if len(wants) == 1 else "")),
+        requested=said.requested,
+        available=said.available,
+        at=at,
+        # A storm says the same thing a thousand times.
+        message=sys.intern(printable(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
+        socket=sys.intern(printable(said.socket)),
+        by_api=by_api,
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _said(reason: str, message: str) -> _Said | None:
+    if reason == "UnexpectedAdmissionError":
+        framed = _FRAME.search(message)
+        return _cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
+    if reason.startswith(_OUT_OF) and is_device(resource := reason.removeprefix(_OUT_OF)):
+        return _no_room(resource, message)
+    return None
+
+
+def _no_room(resource: str, message: str) -> _Said:
+    counts = _NO_ROOM.search(message)
+    if counts is None:
+        return _Said(Refused.OTHER, resource)
+    requested, used, capacity = map(int, counts.groups())
+    refused = Refused.INSUFFICIENT if capacity else Refused.NO_CAPACITY
+    return _Said(refused, resource, requested, max(0, capacity - used))
+
+
+def _cause(cause: str) -> _Said | None:
+    for refused, pattern in _CAUSES:
+        if (found := pattern.search(cause)) is not None:
+            named = found.groupdict()
+            if refused is Refused.PLUGIN_GONE:
+                return _Said(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
+            return _Said(
+                refused,
+                named.get("resource", ""),
+                _number(named.get("requested")),
+                _number(named.get("available")),
+            )
+    return None
+
+
+def _printed(endpoint: str) -> str:
+    found = _WORD.match(endpoint)
+    return found[1] if found else ""
+
+
+def _number(digits: str | None) -> int | None:
+    return None if digits is None else int(digits)
+
+
+def _socket(cause: str) -> str:
+    found = _SOCKET.search(cause)
+    return (found[1] or found[2]) if found else ""
+
+
+def _refused_at(
+    metadata: Mapping[str, Any], status: Mapping[str, Any], started: datetime | None
+) -> tuple[datetime | None, bool]:
+    """Return when the pod was refused, and whether by the API server's clock.
+
+    What the kubelet wrote last into a pod that it refused is the refusal; the entry is the status' own from 1.22 on.
+    startTime is by the node's clock, and of the refusal where the pod never ran. It is kept from an earlier admission,
+    and a refusal takes away what tells that there was one: so it counts only where both are of one moment.
+    """
+    written = max(
+        (
+            at
+            for field in metadata.get("managedFields") or ()
+            if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
+            if (at := moment(field.get("time"))) is not None
+        ),
+        default=None,
+    )
+    start = moment(status.get("startTime")) if started is None else None
+    if written is None or (start is not None and abs(written - start) <= _ONE_MOMENT):
+        return start, False
+    return written, True

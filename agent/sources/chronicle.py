@@ -1,0 +1,33 @@
+"""The stored history of the device plugins: read, and never written here.
+
+Without it nothing is lost that the node's files tell; so what is missing is none, and what is damaged is none with
+the reason beside it.
+"""
+
+from pathlib import Path
+
+from agent.model.chronicle import FILE, Chronicle, loads
+from agent.sources.parsed_once import ParsedOnce
+from agent.sources.unavailable import Unavailable
+
+LARGEST = 512 * 1024
+"""Bytes. A full one has a fifth of that."""
+
+
+class StoredChronicle:
+    """The file in one state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / FILE
+        self._file = ParsedOnce(loads, LARGEST)
+
+    def read(self) -> Chronicle:
+        """Return what is stored. The history of an earlier boot is history too."""
+        try:
+            found = self._file.read(self._path)
+        except Unavailable as error:
+            return Chronicle(trouble=str(error))
+        if found is None:
+            return Chronicle()
+        chronicle, _ = found
+        return Chronicle(chronicle.milestones, f"{self._path}: {chronicle.trouble}" if chronicle.trouble else "")

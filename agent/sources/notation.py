@@ -1,0 +1,49 @@
+"""How the API server writes what we read of devices: moments, counts, and the names of resources."""
+
+import re
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+"""A pattern of the form `prefix/name`."""
+
+_COUNT = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
+_SCALES = {
+    **{letter: 1000**power for power, letter in enumerate("kMGTPE", start=1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)},
+}
+_YEARS = range(1970, 9000)
+"""Nearer to the ends of the calendar no span can be added."""
+
+
+def moment(written: Any) -> datetime | None:
+    """Read an RFC 3339 time; None where there is none, or no such one."""
+    if not isinstance(written, str):
+        return None
+    try:
+        read = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return read if read.tzinfo is not None and read.year in _YEARS else None
+
+
+def count(written: Any) -> int | None:
+    """Read a whole quantity; the server writes 1000 as `1k`, which is how many devices KubeVirt offers."""
+    matched = _COUNT.fullmatch(str(written))
+    return int(matched[1]) * _SCALES.get(matched[2], 1) if matched else None
+
+
+def is_device(resource: str) -> bool:
+    """Tell an extended resource, as `IsExtendedResourceName` of Kubernetes does: device plugins offer no other."""
+    return (
+        "kubernetes.io/" not in resource
+        and not resource.startswith("requests.")
+        and re.fullmatch(RESOURCE, resource) is not None
+    )
+
+
+def shared(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names in order, each text held once however many objects carry it."""
+    return tuple(sys.intern(name) for name in sorted(set(names)))

@@ -1,0 +1,54 @@
+"""A small file, read whole and parsed once for each of its versions. Nothing here changes anything."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from agent.sources.unavailable import Unavailable
+
+T = TypeVar("T")
+
+# O_NONBLOCK: a FIFO must not hold us; O_NOFOLLOW: nobody leads us elsewhere.
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class ParsedOnce(Generic[T]):
+    """One file. What is the same by inode, time and size was parsed before."""
+
+    def __init__(self, parse: Callable[[bytes], T], largest: int) -> None:
+        """`largest`: bytes; whatever is larger is not the file that is meant."""
+        self._parse, self._largest = parse, largest
+        self._known: tuple[tuple[int, int, int], T] | None = None
+
+    def read(self, path: str | Path, directory: int | None = None) -> tuple[T, int] | None:
+        """Return what it holds and its time in ns; None where it is not there. Raises Unavailable.
+
+        `directory`: the handle that the path is relative to.
+        """
+        try:
+            handle = os.open(path, _OPEN, dir_fd=directory)
+        except FileNotFoundError:
+            self._known = None
+            return None
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}") from error
+        try:
+            found = os.fstat(handle)
+            key = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._known is None or self._known[0] != key:
+                self._known = key, self._parse(self._content(path, handle, found))
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+        return self._known[1], found.st_mtime_ns
+
+    def _content(self, path: str | Path, handle: int, found: os.stat_result) -> bytes:
+        if not stat.S_ISREG(found.st_mode):
+            raise Unavailable(f"{path}: not a regular file")
+        content = os.read(handle, self._largest + 1)
+        if len(content) > self._largest:
+            raise Unavailable(f"{path}: it holds {found.st_size} bytes; at most {self._largest} are read")
+        return content

@@ -1,0 +1,61 @@
+"""The node's unix sockets: on which paths somebody listens, and on which somebody is connected.
+
+A connection's accepted end is listed in the network namespace of whoever connected, with the path that was connected
+to: the kubelet's connections are in the node's own list, wherever the plugin runs. Nothing here changes anything.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.sources.unavailable import Unavailable
+
+_ACCEPTS = 0x10000
+"""`__SO_ACCEPTCON` of the kernel's flags: it listens."""
+_CONNECTED = b"03"
+_FLAGS, _STATE, _PATH = 3, 5, 7
+"""Columns of `/proc/net/unix` (proc_pid_net(5))."""
+_SLASHES = re.compile(rb"/+")
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSockets:
+    listening: frozenset[bytes]
+    connected: frozenset[bytes]
+
+
+def read(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
+    """Look for these paths in the node's list; raises Unavailable where it cannot be read."""
+    try:
+        # Line by line: a busy node has thousands, and a few of them matter.
+        with (proc / "1/net/unix").open("rb") as lines:
+            return find(lines, paths)
+    except OSError as error:
+        raise Unavailable(f"{proc}/1/net/unix: {error.strerror}") from error
+
+
+def find(lines: Iterable[bytes], paths: Iterable[bytes]) -> UnixSockets:
+    """Look for the paths in lines of the kernel's. Never raises, whatever they hold."""
+    wanted = frozenset(paths)
+    ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
+    listening, connected = set[bytes](), set[bytes]()
+    for line in lines:
+        if not line.endswith(ends):
+            continue
+        columns = line[:-1].split(None, _PATH)
+        # The kernel keeps a path as it was bound: `///var/lib/...` where a URL was cut carelessly.
+        if len(columns) <= _PATH or (path := _SLASHES.sub(b"/", columns[_PATH])) not in wanted:
+            continue
+        if columns[_STATE] == _CONNECTED:
+            connected.add(path)
+        elif _accepts(columns[_FLAGS]):
+            listening.add(path)
+    return UnixSockets(frozenset(listening), frozenset(connected))
+
+
+def _accepts(flags: bytes) -> bool:
+    try:
+        return bool(int(flags, 16) & _ACCEPTS)
+    except ValueError:
+        return False

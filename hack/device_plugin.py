@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""A real device plugin with made-up devices: hack/device_plugin.py RESOURCE SOCKET DEVICE...
+
+It serves and registers as the kubelet's own api.proto says, which `hack/cluster build` leaves in the cache, and it does
+not come back by itself when the kubelet does: how late a plugin is, is for whoever starts it to say. Needs grpcio and
+grpcio-tools.
+"""
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any, Final
+
+import grpc  # type: ignore[import-untyped]
+
+DIRECTORY: Final = Path("/var/lib/kubelet/device-plugins")
+_CACHE: Final = Path(os.environ.get("CLUSTER_CACHE", "/var/cache/nodeleak-cluster"))
+_GOGO: Final = re.compile(r"^(?:import|option) .*gogo.*$|\s*\[\(gogoproto[^\]]*\]", re.MULTILINE)
+"""What only Go's generator understands, and no message is changed by."""
+
+
+def _compiled(proto: Path) -> tuple[Any, Any]:
+    """Compile messages and services while we run, so that no generated file need be kept beside its source."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "deviceplugin.proto").write_text(_GOGO.sub("", proto.read_text()))
+        sys.path.insert(0, directory)
+        messages, services = grpc.protos_and_services("deviceplugin.proto")
+        sys.path.remove(directory)
+    return messages, services
+
+
+messages, services = _compiled(_CACHE / "deviceplugin.proto")
+
+
+class Plugin:
+    """What the kubelet calls."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = devices
+
+    def GetDevicePluginOptions(self, _request: Any, _context: Any) -> Any:
+        return messages.DevicePluginOptions()
+
+    def ListAndWatch(self, _request: Any, context: Any) -> Iterator[Any]:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        devices = [messages.Device(ID=device, health="Healthy") for device in self._devices]
+        yield messages.ListAndWatchResponse(devices=devices)
+        ended.wait()  # they stay as they are
+
+    def Allocate(self, request: Any, _context: Any) -> Any:
+        """Give each container its devices' names, so that a container can tell what it was given."""
+        return messages.AllocateResponse(
+            container_responses=[
+                messages.ContainerAllocateResponse(envs={"DEVICES": ",".join(one.devicesIDs)})
+                for one in request.container_requests
+            ]
+        )
+
+    # The kubelet was not told that it may call these two; the generated server wants them all the same.
+
+    def PreStartContainer(self, _request: Any, _context: Any) -> Any:
+        return messages.PreStartContainerResponse()
+
+    def GetPreferredAllocation(self, _request: Any, _context: Any) -> Any:
+        return messages.PreferredAllocationResponse()
+
+
+def main(resource: str, name: str, devices: Sequence[str]) -> None:
+    plugin = Plugin(devices)
+    (DIRECTORY / name).unlink(missing_ok=True)
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    services.add_DevicePluginServicer_to_server(plugin, server)
+    server.add_insecure_port(f"unix://{DIRECTORY / name}")
+    server.start()
+    with grpc.insecure_channel(f"unix://{DIRECTORY / 'kubelet.sock'}") as channel:
+        services.RegistrationStub(channel).Register(
+            messages.RegisterRequest(version="v1beta1", endpoint=name, resource_name=resource), timeout=10
+        )
+    print("registered", flush=True)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

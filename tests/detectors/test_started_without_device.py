@@ -1,0 +1,123 @@
+"""Pods that run without the device they asked for."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.detectors import started_without_device
+from agent.model.devices import Happening
+from agent.model.snapshot import Blind, Pod, Seen, Snapshot
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    allocation,
+    device_plugins,
+    found,
+    milestone,
+    node,
+    plugin_socket,
+    pod,
+    registered,
+    unread,
+)
+
+RACE = (
+    milestone(Happening.KUBELET_STARTED, ago=timedelta(seconds=1000)),
+    milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(seconds=980.5)),
+    milestone(Happening.REGISTERED, KVM, ago=timedelta(seconds=980)),
+)
+
+
+def look(*things: Any, course: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+    pods = [one for one in things if isinstance(one, Pod)]
+    more = [one for one in things if not isinstance(one, Pod)]
+    devices = device_plugins(
+        *course,
+        plugin_socket(ago=timedelta(seconds=980.5)),
+        registered(KVM, "d0"),
+        *more,
+        kubelet_socket=timedelta(seconds=kubelet),
+        checkpoint_written=timedelta(seconds=written),
+    )
+    return node(*pods, device_plugins=devices)
+
+
+def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
+    """A pod that started so many seconds ago."""
+    started = None if ago is None else NOW - timedelta(seconds=ago)
+    return replace(pod("shop/vm", phase=phase), wants=(resource,), started=started)
+
+
+def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> None:
+    (one,) = found(started_without_device, look(vm(990)))
+    assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
+    assert one.message == (
+        f"pod shop/vm asks for {KVM} and was started without it at 2026-03-26 19:43:30Z: "
+        f"the kubelet started at 2026-03-26 19:43:20Z, and {KVM} was registered 20.0 s later; "
+        "kubelets up to 1.24 start it in silence, and newer ones that knew nothing of the resource"
+    )
+
+
+def test_a_pod_with_a_device_in_the_checkpoint_has_it() -> None:
+    assert found(started_without_device, look(vm(990), allocation("shop/vm", KVM, "d0"))) == []
+    assert len(found(started_without_device, look(vm(990), allocation("shop/other", KVM, "d0")))) == 1
+
+
+@pytest.mark.parametrize(("ago", "times"), [(1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)])
+def test_at_the_bounds_whole_seconds_tell_nothing(ago: float, times: int) -> None:
+    assert len(found(started_without_device, look(vm(ago)))) == times
+
+
+def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -> None:
+    """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
+    course = (milestone(Happening.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
+    (one,) = found(started_without_device, look(vm(1000), course=course, kubelet=999.538))
+    assert one.since == NOW - timedelta(seconds=1000)
+    assert found(started_without_device, look(vm(1001), course=course, kubelet=999.538)) == []
+
+
+def test_a_pod_whose_start_is_not_known_or_that_is_over_is_not_judged() -> None:
+    assert found(started_without_device, look(vm(None))) == []
+    assert found(started_without_device, look(vm(990, phase="Failed"))) == []
+
+
+def test_a_resource_that_is_no_plugins_is_nobodys_to_allocate() -> None:
+    assert found(started_without_device, look(vm(990, resource="example.org/by-hand"))) == []
+
+
+def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
+    seen = look(vm(500), course=RACE[:1], written=9000)
+    seen = without_its_socket(seen)
+    (one,) = found(started_without_device, seen)
+    assert f"{KVM} was not registered then;" in one.message
+
+
+def without_its_socket(snapshot: Snapshot) -> Snapshot:
+    (devices,) = snapshot.device_plugins.known()
+    return replace(snapshot, device_plugins=Seen((replace(devices, sockets=()),)))
+
+
+def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> None:
+    seen = look(vm(990), course=RACE[:1], written=100)
+    assert len(found(started_without_device, seen)) == 1
+    assert found(started_without_device, look(vm(500), course=RACE[:1], written=100)) == []
+    seen = without_its_socket(seen)
+    assert found(started_without_device, seen) == []
+
+
+def test_without_a_checkpoint_nobody_knows_who_has_a_device() -> None:
+    removed = device_plugins(*RACE, kubelet_socket=timedelta(seconds=1000))
+    assert found(started_without_device, node(vm(990), device_plugins=removed)) == []
+
+
+def test_a_start_by_a_clock_that_was_set_since_is_not_compared() -> None:
+    assert found(started_without_device, replace(look(vm(990)), uptime=timedelta(seconds=500))) == []
+
+
+def test_it_is_blind_where_pods_or_plugins_were_not_read() -> None:
+    for silent in (node(pods=unread("pods")), node(device_plugins=unread("device_plugins"))):
+        with pytest.raises(Blind):
+            found(started_without_device, silent)

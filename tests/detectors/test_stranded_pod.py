@@ -1,0 +1,143 @@
+"""Pods that the kubelet refused for a device, and that stay."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent import cycle
+from agent.detectors import stranded_pod
+from agent.model.admission import Cause, Fate
+from agent.model.finding import Finding
+from agent.model.snapshot import Blind, LeftAlone, NotAsked, Pod, Snapshot
+from tests.builders import (
+    GRACE,
+    KVM,
+    NOW,
+    device_plugins,
+    found,
+    node,
+    plugin_socket,
+    refused_pod,
+    registered,
+    scene,
+    unread,
+)
+
+
+def seconds(n: float) -> timedelta:
+    return timedelta(seconds=n)
+
+
+def look(*pods: Pod, came: bool = True) -> Snapshot:
+    """The kubelet started 40 s ago, and the resource was registered 10 s later, or not yet."""
+    plugins = (
+        device_plugins(
+            plugin_socket(ago=seconds(30.5)),
+            registered(KVM, "d0"),
+            kubelet_socket=seconds(40),
+            checkpoint_written=seconds(30),
+        )
+        if came
+        else device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(40))
+    )
+    return node(*pods, device_plugins=plugins)
+
+
+def vm(name: str = "shop/vm", ago: float = 35, controller: str = "ReplicaSet/vm") -> Pod:
+    return refused_pod(name, ago=seconds(ago), controller=controller)
+
+
+def swarm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
+    return [vm(f"shop/vm-{n}", 35 - n * apart, controller) for n in range(several)]
+
+
+def only(findings: Sequence[Finding]) -> Finding:
+    (one,) = findings
+    return one
+
+
+def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() -> None:
+    one = only(found(stranded_pod, look(vm(controller=""))))
+    assert (one.pod, one.resource, one.cause, one.fate) == ("shop/vm", KVM, Cause.KUBELET_RESTART, Fate.STUCK)
+    assert one.since == NOW - seconds(35)
+    assert one.message == (
+        f"pod shop/vm was refused for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
+        f"and {KVM} was registered 10.0 s later; the pod was refused before that, at 2026-03-26 19:59:25Z; "
+        "it has no controller, so it stays Failed: delete it (its devices are healthy again), "
+        "never with --force, which skips the CNI teardown and leaks the pod's address"
+    )
+
+
+def test_a_healthy_node_with_devices_has_none() -> None:
+    assert found(stranded_pod, look()) == []
+
+
+def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> None:
+    before, after = look(vm(), came=False), look(vm())
+    first, second = only(found(stranded_pod, before)), only(found(stranded_pod, after))
+    assert first.key == second.key == (stranded_pod.NAME, "pod shop/vm", "uid of shop/vm")
+    again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
+    report = cycle.replay([before, again], patience=GRACE, period=seconds(0))
+    (judged,) = (one for one in report.findings if one.finding.detector == stranded_pod.NAME)
+    assert judged.confirmed
+    assert "was registered 10.0 s later" in judged.finding.message
+
+
+def test_two_pods_of_one_name_are_two_findings() -> None:
+    pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
+    assert len({one.key for one in found(stranded_pod, look(*pods))}) == 2
+
+
+def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
+    storm = only(found(stranded_pod, look(*swarm(5, apart=1))))
+    assert storm.subject == "pods of ReplicaSet/vm in shop"
+    assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were refused for {KVM}, shop/vm-0, shop/vm-1,")
+    assert " and 2 more: the kubelet started" in storm.message
+    in_that_second = Cause.UNVERIFIED
+    assert [one.cause for one in storm.stranded] == [*[Cause.KUBELET_RESTART] * 4, in_that_second]
+    assert storm.pods == tuple(f"shop/vm-{n}" for n in range(5))
+    assert (storm.cause, storm.fate, storm.since) == (
+        Cause.KUBELET_RESTART,
+        Fate.REPLACED_BY_CONTROLLER,
+        NOW - seconds(35),
+    )
+
+
+def test_a_storm_that_grows_is_the_same_storm() -> None:
+    assert {only(found(stranded_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
+        (stranded_pod.NAME, "pods of ReplicaSet/vm in shop")
+    }
+
+
+def test_four_are_no_storm_and_neither_are_five_of_several_controllers_or_of_none() -> None:
+    assert len(found(stranded_pod, look(*swarm(4)))) == 4
+    mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
+    assert len(found(stranded_pod, look(*mixed))) == 5
+    elsewhere = [*swarm(4), vm("bank/vm")]
+    assert len(found(stranded_pod, look(*elsewhere))) == 5
+    assert len(found(stranded_pod, look(*swarm(5, controller="")))) == 5
+
+
+def test_five_over_a_longer_time_are_no_storm() -> None:
+    assert len(found(stranded_pod, look(*swarm(5, apart=-150)))) == 1
+    assert len(found(stranded_pod, look(*swarm(5, apart=-151)))) == 5
+
+
+def test_one_of_long_before_is_not_of_the_storm() -> None:
+    findings = found(stranded_pod, look(*swarm(5), vm("shop/older", ago=9000)))
+    assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
+
+
+def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_not_known() -> None:
+    for reading, blind in ((unread("device_plugins"), Blind), (NotAsked("device_plugins", "none"), LeftAlone)):
+        findings = stranded_pod.find(scene(replace(look(vm()), device_plugins=reading)))
+        assert next(findings).cause is Cause.UNVERIFIED
+        with pytest.raises(blind):
+            next(findings)
+
+
+def test_without_the_pods_it_is_blind() -> None:
+    with pytest.raises(Blind):
+        found(stranded_pod, node(pods=unread("pods")))

@@ -1,0 +1,65 @@
+"""The device plugin of hack/device_plugin.py as a process: it comes and goes when a test says so."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from .node import environment
+
+RESOURCE: Final = "devices.example.com/kvm"
+DEVICES: Final = ("d0", "d1", "d2")
+DIRECTORY: Final = Path("/var/lib/kubelet/device-plugins")
+CHECKPOINT: Final = DIRECTORY / "kubelet_internal_checkpoint"
+_SCRIPT: Final = Path(__file__).parents[2] / "hack" / "device_plugin.py"
+_SOCKET: Final = DIRECTORY / "example-kvm.sock"
+
+
+class DevicePlugin:
+    """One plugin with three devices; at most one process of it at a time."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and return when it has called the kubelet; the kubelet calls back a moment later."""
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own script)
+                [sys.executable, "-W", "error", str(_SCRIPT), RESOURCE, _SOCKET.name, *DEVICES],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+                text=True,
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said == "registered\n", self._log.read_text()
+
+    def kill(self) -> None:
+        """End it so that it can tell nobody, and leaves its socket behind."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def kubelet_up() -> float:
+    """Return when the kubelet's device manager started, in seconds since the epoch."""
+    return (DIRECTORY / "kubelet.sock").stat().st_mtime
+
+
+def plugin_up() -> float:
+    """Return when the plugin bound its socket."""
+    return _SOCKET.stat().st_mtime

@@ -1,0 +1,305 @@
+"""A real kubelet and a real device plugin that is late, gone, or all given out: what the agent says of the pods."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .agent import Daemon, Nodeleak, Said
+from .device_plugin import CHECKPOINT, RESOURCE, DevicePlugin, kubelet_up, plugin_up
+from .node import Cluster, Pods, applied, deployment_of, eventually, forget_resource, pod_with, throughout
+
+pytestmark = pytest.mark.e2e
+
+OFTEN = ("--interval=500ms", "--confirm=1s")
+FINALIZER = "example.com/hold"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _node_as_found(whole_cluster: Cluster) -> Iterator[None]:
+    """Neither the kubelet nor the API server keeps what it learnt here of a resource."""
+    yield
+    with whole_cluster.stopped("kubelet"):
+        CHECKPOINT.unlink(missing_ok=True)
+    forget_resource(whole_cluster, RESOURCE)
+
+
+@pytest.fixture
+def plugin(cluster: Cluster, tmp_path: Path) -> Iterator[DevicePlugin]:
+    with DevicePlugin(tmp_path / "plugin.log") as plugin:
+        eventually(lambda: _offers(cluster, 3, 3), 30)
+        yield plugin
+
+
+@pytest.fixture
+def vms(cluster: Cluster, pods: Pods) -> Iterator["Vms"]:
+    vms = Vms(cluster, pods)
+    yield vms
+    vms.let_go()
+
+
+class Vms:
+    """Pods that ask for devices."""
+
+    def __init__(self, cluster: Cluster, pods: Pods) -> None:
+        self._cluster, self._pods = cluster, pods
+
+    def make(self, name: str, devices: int = 1, finalizers: tuple[str, ...] = ()) -> None:
+        applied(self._cluster, pod_with(self._cluster, name, {RESOURCE: devices}, finalizers))
+
+    def deploy(self, name: str) -> None:
+        """Make a Deployment of one pod, and wait till the scheduler has sent that to the node."""
+        applied(self._cluster, deployment_of(pod_with(self._cluster, name, {RESOURCE: 1})))
+
+        def check() -> None:
+            (pod,) = self.called(f"{name}-")
+            assert pod["spec"].get("nodeName") == self._cluster.node
+
+        eventually(check, 30)
+
+    def called(self, start: str) -> list[dict[str, Any]]:
+        return [pod for pod in self._pods.now() if pod["metadata"]["name"].startswith(start)]
+
+    def phases(self, start: str) -> set[str]:
+        return {pod["status"]["phase"] for pod in self.called(start)}
+
+    def runs(self, name: str) -> None:
+        """Wait till one runs."""
+
+        def check() -> None:
+            assert "Running" in self.phases(name)
+
+        eventually(check)
+
+    def refused(self, name: str, reason: str = "UnexpectedAdmissionError") -> None:
+        """Wait till the kubelet has refused it."""
+
+        def check() -> None:
+            assert reason in {pod["status"].get("reason") for pod in self.called(name)}
+
+        eventually(check)
+
+    def delete(self, name: str) -> None:
+        """Delete a pod plainly, as people are told to, and wait till it is gone."""
+        self._cluster.kubectl("delete", "pod", name, "--timeout=60s")
+
+    def begin_to_delete(self, name: str) -> None:
+        self._cluster.kubectl("delete", "pod", name, "--wait=false")
+
+    def let_go(self) -> None:
+        """End what makes pods anew, and what keeps them."""
+        self._cluster.kubectl("delete", "deployments", "--all")
+        for pod in self._pods.now():
+            if pod["metadata"].get("finalizers"):
+                self._cluster.kubectl("patch", "pod", pod["metadata"]["name"], "-p", '{"metadata":{"finalizers":null}}')
+
+
+def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
+    path = RESOURCE.replace(".", r"\.")
+    told = cluster.kubectl(
+        "get", "node", cluster.node, "-o", f"jsonpath={{.status.capacity.{path}}} {{.status.allocatable.{path}}}"
+    )
+    assert told == f"{capacity} {allocatable}"
+
+
+def _stranded(said: Said) -> dict[str, dict[str, Any]]:
+    """Return the refused pods by name: alone, or of one controller."""
+    return {one["pod"]: one for one in said.findings if one["detector"] == "stranded_pod"}
+
+
+def _alone(daemon: Daemon, pod: str, words: str = "", **expected: str) -> dict[str, Any]:
+    """Wait till a pod is confirmed to be refused, and all this is said of it."""
+
+    def check() -> dict[str, Any]:
+        found = _stranded(daemon.report()).get(pod)
+        assert found is not None
+        assert found["confirmed"]
+        assert {name: found[name] for name in expected} == expected
+        assert found["resource"] == RESOURCE
+        assert words in found["message"]
+        return found
+
+    return eventually(check, 30)
+
+
+def _about(said: Said, detector: str) -> set[str]:
+    return {one["pod"] for one in said.findings if one["detector"] == detector}
+
+
+def _happened(events: list[dict[str, Any]], *kinds: str) -> list[str]:
+    return [one["what"] for one in events if one["what"] in kinds]
+
+
+def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_deleted(
+    cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
+    vms.make("healthy")
+    vms.runs("healthy")
+    with nodeleak.running(*OFTEN) as daemon:
+        with cluster.stopped("kubelet"):
+            plugin.kill()
+            vms.make("refused")
+            vms.deploy("web")
+        vms.refused("refused")
+        vms.refused("web-")
+        throughout(lambda: _is_not_registered(daemon), 3)
+        plugin.start()
+        late = plugin_up() - kubelet_up()
+
+        alone = _alone(daemon, "default/refused", f"{RESOURCE} was registered", cause="kubelet_restart", fate="stuck")
+        assert "never with --force" in alone["message"]
+        (state,) = eventually(lambda: _registered(daemon))
+        assert state["registration_delay_seconds"] == pytest.approx(late, abs=2)
+        told = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
+        assert told == pytest.approx(late, abs=2)
+        web = [one for one in daemon.report().findings if "/web-" in one["message"]]
+        assert {(one["cause"], one["fate"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
+        vms.runs("web-")
+        assert "default/healthy" not in _stranded(daemon.report())
+        assert _happened(
+            nodeleak.timeline("--since=10m"),
+            "kubelet_started",
+            "device_manager_started",
+            "socket_appeared",
+            "registered",
+        )[-4:] == ["kubelet_started", "device_manager_started", "socket_appeared", "registered"]
+
+        # Another agent, which comes when all is over: the files still tell of the last start of each.
+        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'late'}", codes=(0, 1)))
+        assert late_comer["default/refused"]["cause"] == "kubelet_restart"
+        with cluster.stopped("kubelet"):
+            plugin.kill()
+        plugin.start()
+        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
+        assert late_comer["default/refused"]["cause"] == "unverified"
+        assert late_comer["default/refused"]["fate"] == "stuck"
+        assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", "who was there knows"
+
+        vms.delete("refused")
+        eventually(lambda: _closed(daemon, "default/refused"))
+        assert vms.phases("healthy") == {"Running"}
+
+
+def _registered(daemon: Daemon) -> list[dict[str, Any]]:
+    states: list[dict[str, Any]] = daemon.report().document["device_plugins"]
+    assert [(one["resource"], one["registered"]) for one in states] == [(RESOURCE, True)]
+    return states
+
+
+def _is_not_registered(daemon: Daemon) -> None:
+    assert daemon.metrics().get("device_plugin_registered", resource=RESOURCE) == 0
+
+
+def _closed(daemon: Daemon, pod: str) -> None:
+    assert pod not in _stranded(daemon.report())
+    assert any(line.get("subject") == f"pod {pod}" for line in daemon.events("finding.closed"))
+
+
+def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_back_changes_nothing(
+    plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
+) -> None:
+    vms.make("greedy", devices=3)
+    vms.runs("greedy")
+    with nodeleak.running(*OFTEN) as daemon:
+        _let_clocks_tell_apart(daemon)
+        vms.make("too-many")
+        vms.refused("too-many")
+        _alone(daemon, "default/too-many", cause="exhausted", fate="stuck")
+        _let_clocks_tell_apart(daemon)
+
+        plugin.kill()
+        eventually(lambda: _is_not_registered(daemon))
+        throughout(lambda: _is_not_registered(daemon), 2)
+        vms.make("meanwhile")
+        vms.refused("meanwhile")
+        throughout(lambda: _is_not_registered(daemon), 2)
+        plugin.start()
+        _alone(daemon, "default/meanwhile", cause="plugin_restart", fate="stuck")
+        (state,) = eventually(lambda: _registered(daemon))
+        assert (state["devices"], state["allocated"], state["connected"]) == (3, 3, True)
+
+        assert _happened(nodeleak.timeline("--since=10m"), "lost", "registered", "refused")[-4:] == [
+            "refused",
+            "lost",
+            "refused",
+            "registered",
+        ]
+        # Nobody saw when the plugin went; but it is not blamed for a pod that was refused before.
+        assert _stranded(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
+        assert "default/greedy" not in _stranded(daemon.report())
+        assert not _about(daemon.report(), "started_without_device")
+        assert vms.phases("greedy") == {"Running"}
+
+
+def _let_clocks_tell_apart(daemon: Daemon) -> None:
+    """Wait: the API server's clock is another and tells seconds, so what is 5 s apart has no order."""
+    throughout(lambda: daemon.get("/healthz"), 7)
+
+
+def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer_that_holds_a_pod_is_named(
+    cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
+) -> None:
+    with nodeleak.running(*OFTEN) as daemon:
+        with cluster.stopped("kubelet"):
+            plugin.kill()
+            vms.make("held", finalizers=(FINALIZER,))
+        vms.refused("held")
+        vms.begin_to_delete("held")
+        throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
+        late = eventually(lambda: _late(daemon), 20)
+        assert "the kubelet drops it after five minutes" in late["message"]
+        held = _alone(daemon, "default/held", cause="kubelet_restart", fate="terminating_stuck")
+        assert FINALIZER in held["message"]
+
+
+def _is_not_late(daemon: Daemon) -> None:
+    assert not daemon.report().subjects("late_device_plugin")
+
+
+def _late(daemon: Daemon) -> dict[str, Any]:
+    found = daemon.report().subjects("late_device_plugin")
+    assert set(found) == {RESOURCE}
+    assert found[RESOURCE]["confirmed"]
+    return found[RESOURCE]
+
+
+@pytest.mark.skipif("NODELEAK_E2E_SLOW" not in os.environ, reason="takes six minutes: set NODELEAK_E2E_SLOW")
+def test_after_five_minutes_the_kubelet_has_dropped_the_resource(
+    cluster: Cluster, plugin: DevicePlugin, nodeleak: Nodeleak
+) -> None:
+    with nodeleak.running(*OFTEN) as daemon:
+        with cluster.stopped("kubelet"):
+            plugin.kill()
+        throughout(lambda: daemon.get("/healthz"), 300)
+
+        def check() -> None:
+            _offers(cluster, 0, 0)
+            assert "the kubelet has dropped it, and the node's status says capacity 0" in _late(daemon)["message"]
+            assert _happened(nodeleak.timeline("--since=10m"), "dropped") == ["dropped"]
+
+        eventually(check, 60)
+
+
+def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
+    cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
+) -> None:
+    with nodeleak.running(*OFTEN) as daemon:
+        with cluster.stopped("kubelet"):
+            plugin.kill()
+            CHECKPOINT.unlink()
+            vms.make("without")
+        vms.runs("without")
+        throughout(lambda: daemon.get("/healthz"), 3)  # starts are told to the second
+        plugin.start()
+
+        def check() -> None:
+            assert _about(daemon.report(), "started_without_device") == {"default/without"}
+
+        eventually(check, 30)
+        assert not _stranded(daemon.report())
+        vms.make("with")
+        vms.runs("with")
+        assert _about(daemon.report(), "started_without_device") == {"default/without"}

@@ -1,0 +1,186 @@
+"""Metrics of device plugins: a bounded number of resources, and nothing where nothing is known."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.exporters.device_metrics import MOST_RESOURCES
+from agent.exporters.metrics import MetricsExporter
+from agent.model.admission import Cause, Fate, Stranded
+from agent.model.devices import Happening
+from agent.model.finding import Finding, Judged
+from agent.model.report import Report
+from agent.model.snapshot import NotAsked, Snapshot
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    daemons,
+    device_plugins,
+    milestone,
+    node,
+    plugin_socket,
+    registered,
+    scanned,
+    unread,
+    without,
+)
+
+HOUR = timedelta(hours=1)
+LATE = timedelta(seconds=9.5)
+FAMILIES = ("registered", "registration_delay_seconds", "socket_present")
+
+
+class Scrape:
+    """What one scrape says after a round."""
+
+    def __init__(self, report: Report) -> None:
+        self._registry = CollectorRegistry()
+        MetricsExporter(self._registry, ("kubenet",), "observe", ()).tell(report, 0.02)
+
+    def get(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"nodeleak_{name}", labels)
+
+    def resources(self, name: str) -> list[str]:
+        families = (family.samples for family in self._registry.collect())
+        return [one.labels["resource"] for samples in families for one in samples if one.name == f"nodeleak_{name}"]
+
+
+def scrape(snapshot: Snapshot, *stranded: Stranded) -> Scrape:
+    return Scrape(telling(scanned(snapshot), *stranded))
+
+
+def telling(report: Report, *stranded: Stranded, confirmed: bool = True) -> Report:
+    """Add a finding that stands for these pods."""
+    finding = Finding("stranded_pod", "pods", "refused", stranded=stranded)
+    return replace(report, findings=(Judged(finding, NOW, confirmed),))
+
+
+def pod(resource: str = KVM, cause: Cause = Cause.KUBELET_RESTART, fate: Fate = Fate.STUCK) -> Stranded:
+    return Stranded("shop/render", "uid", "", resource, NOW, cause, fate, "", "")
+
+
+def racing() -> Snapshot:
+    """The kubelet started an hour ago; the plugin came 9.5 s later."""
+    return node(
+        device_plugins=device_plugins(
+            plugin_socket(ago=HOUR - LATE),
+            registered(KVM, "kvm0", "kvm1"),
+            milestone(Happening.KUBELET_STARTED, ago=HOUR),
+            milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=HOUR - LATE),
+            milestone(Happening.REGISTERED, KVM, ago=HOUR - LATE),
+            kubelet_socket=HOUR,
+            checkpoint_written=HOUR - LATE,
+        )
+    )
+
+
+def many(count: int) -> Snapshot:
+    names = [f"vendor.io/device-{n:03}" for n in range(count)]
+    return node(
+        device_plugins=device_plugins(
+            *(registered(name, "d0") for name in names),
+            milestone(Happening.KUBELET_STARTED, ago=HOUR),
+            *(milestone(Happening.REGISTERED, name, ago=HOUR - timedelta(seconds=n)) for n, name in enumerate(names)),
+            kubelet_socket=HOUR,
+            checkpoint_written=HOUR - LATE,
+        )
+    )
+
+
+def test_a_resource_that_is_registered_is_one_with_its_delay() -> None:
+    told = scrape(racing())
+    assert told.get("device_plugin_registered", resource=KVM) == 1
+    assert told.get("device_plugin_socket_present", resource=KVM) == 1
+    assert told.get("device_plugin_registration_delay_seconds", resource=KVM) == 9.5
+
+
+def test_a_resource_that_is_not_registered_again_is_zero_and_has_no_delay() -> None:
+    told = scrape(node(device_plugins=device_plugins(registered(KVM), kubelet_socket=HOUR)))
+    assert told.get("device_plugin_registered", resource=KVM) == 0
+    assert told.get("device_plugin_registration_delay_seconds", resource=KVM) is None
+
+
+def test_a_socket_that_nothing_names_is_absent() -> None:
+    assert scrape(many(3)).resources("device_plugin_socket_present") == []
+
+
+@pytest.mark.parametrize("word", [unread("device_plugins"), NotAsked("device_plugins", "off")])
+def test_what_was_not_read_is_absent(word: NotAsked) -> None:
+    told = scrape(node(device_plugins=word))
+    assert [told.resources(f"device_plugin_{name}") for name in FAMILIES] == [[], [], []]
+
+
+def test_a_hundred_resources_are_bounded_and_the_rest_is_one() -> None:
+    told = scrape(many(100))
+    names = told.resources("device_plugin_registered")
+    assert names == [*(f"vendor.io/device-{n:03}" for n in range(MOST_RESOURCES)), "other"]
+    assert told.get("device_plugin_registered", resource="other") == 1
+    assert told.get("device_plugin_registration_delay_seconds", resource="other") == 99
+
+
+def test_one_of_the_rest_that_is_away_is_the_rest_that_is_not_all_there() -> None:
+    snapshot = many(99)
+    (devices,) = snapshot.device_plugins.known()
+    devices = replace(devices, registered=(*devices.registered, registered("vendor.io/z")))
+    assert scrape(node(device_plugins=devices)).get("device_plugin_registered", resource="other") == 0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["no-slash", "a.b/c\nd", 'a.b/"x"', "a.b/" + "x" * 64, "x" * 254 + "/y", "a/b/c", "vendor.io/\u00fc", "a.b/c\n"],
+)
+def test_a_name_that_is_no_resources_name_is_other(odd: str) -> None:
+    told = scrape(node(device_plugins=device_plugins(registered(odd))))
+    assert told.resources("device_plugin_registered") == ["other"]
+
+
+def test_the_longest_name_that_is_one_has_its_label() -> None:
+    name = "x" * 253 + "/" + "y" * 63
+    assert scrape(node(device_plugins=device_plugins(registered(name)))).resources("device_plugin_registered") == [name]
+
+
+def test_stranded_pods_are_counted_by_resource_cause_and_fate() -> None:
+    gone = pod(fate=Fate.REPLACED_BY_CONTROLLER)
+    told = scrape(racing(), pod(), pod(), gone, pod(cause=Cause.EXHAUSTED))
+    about = {"resource": KVM, "cause": "kubelet_restart"}
+    assert told.get("stranded_pods", **about, fate="stuck") == 2
+    assert told.get("stranded_pods", **about, fate="replaced_by_controller") == 1
+    assert told.get("stranded_pods", resource=KVM, cause="exhausted", fate="stuck") == 1
+    assert len(told.resources("stranded_pods")) == 3
+
+
+def test_a_candidate_is_not_counted() -> None:
+    assert Scrape(telling(scanned(racing()), pod(), confirmed=False)).resources("stranded_pods") == []
+
+
+def test_a_healthy_node_has_no_line_of_stranded_pods() -> None:
+    assert scrape(racing()).resources("stranded_pods") == []
+
+
+def test_a_pod_that_names_no_resource_is_counted_as_unknown() -> None:
+    about = {"cause": "kubelet_restart", "fate": "stuck"}
+    assert scrape(node(), pod("")).get("stranded_pods", resource="unknown", **about) == 1
+
+
+def test_pods_and_plugins_share_the_bound() -> None:
+    told = scrape(many(30), *(pod(f"a.io/x-{n:03}") for n in range(100)))
+    labels = {*told.resources("device_plugin_registered"), *told.resources("stranded_pods")}
+    assert len(labels) == MOST_RESOURCES + 1
+    assert told.get("stranded_pods", resource="other", cause="kubelet_restart", fate="stuck") == 68
+
+
+def test_the_start_of_the_kubelet_is_that_of_its_process() -> None:
+    snapshot = node(daemons=[daemons(kubelet=HOUR)], device_plugins=device_plugins(kubelet_socket=HOUR - LATE))
+    assert scrape(snapshot).get("kubelet_start_timestamp_seconds") == (NOW - HOUR).timestamp()
+
+
+def test_without_the_process_table_it_is_that_of_its_socket() -> None:
+    snapshot = without(node(device_plugins=device_plugins(kubelet_socket=HOUR)), "daemons")
+    assert scrape(snapshot).get("kubelet_start_timestamp_seconds") == (NOW - HOUR).timestamp()
+
+
+def test_a_start_that_nothing_tells_is_absent() -> None:
+    assert scrape(without(node(), "daemons", "device_plugins")).get("kubelet_start_timestamp_seconds") is None

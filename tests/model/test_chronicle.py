@@ -1,0 +1,126 @@
+"""The history of the device plugins as text: read back whole, or begun anew with the reason."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent.model.chronicle import MOST, SCHEMA, Chronicle, dumps, loads
+from agent.model.devices import Happening, Milestone
+from tests.builders import KVM, KVM_SOCKET, NOW, milestone
+
+STARTED = milestone(Happening.KUBELET_STARTED, ago=timedelta(minutes=9))
+APPEARED = milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(minutes=8))
+KNOWN = milestone(Happening.REGISTERED, KVM, ago=timedelta(minutes=7), exact=False)
+
+
+def text(*milestones: Milestone, **changes: Any) -> str:
+    """Write them, and change the last."""
+    tree = json.loads(dumps(milestones or (KNOWN,)))
+    tree["milestones"][-1].update(changes)
+    return json.dumps(tree)
+
+
+def test_what_was_written_is_read_back_in_its_order() -> None:
+    assert loads(dumps([STARTED, APPEARED, KNOWN])) == Chronicle((STARTED, APPEARED, KNOWN))
+
+
+def test_bytes_will_do() -> None:
+    assert loads(dumps([KNOWN]).encode()) == Chronicle((KNOWN,))
+
+
+def test_an_empty_history_is_one() -> None:
+    assert loads(dumps([])) == Chronicle()
+
+
+def test_other_boots_are_history_too() -> None:
+    earlier = milestone(Happening.LOST, KVM, ago=timedelta(days=9), boot_id="another")
+    assert loads(dumps([earlier, KNOWN])).milestones == (earlier, KNOWN)
+
+
+def test_the_oldest_are_dropped_for_the_newest() -> None:
+    many = [milestone(Happening.REGISTERED, KVM, ago=timedelta(seconds=5000 - n)) for n in range(MOST + 3)]
+    assert loads(dumps(many)).milestones == tuple(many[3:])
+
+
+moments = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (bounds are naive)
+milestones = st.builds(
+    Milestone,
+    what=st.sampled_from(Happening),
+    at=moments,
+    uptime=st.timedeltas(timedelta(0), timedelta(days=9000)),
+    boot_id=st.text(max_size=8),
+    resource=st.text(max_size=8),
+    socket=st.text(max_size=8),
+    exact=st.booleans(),
+)
+
+
+@given(st.lists(milestones, max_size=4))
+def test_any_history_is_read_back_to_the_microsecond(history: list[Milestone]) -> None:
+    assert loads(dumps(history)) == Chronicle(tuple(history))
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("damaged", "why"),
+    [
+        ("", "it is not JSON"),
+        (dumps([KNOWN])[:-9], "it is not JSON"),
+        (b"\xff\xfe\x00", "it is not JSON"),
+        ("[" * 9000, "it is not JSON"),
+        ("null", f"its schema is not {SCHEMA!r}"),
+        ("{}", f"its schema is not {SCHEMA!r}"),
+        ('{"schema": "nodeleak.device-plugins/v2", "milestones": []}', f"its schema is not {SCHEMA!r}"),
+        (json.dumps({"schema": SCHEMA}), "it has no list of milestones"),
+        (json.dumps({"schema": SCHEMA, "milestones": {}}), "it has no list of milestones"),
+    ],
+)
+def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: str) -> None:
+    assert loads(damaged) == Chronicle((), why)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"what": "exploded"},
+        {"what": 7},
+        {"at": "soon"},
+        {"at": None},
+        {"at": NOW.replace(tzinfo=None).isoformat()},
+        {"at": "0001-01-01T00:00:00+14:00"},
+        {"uptime": "long"},
+        {"uptime": True},
+        {"uptime": float("nan")},
+        {"uptime": 1e300},
+        {"boot_id": 7},
+        {"resource": None},
+        {"socket": []},
+        {"exact": 1},
+    ],
+    ids=lambda changes: "{}={!r}".format(*next(iter(changes.items()))),
+)
+def test_half_a_history_is_none(changes: dict[str, Any]) -> None:
+    found = loads(text(STARTED, KNOWN, **changes))
+    assert found.milestones == ()
+    assert found.trouble.startswith("its milestone 2 cannot be read: ")
+
+
+def test_a_field_that_is_missing_is_damage_and_one_that_is_new_is_not() -> None:
+    tree = json.loads(dumps([KNOWN]))
+    del tree["milestones"][0]["exact"]
+    assert loads(json.dumps(tree)).trouble == "its milestone 1 cannot be read: KeyError: 'exact'"
+    assert loads(text(KNOWN, colour="green")) == Chronicle((KNOWN,))
+
+
+@given(st.binary(max_size=80) | st.text(max_size=80))
+@example(json.dumps({"schema": SCHEMA, "milestones": [7]}))
+def test_whatever_the_text_it_is_empty_and_says_so(damaged: bytes | str) -> None:
+    found = loads(damaged)
+    assert found.milestones == ()
+    assert found.trouble

@@ -1,0 +1,352 @@
+"""How the kubelet refuses pods for devices, in the words of its versions 1.17 to 1.36."""
+
+import json
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent.model.admission import Refused, Rejection
+from agent.sources.admission import read
+
+KVM = "devices.kubevirt.io/kvm"
+GPU = "nvidia.com/gpu"
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+GONE = "rpc error: code = Unavailable desc ="
+PREFERRED = "device plugin GetPreferredAllocation rpc failed with err:"
+STRUCT_1_18 = (
+    "&{0xc00 0xc01 /var/lib/kubelet/device-plugins/kubevirt-kvm.sock devices.kubevirt.io/kvm "
+    "{13847551 97 0x72} {0 0} 0x1f}"
+)
+STRUCT_1_25 = "&{{0 0} devices.kubevirt.io/kvm <nil> {13847551 97 0x72} 0xc0}"
+"""How Go prints an endpoint."""
+PREEMPTION = (
+    "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
+    f"preempt: no set of running pods found to reclaim resources: [(res: {KVM}, q: 1), ]"
+)
+DIALLED = 'dial unix /var/lib/kubelet/device-plugins/kubevirt-kvm.sock: connect: connection refused"'
+
+FRAMES = {
+    "1.17": "Pod Update plugin resources failed due to {}, which is unexpected.",
+    "1.18": "Pod Allocate failed due to {}, which is unexpected",
+    "1.20": "Pod Allocate failed due to {}, which is unexpected",
+    "1.24": "Pod Allocate failed due to {}, which is unexpected",
+    "1.26": "Pod was rejected: Allocate failed due to {}, which is unexpected",
+    "1.36": "Pod was rejected: Allocate failed due to {}, which is unexpected",
+    "an event": "Allocate failed due to {}, which is unexpected",
+    "a copy with a dot": "Pod was rejected: Allocate failed due to {}, which is unexpected.",
+    "a copy cut short": "Pod Allocate failed due to {}",
+}
+
+
+class Told(NamedTuple):
+    """What a refusal says, without its time and its text."""
+
+    refused: Refused
+    resource: str = ""
+    requested: int | None = None
+    available: int | None = None
+    socket: str = ""
+
+
+CAUSES = [
+    (f"can't allocate unregistered device {KVM}", Told(Refused.UNREGISTERED, KVM)),
+    (f"cannot allocate unregistered device {KVM}", Told(Refused.UNREGISTERED, KVM)),
+    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Told(Refused.NO_HEALTHY, GPU)),
+    (
+        f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
+        Told(Refused.NO_HEALTHY, GPU),
+    ),
+    (
+        f"requested number of devices unavailable for {KVM}. Requested: 1, Available: 0",
+        Told(Refused.INSUFFICIENT, KVM, 1, 0),
+    ),
+    (
+        "requested number of devices unavailable for nvidia.com/GRID_P40-1Q.v2. Requested: 8, Available: 3",
+        Told(Refused.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
+    ),
+    (f"unknown Device Plugin {KVM}", Told(Refused.PLUGIN_GONE, KVM)),
+    (f"endpoint not found in cache for a registered resource: {KVM}", Told(Refused.PLUGIN_GONE, KVM)),
+    (f"endpoint {STRUCT_1_18} has been stopped", Told(Refused.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
+    (f"endpoint {STRUCT_1_25} has been stopped", Told(Refused.PLUGIN_GONE, KVM)),
+    (
+        f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
+        Told(Refused.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+    ),
+    (
+        f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
+        Told(Refused.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+    ),
+    (
+        f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
+        Told(Refused.PLUGIN_GONE, socket="gpu"),
+    ),
+    (f"{GONE} transport is closing", Told(Refused.PLUGIN_GONE)),
+    (f"{GONE} error reading from server: EOF", Told(Refused.PLUGIN_GONE)),
+    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Told(Refused.PLUGIN_GONE)),
+    (f"{PREFERRED} {GONE} transport is closing", Told(Refused.PLUGIN_GONE)),
+    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Told(Refused.OTHER)),
+    (
+        "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
+        Told(Refused.OTHER),
+    ),
+    (
+        f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
+        Told(Refused.OTHER, KVM, 2),
+    ),
+    (f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2", Told(Refused.OTHER, KVM, 2)),
+    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Told(Refused.OTHER, "", 2)),
+    ("no containers return in allocation response &AllocateResponse{}", Told(Refused.OTHER)),
+    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Told(Refused.OTHER)),
+    ("a device of words that no version has said yet", Told(Refused.OTHER)),
+]
+
+
+def refusal(
+    reason: str,
+    message: str,
+    wants: tuple[str, ...] = (),
+    *,
+    started: datetime | None = None,
+    fields: Any = None,
+    **status: Any,
+) -> Rejection | None:
+    whole = {"phase": "Failed", "reason": reason, "message": message, **status}
+    return read({"managedFields": fields}, whole, wants, started)
+
+
+def told(rejection: Rejection | None) -> Told | None:
+    if rejection is None:
+        return None
+    return Told(
+        rejection.refused, rejection.resource, rejection.requested, rejection.available, rejection.socket
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize(("cause", "expected"), CAUSES, ids=[cause[:50] for cause, _ in CAUSES])
+def test_a_refusal_for_a_device_is_understood_in_every_version(frame: str, cause: str, expected: Told) -> None:
+    assert told(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
+
+
+@pytest.mark.parametrize("prefix", ["", "Pod ", "Pod was rejected: "])
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ("requested: 1, used: 0, capacity: 0", Told(Refused.NO_CAPACITY, KVM, 1, 0)),
+        ("requested: 2, used: 3, capacity: 0", Told(Refused.NO_CAPACITY, KVM, 2, 0)),
+        ("requested: 1, used: 110, capacity: 110", Told(Refused.INSUFFICIENT, KVM, 1, 0)),
+        ("requested: 4, used: 108, capacity: 110", Told(Refused.INSUFFICIENT, KVM, 4, 2)),
+        ("requested: 1, used: 9, capacity: 8", Told(Refused.INSUFFICIENT, KVM, 1, 0)),
+        ("and in other words", Told(Refused.OTHER, KVM)),
+    ],
+)
+def test_a_node_out_of_a_device_is_told_from_one_that_has_none_yet(prefix: str, counts: str, expected: Told) -> None:
+    message = f"{prefix}Node didn't have enough resource: {KVM}, {counts}"
+    assert told(refusal(f"OutOf{KVM}", message)) == expected
+
+
+def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
+    message = (
+        "Pod Allocate failed due to requested number of devices unavailable for devices.lab/kvm. "
+        "Requested: 1, Available: 0, which is unexpected"
+    )
+    assert refusal("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
+        refused=Refused.INSUFFICIENT,
+        resource="devices.lab/kvm",
+        requested=1,
+        available=0,
+        at=datetime(2026, 1, 1, 1, 25, 47, tzinfo=UTC),
+        message=message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("UnexpectedAdmissionError", FRAMES["1.20"].format("not enough cpus available to satisfy request")),
+        (
+            "UnexpectedAdmissionError",
+            FRAMES["1.36"].format("not enough cpus available to satisfy request: requested=3, available=2"),
+        ),
+        (
+            "UnexpectedAdmissionError",
+            FRAMES["1.26"].format("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough"),
+        ),
+        ("UnexpectedAdmissionError", "Pod GeneralPredicates failed due to unknown reason, which is unexpected."),
+        ("UnexpectedAdmissionError", f"Pod {PREEMPTION}"),
+        ("UnexpectedAdmissionError", ""),
+        ("TopologyAffinityError", "Pod Resources cannot be allocated with Topology locality"),
+        ("SMTAlignmentError", "Pod SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2"),
+        ("NodeAffinity", "Pod Predicate NodeAffinity failed"),
+        ("NodePorts", "Pod Predicate NodePorts failed"),
+        ("OutOfcpu", "Pod Node didn't have enough resource: cpu, requested: 2000, used: 3000, capacity: 4000"),
+        ("OutOfmemory", "Pod Node didn't have enough resource: memory, requested: 2, used: 3, capacity: 4"),
+        ("OutOfpods", "Pod Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110"),
+        ("OutOfephemeral-storage", "Pod Node didn't have enough resource: ephemeral-storage, requested: 1"),
+        ("OutOfhugepages-2Mi", "Pod Node didn't have enough resource: hugepages-2Mi, requested: 1"),
+        ("OutOfkubernetes.io/batch-cpu", "Pod Node didn't have enough resource: kubernetes.io/batch-cpu, requested: 1"),
+        ("Evicted", "The node was low on resource: memory."),
+        ("Shutdown", "Node is in progress of shutting down, not admitting any new pods"),
+        ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown."),
+        ("", FRAMES["1.26"].format(CAUSES[0][0])),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_pod_that_failed_otherwise_was_not_refused_for_a_device(reason: str, message: str) -> None:
+    assert refusal(reason, message, (KVM,)) is None
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Unknown", "", None])
+def test_only_a_failed_pod_was_refused(phase: str | None) -> None:
+    assert refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
+
+
+@pytest.mark.parametrize(("wants", "resource"), [((), ""), ((KVM,), KVM), ((KVM, GPU), "")])
+def test_a_message_without_a_resource_means_the_one_that_the_pod_asks_for(
+    wants: tuple[str, ...], resource: str
+) -> None:
+    message = FRAMES["1.26"].format("rpc error: code = Unavailable desc = transport is closing")
+    refused = refusal("UnexpectedAdmissionError", message, wants)
+    assert refused is not None
+    assert refused.resource == resource
+
+
+def test_the_message_is_believed_before_the_spec() -> None:
+    refused = refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
+    assert refused is not None
+    assert refused.resource == KVM
+
+
+SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}
+OLD = {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:06Z"}
+NEW = {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:09Z"}
+LATEST = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
+TIMES = [
+    ([OLD], None, (datetime(2026, 1, 1, 0, 0, 6, tzinfo=UTC), True)),
+    ([NEW], None, (LATEST, True)),
+    ([NEW, OLD, SCHEDULER], STARTED, (LATEST, True)),
+    ([{**NEW, "subresource": "ephemeralcontainers"}], None, (STARTED, False)),
+    ([{**NEW, "time": "yesterday"}, {"manager": "kubelet"}], None, (STARTED, False)),
+    ([SCHEDULER], None, (STARTED, False)),
+    (None, None, (STARTED, False)),
+    (None, STARTED, (None, False)),
+    ([], STARTED, (None, False)),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "started", "expected"),
+    TIMES,
+    ids=[
+        "before 1.22",
+        "since 1.22",
+        "the latest",
+        "not of the status",
+        "no time",
+        "of another",
+        "none",
+        "ran",
+        "ran 2",
+    ],
+)
+def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
+    fields: Any, started: datetime | None, expected: tuple[datetime | None, bool]
+) -> None:
+    refused = refusal(
+        f"OutOf{KVM}", "", fields=fields, started=started, startTime="2026-01-01T00:00:00Z"
+    )  # fmt: skip
+    assert refused is not None
+    assert (refused.at, refused.by_api) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "ran", "expected"),
+    [
+        ("2026-11-21T11:42:24Z", None, ("11:42:24", False)),
+        ("2026-11-21T11:42:20Z", None, ("11:42:20", False)),
+        ("2026-11-21T11:42:29Z", None, ("11:42:29", False)),
+        ("2026-11-21T11:42:18Z", None, ("11:42:24", True)),
+        ("2026-11-21T11:42:24Z", STARTED, ("11:42:24", True)),
+        (None, None, ("11:42:24", True)),
+    ],
+    ids=["as on a real node", "written later", "clocks differ", "of an earlier admission", "ran", "no start"],
+)
+def test_of_a_pod_that_never_ran_the_kubelets_own_clock_tells_when(
+    start: str | None, ran: datetime | None, expected: tuple[str, bool]
+) -> None:
+    fields = [{"manager": "kubelet", "operation": "Update", "time": "2026-11-21T11:42:24Z"}]
+    refused = refusal(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
+    assert refused is not None
+    assert refused.at is not None
+    assert (f"{refused.at:%H:%M:%S}", refused.by_api) == expected
+
+
+@pytest.mark.parametrize("start", [None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z"])
+def test_a_refusal_at_no_known_time_is_still_one(start: Any) -> None:
+    refused = refusal(f"OutOf{KVM}", "", startTime=start)
+    assert refused is not None
+    assert refused.at is None
+
+
+def test_a_storm_keeps_what_it_says_once() -> None:
+    # Texts out of JSON are each an object of its own.
+    texts = (json.loads(json.dumps(FRAMES["1.26"].format(CAUSES[2][0]))) for _ in range(2))
+    one, other = (refusal("UnexpectedAdmissionError", text) for text in texts)
+    assert one is not None
+    assert other is not None
+    assert one.message is other.message
+    assert one.resource is other.resource
+
+
+def test_a_message_of_any_length_is_read_at_once_and_kept_short() -> None:
+    for text in ("endpoint " * 9000, "a." * 30_000, "/" * 50_000, "endpoint {a/b} " * 9000, "rpc error: " * 9000):
+        begun = time.perf_counter()
+        refused = refusal("UnexpectedAdmissionError", f"Allocate failed due to {text}")
+        assert time.perf_counter() - begun < 0.5
+        assert refused is None or len(refused.message) <= 400
+
+
+PIECES = st.sampled_from(
+    [
+        *(cause for cause, _ in CAUSES),
+        *FRAMES.values(),
+        KVM,
+        "a/b",
+        "endpoint ",
+        " has been stopped",
+        "rpc error: ",
+        "\u017f/\u212a",
+    ]
+)
+TEXTS = st.text(max_size=60) | st.lists(PIECES | st.text(max_size=9), max_size=6).map("".join)
+REASONS = (
+    st.just("UnexpectedAdmissionError") | TEXTS.map(lambda text: f"OutOf{text}") | st.just(f"OutOf{KVM}") | st.text()
+)
+
+
+@given(reason=REASONS, message=TEXTS, start=TEXTS, field=TEXTS)
+@example("UnexpectedAdmissionError", "Allocate failed due to unknown device plugin \u017f.io/\u212a", "", "")
+@example(f"OutOf{KVM}", f"enough resource: x, requested: {'9' * 5000}, used: 1, capacity: 1", "", "")
+@example(f"OutOf{KVM}", "a\ud800 \x1b[2J\n", "", "")
+@example(f"OutOf{KVM}", "", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
+def test_whatever_a_status_says_a_refusal_names_a_resource_or_none(
+    reason: str, message: str, start: str, field: str
+) -> None:
+    refused = refusal(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
+    if refused is not None:
+        assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", refused.resource)
+        assert refused.at is None or refused.at.tzinfo is not None
+        assert refused.message.isprintable()
+        assert refused.socket.isprintable()
+
+
+@pytest.mark.parametrize("odd", [None, 7, [], {}, True])
+def test_odd_values_in_a_status_are_no_refusal(odd: Any) -> None:
+    assert refusal(odd, odd, phase="Failed") is None
+    assert refusal("UnexpectedAdmissionError", odd) is None

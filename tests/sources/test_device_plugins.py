@@ -1,0 +1,336 @@
+"""The kubelet's device manager, from outside: real sockets in a real directory, and the kernel's list of them."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.model.chronicle import Chronicle
+from agent.model.devices import Allocation, DevicePlugins, Happening, PluginSocket, Registered
+from agent.sources.device_plugins import DeviceManager
+from agent.sources.unavailable import Unavailable
+from tests.builders import KVM, KVM_SOCKET, milestone
+from tests.sources.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
+from tests.wire import as_nobody
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+MADE = datetime(2026, 3, 26, 12, 0, 0, 424000, tzinfo=UTC)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A process table whose first process lives in our network namespace, as the kubelet would."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/1").symlink_to("/proc/self")
+    return tmp_path / "proc"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "devices").mkdir()
+    return tmp_path / "devices"
+
+
+@pytest.fixture
+def manager(directory: Path, proc: Path) -> DeviceManager:
+    return DeviceManager(directory, proc, Chronicle)
+
+
+@contextmanager
+def bound(*paths: Path, made: datetime = MADE) -> Iterator[list[socket.socket]]:
+    """Listen on each of them, and say when that began."""
+    with ExitStack() as open_sockets:
+        several = [open_sockets.enter_context(socket.socket(socket.AF_UNIX)) for _ in paths]
+        for one, path in zip(several, paths, strict=True):
+            one.bind(str(path))
+            one.listen()
+            dated(path, made)
+        yield several
+
+
+def dated(path: Path, made: datetime) -> None:
+    os.utime(path, ns=(0, int(made.timestamp()) * 10**9 + made.microsecond * 1000), follow_symlinks=False)
+
+
+def replace(directory: Path, content: bytes) -> None:
+    """Write a checkpoint as the kubelet does: beside it, and then in its place."""
+    (directory / ".38472").write_bytes(content)
+    (directory / ".38472").rename(directory / CHECKPOINT)
+
+
+def why(manager: DeviceManager) -> str:
+    with pytest.raises(Unavailable) as raised:
+        manager.read()
+    return str(raised.value)
+
+
+# Sockets
+
+
+def test_a_node_without_device_plugins_has_the_kubelets_socket_alone(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / "kubelet.sock"):
+        assert manager.read() == DevicePlugins(MADE, (), None, (), ())
+
+
+def test_unread_is_not_empty_a_directory_in_which_nothing_is_is_empty(manager: DeviceManager) -> None:
+    assert manager.read() == DevicePlugins(None, (), None, (), ())
+
+
+def test_every_plugins_socket_is_told_with_its_time(manager: DeviceManager, directory: Path) -> None:
+    later = MADE + timedelta(seconds=9.5)
+    with bound(directory / "kubelet.sock"), bound(directory / "nvidia-gpu.sock", directory / KVM_SOCKET, made=later):
+        found = manager.read()
+    assert found.kubelet_socket == MADE
+    assert [(one.name, one.made) for one in found.sockets] == [(KVM_SOCKET, later), ("nvidia-gpu.sock", later)]
+
+
+def test_a_stale_socket_is_one_as_long_as_its_file_is_there(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / "kubelet.sock"):
+        pass
+    assert manager.read().kubelet_socket == MADE
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.touch,
+        Path.mkdir,
+        os.mkfifo,
+        lambda path: path.symlink_to("kubelet.sock"),
+        lambda path: path.symlink_to("nowhere"),
+    ],
+    ids=["file", "directory", "FIFO", "link", "dangling link"],
+)
+def test_what_is_no_socket_is_no_plugins(
+    manager: DeviceManager, directory: Path, make: Callable[[Path], object]
+) -> None:
+    with bound(directory / "kubelet.sock"):
+        make(directory / "DEPRECATION")
+        make(directory / "plugin.sock")
+        assert manager.read() == DevicePlugins(MADE, (), None, (), ())
+
+
+def test_what_is_no_socket_is_not_the_kubelets(manager: DeviceManager, directory: Path) -> None:
+    (directory / "kubelet.sock").touch()
+    assert manager.read().kubelet_socket is None
+
+
+def test_hidden_files_are_in_the_making(manager: DeviceManager, directory: Path) -> None:
+    (directory / ".38472").write_bytes(b"half")
+    with bound(directory / ".plugin.sock"):
+        assert manager.read().sockets == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(b"a\x1b[2J.sock", r"a\x1b[2J.sock"), (b"\xff.sock", r"\udcff.sock"), (b"\xc3\xa9", "é")]
+)
+def test_an_odd_name_is_made_printable(manager: DeviceManager, directory: Path, name: bytes, shown: str) -> None:
+    path = Path(os.fsdecode(os.fsencode(directory) + b"/" + name))
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(os.fsencode(path))
+        (found,) = manager.read().sockets
+    assert found.name == shown
+
+
+def test_a_plugin_that_goes_is_gone(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / KVM_SOCKET):
+        assert len(manager.read().sockets) == 1
+    (directory / KVM_SOCKET).unlink()
+    assert manager.read().sockets == ()
+
+
+# Who is connected
+
+
+@contextmanager
+def connected_to(plugin: socket.socket) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.connect(plugin.getsockname())
+        accepted, _ = plugin.accept()
+        with accepted:
+            yield
+
+
+def connections(manager: DeviceManager) -> dict[str, bool | None]:
+    return {one.name: one.connected for one in manager.read().sockets}
+
+
+def test_to_whom_the_kubelet_is_connected_is_told(manager: DeviceManager, directory: Path) -> None:
+    paths = [directory / name for name in ("kubelet.sock", "a.sock", "b.sock")]
+    with bound(*paths) as (_, plugin, _other), connected_to(plugin):
+        assert connections(manager) == {"a.sock": True, "b.sock": False}
+
+
+def test_a_connection_to_the_kubelet_is_none_to_a_plugin(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / "kubelet.sock", directory / "a.sock") as (kubelet, _), connected_to(kubelet):
+        assert connections(manager) == {"a.sock": False}
+
+
+def test_unread_is_not_empty_without_the_nodes_list_nobody_knows_who_is_connected(directory: Path) -> None:
+    manager = DeviceManager(directory, directory / "none", Chronicle)
+    with bound(directory / "kubelet.sock", directory / "a.sock") as (_, plugin), connected_to(plugin):
+        assert connections(manager) == {"a.sock": None}
+
+
+HEADER = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+LISTENS = "0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
+CONNECTED = "0000000000000000: 00000003 00000000 00000000 0001 03 60716 "
+CANONICAL = "/var/lib/kubelet/device-plugins"
+
+
+def listing(home: Path, *lines: str) -> Path:
+    """Write a list of sockets. The kernel's own may hold a real kubelet's."""
+    (home / "table/1/net").mkdir(parents=True)
+    (home / "table/1/net/unix").write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    return home / "table"
+
+
+def test_unread_is_not_empty_a_list_without_the_kubelets_socket_is_another_namespaces(
+    directory: Path, tmp_path: Path
+) -> None:
+    proc = listing(tmp_path, f"{LISTENS}{directory}/a.sock", f"{CONNECTED}{directory}/a.sock")
+    with bound(directory / "kubelet.sock", directory / "a.sock"):
+        assert connections(DeviceManager(directory, proc, Chronicle)) == {"a.sock": None}
+
+
+def test_the_kubelets_own_name_of_the_directory_counts_where_it_is_mounted_elsewhere(
+    directory: Path, tmp_path: Path
+) -> None:
+    proc = listing(
+        tmp_path,
+        f"{LISTENS}{CANONICAL}/kubelet.sock",
+        f"{CONNECTED}{CANONICAL}/a.sock",
+        f"{CONNECTED}/elsewhere/b.sock",
+    )
+    with bound(directory / "a.sock", directory / "b.sock"):
+        assert connections(DeviceManager(directory, proc, Chronicle)) == {"a.sock": True, "b.sock": False}
+
+
+# The checkpoint
+
+
+@pytest.mark.parametrize("content", [BY_NUMA_NODE, LISTED], ids=["1.20 and later", "up to 1.19"])
+def test_what_the_kubelet_knows_is_in_its_checkpoint(manager: DeviceManager, directory: Path, content: bytes) -> None:
+    replace(directory, content)
+    dated(directory / CHECKPOINT, MADE)
+    found = manager.read()
+    assert found.checkpoint_written == MADE
+    assert found.registered == (Registered(KVM, ()), Registered("nvidia.com/gpu", ("GPU-a", "GPU-b")))
+    uid = "0aa1c1f2-1111-2222-3333-444455556666"
+    assert found.allocations[0] == Allocation(uid, "compute", KVM, ("kvm12", "kvm7"))
+
+
+def test_a_checkpoint_that_is_replaced_is_read_again(manager: DeviceManager, directory: Path) -> None:
+    replace(directory, BY_NUMA_NODE)
+    assert manager.read().registered
+    replace(directory, EMPTY)
+    assert manager.read().registered == ()
+    (directory / CHECKPOINT).unlink()
+    assert manager.read().checkpoint_written is None
+
+
+def test_a_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
+    replace(directory, BY_NUMA_NODE)
+    dated(directory / CHECKPOINT, MADE)
+    known = manager.read()
+    # In place and of the same length and time, which no kubelet does: it would be damage if it were parsed.
+    (directory / CHECKPOINT).write_bytes(b"x" * len(BY_NUMA_NODE))
+    dated(directory / CHECKPOINT, MADE)
+    assert manager.read() == known
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is not JSON (0 bytes): half written?"),
+        (BY_NUMA_NODE[:200], "it is not JSON (200 bytes): half written?"),
+        (BY_NUMA_NODE.replace(b"kvm12", b"kvm13"), "it was changed, or is of a kubelet that is not known"),
+        (b"{}", "it is of a form that is not known (KeyError: 'Data')"),
+        (b" " * (1024 * 1024 + 1), "it holds 1048577 bytes; at most 1048576 are read"),
+    ],
+    ids=["empty", "half", "edited", "unknown", "huge"],
+)
+def test_unread_is_not_empty_a_damaged_checkpoint_gives_no_word(
+    manager: DeviceManager, directory: Path, content: bytes, reason: str
+) -> None:
+    replace(directory, BY_NUMA_NODE)
+    manager.read()
+    replace(directory, content)
+    for _ in range(2):
+        said = why(manager)
+        assert said.startswith(f"{CHECKPOINT}: ")
+        assert said.endswith(reason)
+    replace(directory, EMPTY)
+    assert manager.read().registered == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Path.mkdir, "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to("elsewhere"), "Too many levels of symbolic links"),
+    ],
+)
+def test_unread_is_not_empty_what_is_no_file_is_no_checkpoint(
+    manager: DeviceManager, directory: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    (directory / "elsewhere").write_bytes(BY_NUMA_NODE)
+    make(directory / CHECKPOINT)
+    assert why(manager) == f"{CHECKPOINT}: {reason}"
+
+
+# The directory
+
+
+def test_unread_is_not_empty_a_directory_that_does_not_exist_is_unread(proc: Path, tmp_path: Path) -> None:
+    assert why(DeviceManager(tmp_path / "none", proc, Chronicle)) == f"{tmp_path}/none does not exist"
+
+
+def test_unread_is_not_empty_what_may_not_be_read_is_unread(open_dir: Path, proc: Path) -> None:
+    manager = DeviceManager(open_dir, proc, Chronicle)
+    replace(open_dir, BY_NUMA_NODE)
+    (open_dir / CHECKPOINT).chmod(0o600)
+    with as_nobody():
+        assert why(manager) == f"{CHECKPOINT}: Permission denied"
+    (open_dir / "closed").mkdir(0o000)
+    with as_nobody():
+        assert why(DeviceManager(open_dir / "closed", proc, Chronicle)) == f"{open_dir}/closed: Permission denied"
+
+
+def test_a_file_where_the_directory_should_be_is_unread(directory: Path, proc: Path) -> None:
+    (directory / "file").touch()
+    assert why(DeviceManager(directory / "file", proc, Chronicle)) == f"{directory}/file: Not a directory"
+
+
+# Earlier looks
+
+
+def test_what_earlier_looks_left_behind_is_passed_on(directory: Path, proc: Path) -> None:
+    seen = milestone(Happening.REGISTERED, KVM)
+    found = DeviceManager(directory, proc, lambda: Chronicle((seen,))).read()
+    assert (found.history, found.trouble) == ((seen,), "")
+
+
+def test_a_damaged_history_costs_the_history_only(directory: Path, proc: Path) -> None:
+    replace(directory, BY_NUMA_NODE)
+    found = DeviceManager(directory, proc, lambda: Chronicle(trouble="it is not JSON")).read()
+    assert (found.history, found.trouble) == ((), "it is not JSON")
+    assert len(found.registered) == 2
+
+
+def test_no_handle_is_left_open(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / "kubelet.sock", directory / "a.sock"):
+        before = len(os.listdir("/proc/self/fd"))
+        for content in (BY_NUMA_NODE, b"{"):
+            replace(directory, content)
+            for _ in range(3):
+                try:
+                    assert manager.read().sockets[0] == PluginSocket("a.sock", MADE, connected=False)
+                except Unavailable:
+                    assert content == b"{"
+        assert len(os.listdir("/proc/self/fd")) == before

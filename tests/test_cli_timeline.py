@@ -1,0 +1,142 @@
+"""timeline as a process, on a little node: what it says, and with which code it ends."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cleanup.book import Book
+from agent.cleanup.journal import Entry
+from agent.cleanup.steps import RESERVATION, Kept
+from agent.model.release import Verdict
+from tests.test_bad_days import Done, LittleNode, engine, hanging_api, nodeleak
+from tests.wire import Standin
+
+BOOTED = 1_700_000_000
+FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LittleNode]:
+    """A node that booted at a round time; its kubelet and a plugin of it made their sockets ten seconds apart."""
+    with Standin(engine, at=tmp_path / "docker.sock") as docker:
+        node = LittleNode(tmp_path, docker)
+        plugins(node).mkdir()
+        bind(plugins(node) / "kubelet.sock", BOOTED + 60)
+        bind(plugins(node) / "kubevirt-kvm.sock", BOOTED + 70)
+        node.options += ["--device-plugins-dir", str(plugins(node)), "--state-dir", str(state(node))]
+        yield node
+
+
+def plugins(node: LittleNode) -> Path:
+    return node.home / "device-plugins"
+
+
+def state(node: LittleNode) -> Path:
+    return node.home / "state"
+
+
+def bind(path: Path, when: int) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+    os.utime(path, (when, when))
+
+
+def timeline(node: LittleNode, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
+    return nodeleak("timeline", *api, *node.options, *arguments)
+
+
+def told(node: LittleNode, *arguments: str, code: int = 0) -> Any:
+    done = timeline(node, "-o", "json", *arguments)
+    assert (done.code, done.err) == (code, ""), done
+    return json.loads(done.out)
+
+
+def write_journal(node: LittleNode) -> None:
+    book, at = Book(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
+    book.begin(Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,)), [])
+    book.end("e-1", Verdict.RELEASED, "", at)
+
+
+def test_every_record_has_its_line_in_order(node: LittleNode) -> None:
+    write_journal(node)
+    done = timeline(node)
+    assert (done.code, done.err) == (0, "")
+    lines = [line for line in done.out.splitlines() if line[1:].startswith("2023-11-14")]
+    words = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
+    places = [place for word in words for place, line in enumerate(lines) if word in line]
+    assert len(places) == len(words)
+    assert places == sorted(places)
+    assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
+
+
+def test_programs_are_told_the_same(node: LittleNode) -> None:
+    write_journal(node)
+    tree = told(node)
+    assert tree["schema"] == "nodeleak.timeline/v1"
+    assert tree["unread"] == []
+    found = {one["what"]: one for one in tree["events"]}
+    assert found["socket_appeared"] == {
+        "at": "2023-11-14T22:14:30.000Z",
+        "exact": True,
+        "what": "socket_appeared",
+        "subject": "kubevirt-kvm.sock",
+        "text": "the plugin socket kubevirt-kvm.sock appeared",
+        "source": "device_plugins",
+    }
+    assert found["released"]["subject"] == "10.244.1.9"
+    assert found["leaked"]["exact"] is False
+    ats = [one["at"] for one in tree["events"]]
+    assert ats == sorted(ats)
+
+
+def test_only_the_last_span_is_told_and_an_empty_one_is_said(node: LittleNode) -> None:
+    assert told(node, "--since", "1h")["events"] == []
+    assert "Nothing is known to have happened in the last 1h." in timeline(node, "--since", "1h").out
+    assert told(node, "--since", "36500d")["events"] == told(node)["events"]
+
+
+def test_a_span_that_is_none_is_told(node: LittleNode) -> None:
+    done = timeline(node, "--since", "yesterday")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "nodeleak: --since: 'yesterday': say a span with its unit, such as 90s, 5m or 1h30m\n"
+
+
+def test_nothing_is_touched(node: LittleNode) -> None:
+    timeline(node)
+    assert not state(node).exists()
+
+
+def test_an_api_server_that_is_silent_is_said_and_ends_with_its_code(node: LittleNode) -> None:
+    with hanging_api(node.home) as api:
+        done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
+    assert (done.code, done.err) == (3, "")
+    assert "Could not be read (what it would tell is missing above):" in done.out
+    assert "  pods: " in done.out
+    assert "the node booted" in done.out
+
+
+def test_a_journal_that_cannot_be_read_is_said_and_ends_with_its_code(node: LittleNode) -> None:
+    (state(node) / "journal").mkdir(parents=True)
+    (state(node) / "journal" / "journal.jsonl").mkdir()
+    tree = told(node, code=3)
+    assert [one["source"] for one in tree["unread"]] == ["journal"]
+
+
+def test_a_damaged_line_of_the_journal_is_a_warning(node: LittleNode) -> None:
+    write_journal(node)
+    with (state(node) / "journal" / "journal.jsonl").open("a") as journal:
+        journal.write("{torn\n")
+    (warning,) = told(node)["warnings"]
+    assert "journal.jsonl, line 3" in warning
+
+
+def test_its_help_teaches() -> None:
+    page = nodeleak("timeline", "--help").out
+    for word in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
+        assert word in page

@@ -1,0 +1,207 @@
+"""What holds of every history, every refused pod and every node with device plugins."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from agent import admission, cycle, history
+from agent.detectors import DETECTORS
+from agent.history.course import MOST
+from agent.model import chronicle
+from agent.model.admission import Cause, Fate, Refused
+from agent.model.devices import Happening
+from agent.model.recording import Recording, anonymous, dumps, loads
+from agent.model.snapshot import SOURCES, NodeDevices, NotAsked, Pod, Seen, Snapshot
+from tests.builders import GRACE, KVM, NOW, WORKER, node, refused_pod, scene, without
+from tests.strategies import RESOURCES, agos, device_managers, moments, names, seldom
+
+_LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> list[Pod]:
+    """Pods with devices, refused or running, of few controllers."""
+    several = []
+    for number in range(draw(st.integers(0, 7))):
+        resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
+        refused = refused_pod(f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(Refused)))
+        pod = replace(
+            refused,
+            wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
+            started=draw(st.one_of(st.none(), agos.map(lambda one: NOW - one))),
+            controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
+        )
+        if draw(seldom()):
+            pod = replace(pod, deleting=True, deletion=NOW - draw(agos))
+        if draw(st.booleans()):
+            pod = replace(pod, phase="Running", rejection=None)
+        elif pod.rejection is not None:
+            pod = replace(
+                pod,
+                rejection=replace(
+                    pod.rejection, available=draw(st.sampled_from([None, 0, 0, 1])), by_api=draw(st.booleans())
+                ),
+            )
+        several.append(pod)
+    return several
+
+
+@st.composite
+def device_nodes(draw: st.DrawFn) -> Snapshot:
+    """A node of which everything was read, and on which everything about devices may be wrong."""
+    told = draw(st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1))
+    snapshot = node(
+        device_plugins=draw(device_managers()),
+        pods=draw(pods()),
+        node=[replace(WORKER, devices=tuple(told))],
+    )
+    skew = draw(st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)]))
+    uptime = draw(st.sampled_from([snapshot.uptime, timedelta(seconds=700), timedelta(seconds=5)]))
+    return replace(snapshot, api_skew=skew, uptime=uptime)
+
+
+def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
+    """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
+    later = later or snapshot
+    (devices,) = later.device_plugins.known()
+    text = chronicle.dumps(history.of(snapshot))
+    stored = chronicle.loads(text)
+    assert stored.trouble == ""
+    return replace(later, device_plugins=Seen((replace(devices, history=stored.milestones),)))
+
+
+def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
+    findings, gaps = cycle.detect(scene(snapshot), DETECTORS)
+    assert not [gap for gap in gaps if gap.broken]
+    return {finding.key for finding in findings}, {gap.detector for gap in gaps}
+
+
+# History
+
+
+@_LONGEST
+@given(device_nodes())
+def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
+    once = history.of(snapshot)
+    assert history.of(kept(snapshot)) == once
+
+
+@_LONGEST
+@given(device_nodes())
+def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
+    assert history.resources(kept(snapshot)) == history.resources(snapshot)
+    assert admission.judge(kept(snapshot)) == admission.judge(snapshot)
+
+
+@_LONGEST
+@given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
+def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float, noise: float) -> None:
+    """Also where the clocks are compared anew, which is never twice the same."""
+    passed = timedelta(seconds=later)
+    again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
+    if snapshot.api_skew == timedelta(0):
+        again = replace(again, api_skew=timedelta(seconds=noise))
+    assume(history.of(again) == history.of(snapshot))
+    causes = {one.uid: one.cause for one in admission.judge(again)}
+    assert [(one.uid, one.cause) for one in admission.judge(snapshot)] == [
+        (one.uid, causes[one.uid]) for one in admission.judge(snapshot)
+    ]
+
+
+@_LONGEST
+@given(device_nodes(), device_nodes())
+def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
+    before, after = history.of(first), history.of(kept(first, second))
+    assert after[: len(before)] == before
+
+
+@given(device_nodes(), st.lists(moments, min_size=MOST, max_size=MOST + 20))
+def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
+    (devices,) = snapshot.device_plugins.known()
+    full = replace(snapshot, device_plugins=Seen((replace(devices, history=tuple(past)),)))
+    course = history.of(full)
+    assert len(course) == MOST
+    for resource in {one.resource for one in past if one.resource}:
+        assert [one for one in course if one.resource == resource]
+    if any(one.what is Happening.KUBELET_STARTED for one in past):
+        assert [one for one in course if one.what is Happening.KUBELET_STARTED]
+    assert history.of(kept(full)) == course
+
+
+@given(device_nodes(), st.randoms(use_true_random=False))
+def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot, random: Any) -> None:
+    (devices,) = snapshot.device_plugins.known()
+    mixed = replace(
+        devices,
+        sockets=tuple(random.sample(devices.sockets, len(devices.sockets))),
+        registered=tuple(random.sample(devices.registered, len(devices.registered))),
+    )
+    again = replace(snapshot, device_plugins=Seen((mixed,)))
+    assert history.of(again) == history.of(snapshot)
+    assert found(again) == found(snapshot)
+
+
+# Verdicts
+
+
+@_LONGEST
+@given(device_nodes())
+def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
+    findings, _ = cycle.detect(scene(snapshot), DETECTORS)
+    told = [one.uid for finding in findings for one in finding.stranded]
+    assert len(told) == len(set(told))
+    refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
+    assert refused <= set(told)
+    assert all("--force" not in one.do or "never with --force" in one.do for one in admission.judge(snapshot))
+
+
+@_LONGEST
+@given(device_nodes())
+def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
+    for one in admission.judge(snapshot):
+        assert one.controller or one.fate is not Fate.REPLACED_BY_CONTROLLER
+        assert one.resource or one.cause is Cause.UNVERIFIED
+
+
+# Silence
+
+
+@_LONGEST
+@given(device_nodes(), st.sampled_from(SOURCES))
+def test_silence_never_adds_a_finding(snapshot: Snapshot, source: str) -> None:
+    assert found(without(snapshot, source))[0] <= found(snapshot)[0]
+
+
+@_LONGEST
+@given(device_nodes(), st.sampled_from(SOURCES))
+def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
+    before, _ = found(snapshot)
+    after, blind = found(without(snapshot, source))
+    assert {key[0] for key in before - after} <= blind
+
+
+@given(device_nodes())
+def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None:
+    alone = replace(snapshot, device_plugins=NotAsked("device_plugins", "there is no such directory"))
+    _, gaps = cycle.detect(scene(alone), DETECTORS)
+    assert {"late_device_plugin", "stranded_pod", "started_without_device"} <= {gap.detector for gap in gaps}
+    assert all(gap.chosen for gap in gaps if "device_plugins" in gap.why)
+
+
+# Recordings
+
+
+@given(device_nodes())
+def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names(snapshot: Snapshot) -> None:
+    recording = Recording(patience=GRACE, period=timedelta(0), looks=(snapshot,))
+    assert loads(dumps(recording)) == recording
+    nameless = loads(anonymous(dumps(recording), "salt")).looks[0]
+    assert [(one.cause, one.fate, one.resource) for one in admission.judge(nameless)] == [
+        (one.cause, one.fate, one.resource) for one in admission.judge(snapshot)
+    ]
+    assert [(one.resource, one.registered, one.delay) for one in history.resources(nameless)] == [
+        (one.resource, one.registered, one.delay) for one in history.resources(snapshot)
+    ]

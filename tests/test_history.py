@@ -1,0 +1,415 @@
+"""What happened to device plugins: the stored course of things, and what a look adds to it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent import history
+from agent.history.course import MOST
+from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered, ResourceState
+from agent.model.snapshot import Blind, NodeDevices, NotAsked, Seen, Snapshot
+from tests.builders import (
+    BOOT_ID,
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    UPTIME,
+    WORKER,
+    allocation,
+    daemons,
+    device_plugins,
+    milestone,
+    node,
+    plugin_socket,
+    registered,
+    unread,
+    without,
+)
+
+GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
+STARTED, APPEARED, GONE = Happening.KUBELET_STARTED, Happening.SOCKET_APPEARED, Happening.SOCKET_GONE
+REGISTERED, LOST, DROPPED = Happening.REGISTERED, Happening.LOST, Happening.DROPPED
+
+
+def seconds(n: float) -> timedelta:
+    return timedelta(seconds=n)
+
+
+def look(
+    *things: PluginSocket | Registered | Allocation | Milestone,
+    kubelet: float | None = 30,
+    written: float | None = None,
+    at: float = 0,
+    **others: Any,
+) -> Snapshot:
+    """A look so many seconds after NOW; the times of files are seconds before NOW."""
+    devices = device_plugins(
+        *things,
+        kubelet_socket=None if kubelet is None else seconds(kubelet),
+        checkpoint_written=None if written is None else seconds(written),
+    )
+    return node(device_plugins=devices, later=seconds(at), **others)
+
+
+def after(before: Snapshot, now: Snapshot) -> Snapshot:
+    """Say that the daemon kept what the look before knew."""
+    (devices,) = now.device_plugins.known()
+    return replace(now, device_plugins=Seen((replace(devices, history=history.of(before)),)))
+
+
+def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
+    """What, of whom, how many seconds before NOW, and whether that is exact."""
+    return [
+        (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
+        for one in history.of(snapshot)
+    ]
+
+
+def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
+    return told(after(before, now))[len(history.of(before)) :]
+
+
+def devices_of(snapshot: Snapshot) -> DevicePlugins:
+    (devices,) = snapshot.device_plugins.known()
+    return devices
+
+
+def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
+    (one,) = (one for one in history.resources(snapshot) if one.resource == resource)
+    return one
+
+
+# What a look tells
+
+
+def test_a_first_look_tells_what_files_tell() -> None:
+    """As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later."""
+    seen = look(plugin_socket(ago=seconds(20.476)), registered(KVM, "d0"), kubelet=30, written=20.464)
+    assert told(seen) == [
+        ("kubelet_started", "", 30, True),
+        ("socket_appeared", KVM_SOCKET, 20.476, True),
+        ("registered", KVM, 20.464, True),
+    ]
+    assert {one.boot_id for one in history.of(seen)} == {BOOT_ID}
+
+
+def test_the_same_look_twice_adds_nothing() -> None:
+    seen = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU), kubelet=30, written=20)
+    assert added(seen, seen) == []
+
+
+def test_a_healthy_node_adds_nothing_as_time_goes_by() -> None:
+    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    assert added(look(*things, written=20), look(*things, written=20, at=7200)) == []
+
+
+def test_devices_in_a_checkpoint_older_than_the_kubelet_are_no_registration() -> None:
+    """The checkpoint is not written when the kubelet starts."""
+    seen = look(registered(KVM, "d0"), kubelet=30, written=7200)
+    assert told(seen) == [("kubelet_started", "", 30, True)]
+    assert (state(seen).registered, state(seen).devices) == (False, 0)
+
+
+def test_a_kubelet_that_restarts_forgets_every_plugin_until_each_registers() -> None:
+    before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
+    restarted = look(registered(KVM, "d0"), kubelet=5, written=8000)
+    assert added(before, restarted) == [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)]
+    assert state(after(before, restarted)).registered is False
+
+
+OLDER = seconds(8000)
+
+
+def test_what_registers_between_two_looks_is_told_with_the_time_of_the_file() -> None:
+    before = look(registered(KVM, "d0"), kubelet=30, written=8000)
+    later = look(plugin_socket(ago=seconds(-9)), registered(KVM, "d0"), kubelet=30, written=-10, at=15)
+    assert added(before, later) == [("socket_appeared", KVM_SOCKET, -9, True), ("registered", KVM, -10, True)]
+
+
+def test_two_that_register_between_two_looks_have_no_time_of_their_own() -> None:
+    before = look(kubelet=30)
+    both = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=-10, at=15)
+    assert added(before, both) == [("registered", KVM, -10, False), ("registered", GPU, -10, False)]
+
+
+def test_a_checkpoint_that_is_seen_late_need_not_be_the_first_that_told_it() -> None:
+    assert told(look(registered(KVM, "d0"), kubelet=9000, written=500))[-1] == ("registered", KVM, 500, False)
+
+
+def test_a_checkpoint_that_was_written_for_a_pod_tells_no_registration() -> None:
+    """As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450."""
+    seen = look(plugin_socket(ago=seconds(12.998)), registered(KVM, "d0"), kubelet=18, written=5.55)
+    assert told(seen)[-1] == ("registered", KVM, 12.998, True)
+    assert state(seen).delay == seconds(5.002)
+    kept = after(look(kubelet=18, at=-14), seen)
+    assert told(kept)[-1] == ("registered", KVM, 12.998, True)
+
+
+def test_a_socket_that_a_look_saw_without_its_resource_registered_later() -> None:
+    socket = plugin_socket(ago=seconds(20))
+    before = look(socket, registered(KVM, "d0"), kubelet=30, written=7200)
+    before = replace(before, device_plugins=Seen((replace(devices_of(before), sockets=(socket,)),)))
+    assert told(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
+    assert added(before, look(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
+        ("registered", KVM, -10, True)
+    ]
+
+
+def test_where_it_is_not_known_whose_a_socket_is_a_first_look_tells_no_registration_exactly() -> None:
+    sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
+    seen = look(*sockets, registered(TPU, "t0"), kubelet=30, written=14)
+    assert told(seen)[-1] == ("registered", TPU, 14, False)
+    assert state(seen, TPU).delay is None
+    assert added(look(kubelet=30, at=-25), seen)[-1] == ("registered", TPU, 14, True)
+
+
+def test_a_plugin_that_comes_back_is_registered_when_it_has_bound_its_socket_anew() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    dead = after(before, look(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20))
+    back = look(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-27, at=30)
+    assert added(dead, back)[-1] == ("registered", KVM, -20, True)
+
+
+def test_two_plugins_of_known_sockets_have_a_time_each() -> None:
+    things = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
+    seen = look(*things, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
+    assert told(seen)[2:] == [
+        ("registered", KVM, 20, True),
+        ("socket_appeared", "nvidia-gpu.sock", 10, True),
+        ("registered", GPU, 9.9, True),
+    ]
+
+
+def test_a_plugin_that_sends_an_empty_list_is_lost() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    empty = look(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
+    assert added(before, empty) == [("lost", KVM, -10, True)]
+
+
+def test_a_plugin_that_dies_is_lost_though_no_checkpoint_is_written() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    dead = look(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20, at=15)
+    assert added(before, dead) == [("lost", KVM, -15, False)]
+    assert state(after(before, dead)).registered is False
+    again = look(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-21, at=30)
+    assert added(after(before, dead), again) == [
+        ("socket_appeared", KVM_SOCKET, -20, True),
+        ("registered", KVM, -21, True),
+    ]
+
+
+def test_where_connections_cannot_be_read_nobody_is_lost_for_that() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    assert added(before, look(plugin_socket(ago=seconds(20), connected=None), registered(KVM, "d0"), written=20)) == []
+
+
+def test_a_resource_that_vanishes_from_the_checkpoint_was_dropped() -> None:
+    before = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
+    restarted = after(before, look(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2))
+    gone = look(registered(GPU, "g0"), kubelet=5, written=-297, at=310)
+    assert added(restarted, gone) == [("dropped", KVM, -297, True)]
+    assert added(after(restarted, gone), gone) == []
+
+
+def test_before_five_minutes_have_passed_a_resource_that_is_not_listed_is_not_called_dropped() -> None:
+    """Somebody removed the checkpoint: this kubelet never knew it."""
+    before = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
+    assert [one[0] for one in added(before, look(registered(GPU, "g0"), kubelet=50, written=40))] == [
+        "kubelet_started",
+        "registered",
+    ]
+
+
+def test_a_checkpoint_that_somebody_removed_tells_nothing() -> None:
+    before = look(registered(KVM, "d0"), kubelet=9000, written=8000)
+    removed = look(kubelet=9000, at=15)
+    assert added(before, removed) == []
+    assert state(after(before, removed)).registered is True
+
+
+def test_a_socket_that_is_made_anew_appears_again() -> None:
+    before = look(plugin_socket(ago=seconds(20)))
+    assert added(before, look(plugin_socket(ago=seconds(-5)), at=15)) == [("socket_appeared", KVM_SOCKET, -5, True)]
+
+
+# Clocks and boots
+
+
+def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> None:
+    before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
+    booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
+    booted = replace(booted, daemons=Seen((replace(daemons(booted=seconds(40)), boot_id="another"),)))
+    assert state(booted).registered is False
+    assert history.kubelet_up_for(booted) is None
+
+
+def test_a_file_of_before_the_boot_is_not_said_to_be_of_this_one() -> None:
+    first = replace(look(kubelet=9000), uptime=seconds(40))
+    assert [one.boot_id for one in history.of(first)] == [""]
+
+
+def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> None:
+    """Without a battery the node boots in the past; the plugin registers when the clock is right."""
+    past = 10**8
+    young = replace(look(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
+    things = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
+    stepped = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
+    assert [one[0] for one in told(after(young, stepped))] == ["kubelet_started", "socket_appeared", "registered"]
+    assert history.kubelet_up_for(after(young, stepped)) == seconds(100)
+    assert state(after(young, stepped)).registered is True
+    back = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
+    assert [one[0] for one in told(back)][:2] == ["kubelet_started", "socket_appeared"]
+
+
+def test_a_clock_that_is_set_back_takes_no_registration_away() -> None:
+    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    before = look(*things, written=20)
+    back = replace(look(*things, written=20, at=15), taken_at=NOW - timedelta(days=2))
+    assert added(before, back) == []
+    assert state(after(before, back)).registered is True
+
+
+def test_how_long_the_kubelet_is_up_is_told_by_the_boot_clock_where_the_other_was_set_back() -> None:
+    before = look(kubelet=30)
+    back = replace(look(kubelet=30, at=90), taken_at=NOW - seconds(20))
+    assert history.kubelet_up_for(after(before, back)) == seconds(90)
+    assert history.kubelet_up_for(look(kubelet=30, at=90)) == seconds(120)
+
+
+# Bounds
+
+
+def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
+    standing = (
+        milestone(STARTED, ago=UPTIME),
+        milestone(REGISTERED, GPU, ago=UPTIME),
+        milestone(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
+    )
+    noise = [milestone(what, socket=f"{n}.sock", ago=OLDER) for n in range(MOST) for what in (APPEARED, GONE)]
+    seen = look(*standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
+    course = history.of(seen)
+    assert len(course) == MOST
+    assert course[:3] == standing
+    assert course[-1] == noise[-1]
+    assert added(seen, look(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []
+
+
+# Whose socket
+
+
+@pytest.mark.parametrize(
+    ("resource", "socket"),
+    [
+        (KVM, KVM_SOCKET),
+        (GPU, "nvidia-gpu.sock"),
+        ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
+        ("intel.com/qat", "kubevirt-intel.com-qat.sock"),
+    ],
+)
+def test_conventions_pair_a_socket_with_its_resource(resource: str, socket: str) -> None:
+    devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
+    assert dict(history.pairs((), devices)) == {resource: socket}
+
+
+def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_own() -> None:
+    course = (
+        milestone(STARTED, ago=seconds(100)),
+        milestone(APPEARED, socket="tpu.sock", ago=seconds(90)),
+        milestone(REGISTERED, TPU, ago=seconds(89)),
+        milestone(APPEARED, socket="a.sock", ago=seconds(80)),
+        milestone(APPEARED, socket="b.sock", ago=seconds(80)),
+        milestone(REGISTERED, "example.org/fpga", ago=seconds(79)),
+    )
+    devices = device_plugins(*(plugin_socket(name) for name in ("tpu.sock", "a.sock", "b.sock")))
+    assert dict(history.pairs(course, devices)) == {TPU: "tpu.sock"}
+
+
+def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_own() -> None:
+    course = (
+        milestone(APPEARED, socket="tpu.sock", ago=seconds(900)),
+        milestone(REGISTERED, TPU, ago=seconds(89)),
+    )
+    devices = device_plugins(plugin_socket("tpu.sock"), plugin_socket("a.sock"))
+    assert dict(history.pairs(course, devices)) == {}
+
+
+def test_the_one_socket_is_of_the_one_resource() -> None:
+    assert dict(history.pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
+    two = device_plugins(plugin_socket("x.sock"), registered(TPU), registered("example.org/fpga"))
+    assert dict(history.pairs((), two)) == {}
+
+
+# How a resource stands
+
+
+def test_a_resource_says_how_late_it_was_and_who_has_its_devices() -> None:
+    seen = look(
+        plugin_socket(ago=seconds(20.5)),
+        registered(KVM, "d0", "d1", "d2"),
+        allocation("shop/web", KVM, "d0", container="init"),
+        allocation("shop/web", KVM, "d0"),
+        allocation("shop/gone", KVM, "d1"),
+        kubelet=30,
+        written=20,
+    )
+    assert state(seen) == ResourceState(
+        resource=KVM,
+        devices=3,
+        allocated=1,
+        registered=True,
+        registered_since=NOW - seconds(20),
+        delay=seconds(10),
+        socket=KVM_SOCKET,
+        socket_present=True,
+        connected=True,
+    )
+    assert state(without(seen, "pods")).allocated is None
+
+
+def test_how_late_a_resource_was_is_told_by_its_socket_where_the_checkpoint_is_seen_late() -> None:
+    seen = look(plugin_socket(ago=seconds(8990)), registered(KVM, "d0"), kubelet=9000, written=500)
+    assert state(seen).delay == seconds(10)
+    assert state(look(registered(KVM, "d0"), kubelet=9000, written=500)).delay is None
+
+
+def test_how_late_a_resource_was_stays_when_its_plugin_restarts_later() -> None:
+    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), kubelet=30, written=20)
+    lost = after(before, look(registered(KVM), kubelet=30, written=-100, at=101))
+    back = after(lost, look(plugin_socket(ago=seconds(-200)), registered(KVM, "d0"), written=-201, at=202))
+    assert state(back).delay == seconds(10)
+    assert state(back).registered_since == NOW + seconds(201)
+
+
+def test_a_connected_plugin_is_registered_before_the_checkpoint_says_so() -> None:
+    seen = look(plugin_socket(ago=seconds(2)), registered(KVM, "d0"), kubelet=30, written=7200)
+    assert (state(seen).registered, state(seen).registered_since) == (True, None)
+
+
+def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0() -> None:
+    dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
+    seen = look(kubelet=900, node=[dropped])
+    assert history.awaited(seen) == (KVM,)
+    assert (state(seen).registered, state(seen).socket, state(seen).socket_present) == (False, "", None)
+
+
+def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
+    course = (milestone(STARTED, ago=OLDER), milestone(DROPPED, KVM, ago=seconds(7000)))
+    node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    assert history.awaited(look(*course, kubelet=8000, node=node_object)) == (KVM,)
+    assert history.awaited(look(*course, kubelet=30, node=node_object)) == ()
+
+
+def test_without_the_device_plugins_there_is_no_word() -> None:
+    for reading in (unread("device_plugins"), NotAsked("device_plugins", "there is no such directory")):
+        with pytest.raises(Blind):
+            history.of(node(device_plugins=reading))
+        with pytest.raises(Blind):
+            history.resources(node(device_plugins=reading))
+
+
+def test_a_boot_that_is_not_known_is_not_guessed() -> None:
+    seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "daemons")
+    assert {one.boot_id for one in history.of(seen)} == {""}
+    assert state(seen).registered is True

@@ -1,0 +1,226 @@
+"""What happened on a node, merged from every record that dates anything."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agent.cleanup.journal import Entry
+from agent.cleanup.steps import RESERVATION, Kept
+from agent.model.admission import Cause, Refused
+from agent.model.devices import Happening
+from agent.model.finding import Gap
+from agent.model.release import Verdict
+from agent.model.snapshot import Pod, Seen, Snapshot, Unread
+from agent.timeline import Event, Timeline, What, of
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    OLD,
+    UPTIME,
+    daemons,
+    dark_node,
+    device_plugins,
+    milestone,
+    node,
+    refused_pod,
+    reservation,
+    scanned,
+    unread,
+    without,
+    without_api,
+)
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+ENTRY = Entry("e-1", NOW - HOUR, "run", "9" * 64, "shop/cart", (FILE,), Verdict.RELEASED)
+DARK = Unread("journal", "it gave no word")
+
+
+def told(snapshot: Snapshot, *entries: Entry) -> Timeline:
+    return of(scanned(snapshot), entries)
+
+
+def events(snapshot: Snapshot, *kinds: What) -> list[Event]:
+    return [event for event in told(snapshot).events if event.what in kinds or not kinds]
+
+
+def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
+    assert pod.rejection is not None
+    return replace(pod, rejection=replace(pod.rejection, at=at, by_api=by_api))
+
+
+def test_the_starts_of_the_node_and_its_daemons_are_told() -> None:
+    snapshot = node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
+    assert [(event.what, NOW - event.at, event.exact) for event in events(snapshot)] == [
+        (What.BOOTED, 3 * HOUR, True),
+        (What.DOCKER_STARTED, 2 * HOUR, True),
+        (What.KUBELET_STARTED, HOUR, True),
+    ]
+
+
+def test_a_daemon_that_does_not_run_has_not_started() -> None:
+    snapshot = node(daemons=[daemons(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
+    assert [event.what for event in events(snapshot)] == [What.BOOTED]
+
+
+@pytest.mark.parametrize("happening", Happening)
+def test_whatever_happens_to_a_plugin_has_its_word(happening: Happening) -> None:
+    one = milestone(happening, KVM, ago=HOUR, socket=KVM_SOCKET, exact=False)
+    told = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
+    (event,) = (event for event in told if event.source == "device_plugins")
+    assert not event.exact
+    assert event.what.value in {happening.value, "device_manager_started"}
+    assert happening is Happening.KUBELET_STARTED or KVM in event.text
+
+
+def test_a_refused_pod_is_told_with_what_was_missing() -> None:
+    (event,) = events(node(refused_pod("shop/render", ago=MINUTE)), What.REFUSED)
+    assert (event.at, event.exact, event.subject, event.source) == (NOW - MINUTE, False, "shop/render", "pods")
+    told, _, verdict = event.text.partition("; ")
+    assert told == "the pod shop/render was refused: too few of devices.kubevirt.io/kvm (1 asked for, 0 to be had)"
+    assert verdict in {f"{cause.value}, stuck" for cause in Cause}
+
+
+@pytest.mark.parametrize("refused", Refused)
+def test_every_refusal_has_its_words(refused: Refused) -> None:
+    (event,) = events(node(refused_pod("shop/render", refused=refused)), What.REFUSED)
+    assert KVM in event.text
+
+
+def test_a_long_message_is_cut() -> None:
+    pod = refused_pod("shop/render", refused=Refused.OTHER)
+    assert pod.rejection is not None
+    pod = replace(pod, rejection=replace(pod.rejection, message="x" * 5000))
+    (event,) = events(node(pod), What.REFUSED)
+    assert len(event.text) < 300
+    assert "x…" in event.text
+
+
+def test_a_refusal_without_a_time_is_counted_and_not_placed() -> None:
+    timeline = told(node(rejected(refused_pod("shop/render"), None)))
+    assert timeline.undated == 1
+    assert What.REFUSED not in {event.what for event in timeline.events}
+
+
+def test_what_the_api_server_dates_is_told_by_the_nodes_clock() -> None:
+    pod = rejected(refused_pod("shop/render"), NOW - HOUR, by_api=True)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at == NOW - HOUR - MINUTE
+
+
+def test_what_the_kubelet_dates_is_not_moved() -> None:
+    pod = rejected(refused_pod("shop/render"), NOW - HOUR)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at == NOW - HOUR
+
+
+def test_a_date_at_the_end_of_the_calendar_is_told_as_it_is() -> None:
+    pod = rejected(refused_pod("shop/render"), datetime.min.replace(tzinfo=UTC), by_api=True)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at.year == 1
+
+
+def test_a_pod_refused_in_the_second_of_the_start_comes_after_it() -> None:
+    started = milestone(Happening.KUBELET_STARTED, ago=HOUR - timedelta(milliseconds=424))
+    pod = refused_pod("shop/render", ago=HOUR)
+    plugins = device_plugins(started, kubelet_socket=HOUR - timedelta(milliseconds=424))
+    kinds = (What.DEVICE_MANAGER_STARTED, What.REFUSED)
+    assert [event.what for event in events(node(pod, device_plugins=plugins), *kinds)] == list(kinds)
+
+
+def test_a_leak_is_told_from_when_it_can_have_begun_with_its_cause() -> None:
+    snapshot = node(reservation("10.244.1.9"), daemons=[daemons(kubelet=HOUR)])
+    (event,) = events(snapshot, What.LEAKED)
+    assert (event.at, event.exact, event.subject) == (NOW - HOUR, False, "kubenet/10.244.1.9")
+    assert "the kubelet restarted after it was made" in event.text
+
+
+def test_what_was_seen_once_is_no_leak_yet() -> None:
+    report = scanned(node(), node(reservation("10.244.1.9")))
+    assert What.LEAKED not in {event.what for event in of(report, ()).events}
+
+
+def test_releases_and_restorations_come_from_the_journal() -> None:
+    entry = replace(ENTRY, restored=NOW - MINUTE)
+    found = [event for event in told(node(), entry).events if event.source == "journal"]
+    assert [(event.what, event.at, event.exact) for event in found] == [
+        (What.RELEASED, NOW - HOUR, True),
+        (What.RESTORED, NOW - MINUTE, True),
+    ]
+    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, entry e-1"
+
+
+@pytest.mark.parametrize("verdict", [None, *(one for one in Verdict if one is not Verdict.RELEASED)])
+def test_what_was_not_released_is_no_event(verdict: Verdict | None) -> None:
+    found = told(node(), replace(ENTRY, verdict=verdict)).events
+    assert "journal" not in {event.source for event in found}
+
+
+def test_events_are_in_order_whatever_they_come_from() -> None:
+    late = milestone(Happening.REGISTERED, KVM, ago=HOUR - 10 * SECOND)
+    snapshot = node(
+        reservation("10.244.1.9", age=OLD),
+        refused_pod("shop/render", ago=HOUR - 3 * SECOND),
+        daemons=[daemons(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
+        device_plugins=device_plugins(milestone(Happening.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
+    )
+    found = told(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
+    assert [event.at for event in found] == sorted(event.at for event in found)
+    race = (What.KUBELET_STARTED, What.LEAKED, What.DEVICE_MANAGER_STARTED, What.REFUSED, What.REGISTERED)
+    assert [event.what for event in found if event.what in race] == list(race)
+    assert found[-1].what is What.RELEASED
+
+
+def test_of_one_moment_the_starts_come_first() -> None:
+    snapshot = node(daemons=[daemons(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
+    kinds = [event.what for event in events(snapshot)]
+    assert kinds == [What.BOOTED, What.DOCKER_STARTED, What.KUBELET_STARTED]
+
+
+def test_only_the_last_span_is_kept_where_it_is_asked_for() -> None:
+    timeline = told(node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
+    assert [event.what for event in timeline.last(2 * HOUR).events] == [What.DOCKER_STARTED, What.KUBELET_STARTED]
+    assert timeline.last(timedelta.max).events == timeline.events
+    assert timeline.last(timedelta(0)).events == ()
+
+
+@pytest.mark.parametrize("source", ["reservations", "containers", "pods", "daemons", "device_plugins", "addresses"])
+def test_what_events_come_from_is_missed_where_it_is_unread(source: str) -> None:
+    timeline = told(without(node(reservation("10.244.1.9")), source))
+    assert not timeline.complete
+    assert source in {one.source for one in timeline.unread}
+
+
+@pytest.mark.parametrize("source", ["cni_results", "node"])
+def test_what_dates_nothing_is_not_missed(source: str) -> None:
+    assert told(without(node(), source)).complete
+
+
+def test_what_was_left_alone_by_choice_is_not_missed() -> None:
+    assert told(without_api(node())).complete
+
+
+def test_a_journal_that_cannot_be_read_is_missed() -> None:
+    timeline = of(scanned(node()), DARK)
+    assert timeline.unread == (DARK,)
+
+
+def test_a_broken_detector_is_missed() -> None:
+    report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    assert of(report, ()).unread == (Unread("shared_ip", "KeyError: 'a bug'"),)
+
+
+def test_in_the_dark_nothing_is_known_and_that_is_said() -> None:
+    timeline = told(dark_node())
+    assert timeline.events == ()
+    assert unread("daemons") in timeline.unread
+
+
+def test_a_damaged_past_is_a_warning() -> None:
+    snapshot = node(device_plugins=device_plugins(trouble="it is not JSON"))
+    assert isinstance(snapshot.device_plugins, Seen)
+    timeline = of(scanned(snapshot), (), ["line 3: no JSON"])
+    assert timeline.warnings == ("device_plugins: it is not JSON", "journal: line 3: no JSON")
+    assert timeline.complete
