@@ -48,7 +48,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         for line in trying.events("release.withheld"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
     assert traces(STORE, CNI_CACHE) == before
-    assert not nodeleak.state_dir.exists()
+    assert not (nodeleak.state_dir / "journal").exists()
 
     frugal = (*AUTO, "--max-per-round=1", "--max-per-hour=2")
     with nodeleak.running(*frugal) as daemon:
