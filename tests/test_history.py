@@ -23,6 +23,7 @@ from tests.builders import (
     milestone,
     node,
     plugin_socket,
+    refused_pod,
     registered,
     unread,
     without,
@@ -387,9 +388,12 @@ def test_a_connected_plugin_is_registered_before_the_checkpoint_says_so() -> Non
     assert (state(seen).registered, state(seen).registered_since) == (True, None)
 
 
-def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0() -> None:
+def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0_and_a_pod_asks_for_it() -> None:
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
-    seen = look(kubelet=900, node=[dropped])
+    assert history.awaited(look(kubelet=900, node=[dropped])) == (), (
+        "so it stays for ever where a plugin is uninstalled"
+    )
+    seen = look(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
     assert history.awaited(seen) == (KVM,)
     assert (state(seen).registered, state(seen).socket, state(seen).socket_present) == (False, "", None)
 

@@ -38,7 +38,8 @@ def find(scene: Scene) -> Iterator[Finding]:
     given = {(one.pod_uid, one.resource) for one in devices.allocations}
 
     for pod in pods:
-        if not pod.live or pod.started is None:
+        # What the kubelet gave to one that is being deleted may be given back already.
+        if not pod.live or pod.deleting or pod.started is None:
             continue
         # It starts its first pods within a second, and what the kubelet before it started is older than that second.
         epoch = next((one for one in reversed(runs) if one.start.at.replace(microsecond=0) <= pod.started), None)

@@ -42,7 +42,8 @@ class ChronicleExporter:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _replace(path, dumps(course).encode())
         except OSError as error:
-            why = f"{error.filename or self._directory}: {error.strerror}"
+            # Without the file's name, of which a part is new each time.
+            why = f"{self._directory}: {error.strerror}"
             if why != self.failed:
                 self._warn(why)
             self.failed = why

@@ -21,16 +21,23 @@ def resources(snapshot: Snapshot) -> tuple[ResourceState, ...]:
 def awaited(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the resources that this kubelet should know, by name.
 
-    What the node object alone tells of is awaited where its capacity is 0: so the kubelet leaves what it has dropped.
-    A capacity that somebody wrote there by hand is no plugin's. Nor is awaited what was dropped before the kubelet
-    started: whoever took that plugin away has had time to.
+    What the node object alone tells of is awaited where its capacity is 0, for so the kubelet leaves what it has
+    dropped, and where a pod asks for it: the 0 stays for ever when a plugin is uninstalled. A capacity that somebody
+    wrote there by hand is no plugin's. Nor is awaited what was dropped before the kubelet started: whoever took that
+    plugin away has had time to.
     """
     course = of(snapshot)
     names = {one.resource for one in plugins(snapshot).registered}
     names |= last_by_resource(course).keys()
     if isinstance(snapshot.node, Seen):
-        names |= {one.resource for node in snapshot.node.items for one in node.devices if one.capacity == 0}
+        empty = {one.resource for node in snapshot.node.items for one in node.devices if one.capacity == 0}
+        names |= empty & _asked_for(snapshot)
     return tuple(sorted(names - dropped_before(course)))
+
+
+def _asked_for(snapshot: Snapshot) -> set[str]:
+    pods = snapshot.pods.items if isinstance(snapshot.pods, Seen) else ()
+    return {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
 
 
 def dropped_before(course: Iterable[Milestone]) -> frozenset[str]:

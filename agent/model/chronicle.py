@@ -64,14 +64,20 @@ def _plain(one: Milestone) -> dict[str, Any]:
     }
 
 
+_LONGEST_UPTIME, _FIRST_YEAR, _LAST_YEAR = 10**10, 1970, 9000
+
+
 def _milestone(tree: Mapping[str, Any]) -> Milestone:
     at = datetime.fromisoformat(tree["at"])
     if at.tzinfo is None:
         raise ValueError(f"{tree['at']!r} has no time zone")
+    seconds = _number(tree["uptime"])
+    if not 0 <= seconds < _LONGEST_UPTIME or not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+        raise ValueError(f"{tree['at']!r}, {seconds} s after boot: no node's clocks say so")
     return Milestone(
         what=Happening(tree["what"]),
         at=at.astimezone(UTC),
-        uptime=timedelta(seconds=_number(tree["uptime"])),
+        uptime=timedelta(seconds=seconds),
         boot_id=_text(tree["boot_id"]),
         resource=_text(tree["resource"]),
         socket=_text(tree["socket"]),

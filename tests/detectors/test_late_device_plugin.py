@@ -20,6 +20,7 @@ from tests.builders import (
     milestone,
     node,
     plugin_socket,
+    refused_pod,
     registered,
     scene,
     unread,
@@ -58,7 +59,8 @@ def test_a_plugin_that_has_registered_again_is_not_late() -> None:
 
 def test_after_five_minutes_the_kubelet_has_dropped_it_and_the_node_says_so() -> None:
     told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    one = late(look(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=told))
+    asking = [refused_pod("lab/vm")]
+    one = late(look(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=told, pods=asking))
     assert one.subject == KVM
     assert "the kubelet has dropped it, and the node's status says capacity 0, allocatable 0" in one.message
 
