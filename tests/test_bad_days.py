@@ -74,7 +74,9 @@ class LittleNode:
             (self.proc / f"{pid}/net").mkdir(parents=True)
             (self.proc / f"{pid}/net/fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+        # Everything of the machine's own is left out: a kubelet may have lived here, and left its sockets.
         self.options = [
+            *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
             *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
             *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm", "1ms"),
         ]

@@ -29,7 +29,6 @@ def node(tmp_path: Path) -> Iterator[LittleNode]:
         plugins(node).mkdir()
         bind(plugins(node) / "kubelet.sock", BOOTED + 60)
         bind(plugins(node) / "kubevirt-kvm.sock", BOOTED + 70)
-        node.options += ["--device-plugins-dir", str(plugins(node)), "--state-dir", str(state(node))]
         yield node
 
 

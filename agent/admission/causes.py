@@ -16,6 +16,7 @@ from agent.admission.spans import Away, Span
 from agent.history.clocks import boot_id, in_this_boot, plugins
 from agent.model.admission import Cause, Refused, Rejection
 from agent.model.devices import Milestone
+from agent.model.finding import in_words
 from agent.model.snapshot import Pod, Seen, Snapshot
 
 BOOTING: Final = timedelta(minutes=15)
@@ -68,10 +69,10 @@ class Witness:
         if not resource:
             return Cause.UNVERIFIED, "no record says for which device"
         if rejection.refused is _ALL_GIVEN_OUT and _BY_NODE in rejection.message:
-            return Cause.EXHAUSTED, f"the node had too few left, at {_time(rejection.at)}"
+            return Cause.EXHAUSTED, f"the node had too few left, at {in_words(rejection.at)}"
         if rejection.refused is _ALL_GIVEN_OUT and (rejection.available or 0) > 0:
             asked = "" if rejection.requested is None else f" of the {rejection.requested} it asked for"
-            return Cause.EXHAUSTED, f"only {rejection.available}{asked} were free then, at {_time(rejection.at)}"
+            return Cause.EXHAUSTED, f"only {rejection.available}{asked} were free then, at {in_words(rejection.at)}"
         if rejection.refused is Refused.OTHER:
             return Cause.UNVERIFIED, f"the kubelet says: {rejection.message}"
         span = spans.of_refusal(rejection, rejection.at, self.snapshot.api_skew)
@@ -81,7 +82,7 @@ class Witness:
         """Judge it by the run of the kubelet that it was in. Where several may be, by all of them."""
         parts = [(epoch, part) for epoch in self.epochs if (part := spans.in_epoch(refusal.span, epoch)) is not None]
         if not parts:
-            return Cause.UNVERIFIED, f"at {_time(refusal.at)}, before the oldest start of the kubelet that is known"
+            return Cause.UNVERIFIED, f"at {in_words(refusal.at)}, before the oldest start of the kubelet that is known"
         if not refusal.rejection.by_api or refusal.says_there_is_none:
             # A kubelet takes longer than a second to start: in that second, none was there before it to refuse.
             return self._in(*parts[-1], refusal)
@@ -91,7 +92,7 @@ class Witness:
             return verdicts[-1]
         if self._all_given(refusal):
             return _exhausted(refusal)
-        return Cause.UNVERIFIED, f"whether the kubelet had started yet at {_time(refusal.at)} is not known"
+        return Cause.UNVERIFIED, f"whether the kubelet had started yet at {in_words(refusal.at)} is not known"
 
     def _in(self, epoch: Epoch, span: Span, refusal: _Refusal) -> Verdict:
         start, now = epoch.start, boot_id(self.snapshot)
@@ -115,7 +116,7 @@ class Witness:
             return _exhausted(refusal)
         if not came.exact:
             return Cause.UNVERIFIED, "nobody saw when the resource was registered"
-        return Cause.UNVERIFIED, f"{refusal.resource} was being registered at {_time(refusal.at)}"
+        return Cause.UNVERIFIED, f"{refusal.resource} was being registered at {in_words(refusal.at)}"
 
     def _registered(self, epoch: Epoch, came: Milestone, since: datetime, refusal: _Refusal) -> Span:
         """Return when a registration was. `since`: the start, or the loss, that it came after."""
@@ -147,8 +148,8 @@ class Witness:
         late = "is not registered since" if came is None else f"was registered {_span(came.at - epoch.start.at)} later"
         if epoch.end is not None and came is None:
             late = "was not registered before it started again"
-        started = f"started at {_time(epoch.start.at)} and {refusal.resource} {late}"
-        in_between = f"the pod was refused before that, at {_time(refusal.at)}"
+        started = f"started at {in_words(epoch.start.at)} and {refusal.resource} {late}"
+        in_between = f"the pod was refused before that, at {in_words(refusal.at)}"
         if self._had_run(pod) and refusal.rejection.message.startswith(_SINCE_1_26):
             if pod.controller.startswith("Job/"):
                 again = "it had run, and the kubelet admits a Job's pod again that has completed"
@@ -172,7 +173,7 @@ class Witness:
 
     def _later(self, epoch: Epoch, span: Span, refusal: _Refusal) -> Verdict:
         """Judge a refusal that came when the resource had been registered."""
-        at, resource = _time(refusal.at), refusal.resource
+        at, resource = in_words(refusal.at), refusal.resource
         for away in spans.aways(epoch.of(resource)):
             back = None if away.back is None else self._registered(epoch, away.back, away.lost.at, refusal)
             held = away.holds(span, back)
@@ -194,8 +195,8 @@ class Witness:
         return Cause.UNVERIFIED, f"{resource} was registered at {at}, as far as is known"
 
     def _away(self, epoch: Epoch, away: Away, refusal: _Refusal) -> Verdict:
-        at = _time(refusal.at)
-        words = f"the kubelet knew no healthy device of {refusal.resource} from {_time(away.lost.at)} on"
+        at = in_words(refusal.at)
+        words = f"the kubelet knew no healthy device of {refusal.resource} from {in_words(away.lost.at)} on"
         if away.back is None:
             gone = self._disconnected(refusal.resource)
         else:
@@ -215,12 +216,8 @@ class Witness:
 
 
 def _exhausted(refusal: _Refusal) -> Verdict:
-    what = f"{refusal.resource} was registered, and all its devices were given out at {_time(refusal.at)}"
+    what = f"{refusal.resource} was registered, and all its devices were given out at {in_words(refusal.at)}"
     return Cause.EXHAUSTED, what
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}Z"
 
 
 def _span(span: timedelta) -> str:

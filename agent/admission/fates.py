@@ -1,9 +1,10 @@
 """What becomes of a refused pod if nobody does anything, and what somebody should do. Pure."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.model.admission import Cause, Fate, Rejection
+from agent.model.finding import in_words
 from agent.model.snapshot import Pod, Snapshot
 
 OVERDUE: Final = timedelta(seconds=60)
@@ -21,16 +22,16 @@ NOT_READ: Final = (Cause.UNVERIFIED, "the node's device plugins were not read")
 NOT_BY_FORCE: Final = "never with --force, which skips the CNI teardown and leaks the pod's address"
 
 
-def overdue(pod: Pod, snapshot: Snapshot) -> bool:
-    """Tell whether a deleted pod should be gone by now, by the clock of the API server."""
+def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
+    """Return since when a deleted pod should be gone, by the clock of the API server; None: it may still be there."""
     by_api = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
-    return pod.deletion is not None and by_api - pod.deletion > OVERDUE
+    return pod.deletion if pod.deletion is not None and by_api - pod.deletion > OVERDUE else None
 
 
 def judge(pod: Pod, rejection: Rejection, cause: Cause, snapshot: Snapshot, *, healthy: bool) -> tuple[Fate, str]:
     """Return what becomes of it, and the advice. `healthy`: the kubelet knows healthy devices of the resource now."""
-    if overdue(pod, snapshot):
-        return Fate.TERMINATING_STUCK, _held_by(pod)
+    if since := overdue(pod, snapshot):
+        return Fate.TERMINATING_STUCK, f"deleted, and should be gone since {in_words(since)}: {_held_by(pod)}"
     delete = f"delete it {_when(cause, healthy)}, {NOT_BY_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED:
@@ -45,11 +46,10 @@ def judge(pod: Pod, rejection: Rejection, cause: Cause, snapshot: Snapshot, *, h
 
 
 def _held_by(pod: Pod) -> str:
-    since = f"deleted, and should be gone since {pod.deletion:%Y-%m-%d %H:%M:%S}Z"
     if pod.finalizers:
-        return f"{since}: held by {', '.join(pod.finalizers)}; whoever set these finalizers has to remove them"
+        return f"held by {', '.join(pod.finalizers)}; whoever set these finalizers has to remove them"
     restart = f"restart the kubelet, so that it tries again; delete it {NOT_BY_FORCE}"
-    return f"{since}: the kubelet has not finished with it; {restart}"
+    return f"the kubelet has not finished with it; {restart}"
 
 
 def _when(cause: Cause, healthy: bool) -> str:

@@ -20,8 +20,8 @@ from agent.sources.unavailable import Unavailable
 
 HOUR: Final = timedelta(hours=1)
 
-_RAREST: Final = 8
-"""What fails again and again is tried every 256 rounds at last."""
+_RAREST: Final = 5
+"""What fails again and again is tried every 32 rounds at last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,6 @@ class Kept:
     inode: int
     mtime_ns: int
 
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
 
 class SecondLook(Protocol):
     """What is asked again of one sandbox, live. Each raises Unavailable where there is no definite answer."""

@@ -28,7 +28,7 @@ def clean(given: argparse.Namespace) -> int:
         with progress("looking at the node, twice if there is something to release"):
             cleaning = wiring.clean_once(config, sources, until_told, only=only, most=most, mode=mode)
         if given.output == "json":
-            _write(json_of(cleaning))
+            _write(_json(cleaning))
         else:
             from agent.exporters.clean_table import table
 
@@ -38,7 +38,7 @@ def clean(given: argparse.Namespace) -> int:
     return FAILED if cleaning.failed else DONE
 
 
-def json_of(cleaning: "Cleaning") -> str:
+def _json(cleaning: "Cleaning") -> str:
     import json
 
     from agent.exporters.clean_document import document

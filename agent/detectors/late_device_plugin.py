@@ -16,7 +16,7 @@ from agent import history
 from agent.history.clocks import plugins
 from agent.history.course import last_by_resource, last_start, since_start
 from agent.model.devices import Milestone, ResourceState
-from agent.model.finding import Finding
+from agent.model.finding import Finding, in_words
 from agent.model.scene import Scene
 from agent.model.snapshot import Seen, Snapshot, Unread
 
@@ -66,8 +66,8 @@ def _only_unhealthy(state: ResourceState, missing: timedelta) -> bool:
 
 def _since(last: Milestone | None, started: datetime, up: timedelta) -> str:
     if last is None:
-        return f"the kubelet started {up.total_seconds():.0f} s ago, at {_time(started)}"
-    return f"the kubelet started at {_time(started)} and has lost it since, at {_time(last.at)}"
+        return f"the kubelet started {up.total_seconds():.0f} s ago, at {in_words(started)}"
+    return f"the kubelet started at {in_words(started)} and has lost it since, at {in_words(last.at)}"
 
 
 def _socket(state: ResourceState) -> str:
@@ -87,7 +87,3 @@ def _told_by_node(resource: str, snapshot: Snapshot) -> str:
     if not told:
         return ", and the node's status does not name it"
     return f", and the node's status says capacity {told[0].capacity}, allocatable {told[0].allocatable}"
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}Z"

@@ -16,7 +16,7 @@ from agent import history
 from agent.admission.epochs import Epoch, epochs
 from agent.history.clocks import in_this_boot, plugins
 from agent.model.devices import DevicePlugins
-from agent.model.finding import Finding
+from agent.model.finding import Finding, in_words
 from agent.model.scene import Scene
 from agent.model.snapshot import Snapshot
 
@@ -54,8 +54,8 @@ def find(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 detector=NAME,
                 subject=f"{resource} of pod {pod.name}",
-                message=f"pod {pod.name} asks for {resource} and was started without it at {_time(pod.started)}: "
-                f"the kubelet started at {_time(epoch.start.at)}, and {_when(epoch, resource)}{_SILENTLY}",
+                message=f"pod {pod.name} asks for {resource} and was started without it at {in_words(pod.started)}: "
+                f"the kubelet started at {in_words(epoch.start.at)}, and {_when(epoch, resource)}{_SILENTLY}",
                 pod=pod.name,
                 since=pod.started,
                 identity=(pod.uid,),
@@ -85,7 +85,3 @@ def _when(epoch: Epoch, resource: str) -> str:
     if came is None:
         return f"{resource} was not registered then"
     return f"{resource} was registered {(came.at - epoch.start.at).total_seconds():.1f} s later"
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}Z"

@@ -52,7 +52,7 @@ class ChronicleExporter:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put the whole of it in its place, on disk, readable for us alone."""
+    """Put the whole of it in its place, readable for us alone; after a power cut the one before is as good."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -63,12 +63,3 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,11 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
+def in_words(at: datetime) -> str:
+    """Write a time as messages do: UTC, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S}Z"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Trouble seen now."""

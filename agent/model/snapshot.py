@@ -143,6 +143,7 @@ class Pod:
     name: str
     """`namespace/name`."""
     uid: str
+    """As the kubelet knows it: of a static pod its own, not that of its mirror in the API."""
     phase: str
     host_network: bool
     deleting: bool

@@ -86,10 +86,15 @@ def device_plugins(
     if not why or isinstance(pods, Unread) or isinstance(node, Unread):
         return Unread("device_plugins", why) if why else reading
     asking = [one.name for one in pods.items if one.wants or one.rejection] if isinstance(pods, Seen) else []
-    asking += [f"node {one.name}" for one in node.items if one.devices] if isinstance(node, Seen) else []
+    # The 0 of a plugin that was taken away stays in the node's status for ever.
+    asking += [f"node {one.name}" for one in node.items if _has_devices(one)] if isinstance(node, Seen) else []
     if asking:
         return Unread("device_plugins", f"{why}, and {asking[0]} has to do with devices: is it mounted?")
     return NotAsked("device_plugins", f"{why}, and nothing here is known to ask for devices")
+
+
+def _has_devices(node: Node) -> bool:
+    return any(one.capacity for one in node.devices)
 
 
 def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: Reading[Container]) -> str:

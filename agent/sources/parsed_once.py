@@ -15,12 +15,12 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ParsedOnce(Generic[T]):
-    """One file. What is the same by inode, time and size was parsed before."""
+    """One file. What is the same by inode, time and size was parsed before, or could not be."""
 
     def __init__(self, parse: Callable[[bytes], T], largest: int) -> None:
         """`largest`: bytes; whatever is larger is not the file that is meant."""
         self._parse, self._largest = parse, largest
-        self._known: tuple[tuple[int, int, int], T] | None = None
+        self._known: tuple[tuple[int, int, int], T | Unavailable] | None = None
 
     def read(self, path: str | Path, directory: int | None = None) -> tuple[T, int] | None:
         """Return what it holds and its time in ns; None where it is not there. Raises Unavailable.
@@ -38,12 +38,21 @@ class ParsedOnce(Generic[T]):
             found = os.fstat(handle)
             key = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._known is None or self._known[0] != key:
-                self._known = key, self._parse(self._content(path, handle, found))
+                self._known = key, self._parsed(path, handle, found)
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
         finally:
             os.close(handle)
-        return self._known[1], found.st_mtime_ns
+        parsed = self._known[1]
+        if isinstance(parsed, Unavailable):
+            raise Unavailable(str(parsed))
+        return parsed, found.st_mtime_ns
+
+    def _parsed(self, path: str | Path, handle: int, found: os.stat_result) -> T | Unavailable:
+        try:
+            return self._parse(self._content(path, handle, found))
+        except Unavailable as error:
+            return error
 
     def _content(self, path: str | Path, handle: int, found: os.stat_result) -> bytes:
         if not stat.S_ISREG(found.st_mode):

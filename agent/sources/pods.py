@@ -30,7 +30,7 @@ def parse(item: Mapping[str, Any]) -> Pod:
     wants = shared((*wants_in_init, *_wanted(spec, "containers")))
     return Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
-        uid=str(metadata["uid"]),
+        uid=_uid(metadata),
         phase=sys.intern(phase),
         host_network=bool(spec.get("hostNetwork")),
         deleting=bool(metadata.get("deletionTimestamp")),
@@ -44,6 +44,13 @@ def parse(item: Mapping[str, Any]) -> Pod:
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
     )
+
+
+def _uid(metadata: Mapping[str, Any]) -> str:
+    """Return the uid by which the kubelet knows the pod: a static pod's own, and not its mirror's."""
+    annotations = metadata.get("annotations") or {}
+    own = annotations.get("kubernetes.io/config.hash") if "kubernetes.io/config.mirror" in annotations else None
+    return str(own or metadata["uid"])
 
 
 def _ips(status: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
+from agent.sources.printable import printable
 
 LARGEST = 4096
 """Bytes. host-local writes 70; whatever is larger is not host-local's."""
@@ -90,7 +91,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Foreign |
         if error.errno not in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
             raise
         kind = "a symbolic link" if error.errno == errno.ELOOP else "a socket or a device"
-        return Foreign(network, _printable(name), f"it is {kind}", is_address)
+        return Foreign(network, printable(name), f"it is {kind}", is_address)
     try:
         found = os.fstat(handle)
         why = _why_foreign(found, is_address)
@@ -98,7 +99,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Foreign |
     finally:
         os.close(handle)
     if why:
-        return Foreign(network, _printable(name), why, is_address)
+        return Foreign(network, printable(name), why, is_address)
     return _parse(network, name, content, found)
 
 
@@ -145,8 +146,3 @@ def _is_canonical(name: str) -> bool:
     if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
         return False
     return str(address) == name
-
-
-def _printable(name: str) -> str:
-    """Return a name that any output can carry; host-local's own names are ASCII."""
-    return name.encode(errors="backslashreplace").decode() if name.isprintable() else ascii(name)[1:-1]

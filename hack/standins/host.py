@@ -66,6 +66,7 @@ class Host:
             f"--docker-host=unix://{self.docker_socket}",
             *self.restoring,
             f"--checkpoint-dir={self.checkpoints}",
+            "--device-plugins-dir=off",
             f"--proc={self.proc}",
         )
 

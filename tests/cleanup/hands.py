@@ -29,7 +29,7 @@ def kept(reservation: Reservation) -> Kept:
 def promised(file: Kept) -> Reservation:
     """Return what a file promises."""
     container_id, _, ifname = file.content.decode().partition("\r\n")
-    return Reservation(file.network, file.name, container_id, ifname, file.inode, file.size, file.mtime_ns)
+    return Reservation(file.network, file.name, container_id, ifname, file.inode, len(file.content), file.mtime_ns)
 
 
 class Locks:

@@ -1,8 +1,6 @@
 """Each guard: silent on a clean leak, and a no with its reason and its remedy where there is one."""
 
 import inspect
-import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -13,132 +11,31 @@ import pytest
 
 from agent import config
 from agent.cleanup import guards
-from agent.cleanup.candidates import candidates, passed_over
 from agent.cleanup.case import Case
 from agent.cleanup.guards import judge
-from agent.cleanup.vigil import FEWEST_CONTAINERS, Vigil, watch
 from agent.cli import main
 from agent.model.release import Candidate, Limits, Reason, Refusal
 from agent.model.scene import State
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Node, NotAsked, Reservation, Snapshot
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Snapshot
 from tests.builders import (
-    ADDRESSES,
-    CHECKPOINTS,
-    CONTAINERS,
     GRACE,
     NOW,
-    PODS,
     RESERVATIONS,
-    UPTIME,
     Thing,
     case,
     cni_result,
     daemons,
     empty_file,
-    foreign,
     limits,
     node,
     pod,
     reservation,
-    sandbox,
     scanned,
-    scene,
     unread,
     verdicts,
     without,
-    without_api,
 )
-
-SECOND = timedelta(seconds=1)
-THE_ID, THE_IP = "9" * 64, "10.244.1.9"
-LEAK = reservation(THE_IP)
-LEAK6 = reservation("fd00::9")
-DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]}
-
-
-def refusals(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
-    """Say what stands against the one candidate of a node."""
-    (judged,) = verdicts(case(*looks, bold=bold, **known)).values()
-    return judged
-
-
-def reasons(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> list[Reason]:
-    return [one.reason for one in refusals(*looks, bold=bold, **known)]
-
-
-def only(*ips: str, **changes: Any) -> Limits:
-    return limits(only=frozenset(ips), **changes)
-
-
-def leaks(count: int, age: timedelta = timedelta(hours=2)) -> list[Reservation]:
-    """Return leaks of different sandboxes, the first the oldest."""
-    return [reservation(f"10.244.1.{10 + n}", f"{n:064x}", age=age - n * SECOND) for n in range(1, count + 1)]
-
-
-# What could be released
-
-
-def test_nothing_stands_against_a_clean_leak() -> None:
-    assert verdicts(case(node(LEAK))) == {THE_IP: ()}
-    assert verdicts(case(without_api(node(LEAK)))) == {THE_IP: ()}
-
-
-def test_a_healthy_node_has_no_candidate() -> None:
-    assert candidates(scene(node())) == ()
-    assert judge(case(node())) == ()
-
-
-def test_what_docker_lists_in_any_state_is_no_candidate() -> None:
-    stopped = node(LEAK, sandbox(THE_ID, "shop/gone", "exited"))
-    assert candidates(scene(stopped)) == ()
-
-
-def test_what_is_not_host_locals_is_no_candidate() -> None:
-    assert candidates(scene(node(foreign("notes.txt"), foreign("10.244.1.77", blocks=True)))) == ()
-
-
-def test_without_dockers_word_there_is_no_candidate() -> None:
-    assert candidates(scene(without(node(LEAK), "containers"))) == ()
-    left_alone = replace(node(LEAK), containers=NotAsked("containers", "for no reason"))
-    assert candidates(scene(left_alone)) == ()
-
-
-def test_a_sandbox_is_one_candidate_over_families_and_networks_and_an_empty_file_is_one_alone() -> None:
-    other = reservation("10.9.0.2", network="storage", ifname="net1")
-    empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
-    found = candidates(scene(node(other, LEAK6, LEAK, *empty)))
-    assert [one.reservations for one in found] == [(LEAK, LEAK6, other), *((one,) for one in empty)]
-    assert found[0].networks == ("kubenet", "storage")
-
-
-def test_two_networks_may_have_an_empty_file_of_one_address() -> None:
-    twins = [empty_file(THE_IP), replace(empty_file(THE_IP), network="storage")]
-    assert [one.reservations for one in candidates(scene(node(*twins)))] == [(twins[0],), (twins[1],)]
-
-
-def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
-    gathered = candidates(scene(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
-    assert [one.reservations for one in gathered] == [(LEAK, LEAK6)]
-    assert candidates(scene(node(LEAK)), frozenset({"10.244.1.200"})) == ()
-    assert candidates(scene(node(LEAK)), frozenset()) == ()
-
-
-def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
-    asked = frozenset({THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"})
-    looked = scene(node(LEAK, foreign("10.244.1.77", blocks=True)))
-    assert [(one.ip, one.network, one.why) for one in passed_over(looked, asked)] == [
-        ("10.244.1.2", "kubenet", "in use: its container is running"),
-        ("10.244.1.77", "kubenet", "foreign: it is a directory"),
-        ("10.244.1.99", "", "not reserved"),
-    ]
-    assert passed_over(looked, None) == ()
-    (silent,) = passed_over(scene(without(node(LEAK), "reservations")), frozenset({THE_IP}))
-    assert silent.why == "not known: network kubenet was not read"
-
-
-def test_an_empty_file_can_be_released_like_any_leak() -> None:
-    assert refusals(node(empty_file(THE_IP))) == ()
-
+from tests.cleanup.leaks import BUDGETS, DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks, only, reasons, refusals
 
 # Every reason, and what lifts it
 
@@ -168,20 +65,6 @@ def situation(reason: Reason, *looks: Snapshot, bold: Limits | None = None, **mo
 
 
 HALF_THE_RANGE = leaks(127)
-BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {
-    "clean": (limits(allowances=(("--max", 2),)), {}, "--max=3"),
-    "run, a round": (limits(allowances=(("--max-per-round", 2), ("--max-per-hour", 9))), {}, "--max-per-round=3"),
-    "run, an hour": (
-        limits(allowances=(("--max-per-round", 10), ("--max-per-hour", 2))),
-        {"--max-per-hour": 58},
-        "--max-per-hour=61",
-    ),
-    "run, both": (
-        limits(allowances=(("--max-per-round", 2), ("--max-per-hour", -3))),
-        {"--max-per-hour": 63},
-        "--max-per-round=3 --max-per-hour=66",
-    ),
-}
 OUTSIDE = reservation("10.250.0.9")
 SITUATIONS = (
     situation(Reason.STOPPED, node(LEAK), stopped="container 999999999999 is there again"),
@@ -495,93 +378,6 @@ def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
     assert reasons(node(stray), bold=bold) == [Reason.OUTSIDE_RANGE]
 
 
-# docker's list
-
-
-def watched(*looks: Snapshot) -> Vigil:
-    vigil = Vigil()
-    for look in looks:
-        vigil = watch(vigil, look)
-    return vigil
-
-
-def crowd(count: int) -> list[Container]:
-    return [Container(f"{n:064x}", "running", 0, "", "", sandbox=False) for n in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "doubted"),
-    [(4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False)],
-)
-def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, doubted: bool) -> None:
-    vigil = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
-    assert (vigil.doubted == UPTIME + SECOND) is doubted
-    assert bool(vigil.why) is doubted
-
-
-def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
-    silent = without(node(later=SECOND), "containers")
-    vigil = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
-    assert vigil.doubted == UPTIME + 2 * SECOND
-    assert vigil.why == "docker listed 9 containers, and in the next look 3"
-
-
-def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
-    before, after = node(), node(daemons=[daemons(docker=timedelta(days=1))], later=2 * SECOND)
-    silent = without(node(later=SECOND), "daemons", "containers")
-    gone = node(daemons=[daemons(docker=None)], later=SECOND)
-    for looks in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
-        assert watched(*looks).doubted == UPTIME + 2 * SECOND
-        assert watched(*looks).why == "docker restarted between two looks"
-    assert watched(before, silent, gone, before).doubted is None
-
-
-def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
-    first = node(daemons=[daemons(booted=UPTIME, docker=UPTIME)])
-    assert watched(first, node(daemons=[daemons(docker=timedelta(days=1))])).doubted == UPTIME
-
-
-def test_a_clock_that_is_set_is_no_restart() -> None:
-    moved = replace(daemons(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
-    assert watched(node(), node(daemons=[moved], clock_set_by=GRACE, later=SECOND)).doubted is None
-
-
-@pytest.mark.parametrize(
-    ("later", "settle", "refused"),
-    [
-        (GRACE, GRACE, True),
-        (GRACE + SECOND, GRACE, False),
-        (timedelta(0), timedelta(0), True),
-        (SECOND, timedelta(0), False),
-        (-SECOND, GRACE, True),
-    ],
-)
-def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: timedelta, refused: bool) -> None:
-    now = node(LEAK, later=later)
-    doubt = replace(case(now, bold=limits(settle=settle)), vigil=Vigil(doubted=UPTIME, why="docker restarted"))
-    (said,) = verdicts(doubt).values()
-    assert [one.reason for one in said] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
-    assert all(one.why == "docker restarted; it is believed again after --settle" for one in said)
-
-
-@pytest.mark.parametrize(
-    ("running", "listed", "refused"),
-    [(0, 0, False), (1, 1, False), (1, 0, True), (3, 1, False), (3, 0, True), (4, 2, False), (4, 1, True)],
-)
-def test_a_list_without_the_pods_that_run_is_doubtful(running: int, listed: int, refused: bool) -> None:
-    pods = [pod(f"shop/p{n}") for n in range(running)]
-    boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
-    said = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
-    assert said == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
-
-
-def test_pods_that_do_not_run_need_not_be_listed() -> None:
-    others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
-    assert refusals(node(LEAK, *others)) == ()
-    empty = node(reservations=[LEAK], checkpoints=[], containers=[])
-    assert refusals(without_api(empty)) == (), "without the API server nothing says otherwise"
-
-
 # Settling
 
 
@@ -607,147 +403,3 @@ def test_nobody_has_settled_of_whom_nothing_is_known() -> None:
 
 def test_of_several_daemons_the_last_to_start_counts() -> None:
     assert reasons(node(LEAK, daemons=[daemons(), daemons(kubelet=SECOND)])) == [Reason.UNSETTLED]
-
-
-# The share
-
-
-def share(*things: Any, **changes: Any) -> float:
-    return case(node(*things, **changes), bold=limits()).shares["kubenet"]
-
-
-def test_a_share_of_a_few_sandboxes_is_none() -> None:
-    assert share(*leaks(7), node=[Node("worker-1", ("10.244.1.0/28",), 110)]) == 0
-    assert share(*leaks(8), node=[Node("worker-1", ("10.244.1.0/28",), 110)]) == 8 / 13
-
-
-def test_a_share_counts_sandboxes_and_what_is_young_but_not_what_somebody_owns() -> None:
-    young = [reservation(f"10.244.1.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
-    alive = [Address(f"10.244.1.{10 + n}", 1, "sh") for n in (1, 2)]
-    both = [reservation(f"10.244.2.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
-    assert share(*leaks(10), *young, *both, *alive) == 12 / 253
-
-
-@pytest.mark.parametrize(("most", "refused"), [(31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)])
-def test_a_share_as_large_as_the_largest_is_plausible(most: float, refused: bool) -> None:
-    said = verdicts(case(node(*leaks(31)), bold=limits(max_share=most)))
-    assert len(said) == 31
-    assert all([one.reason for one in no] == ([Reason.IMPLAUSIBLE_SHARE] if refused else []) for no in said.values())
-
-
-def test_where_the_range_is_not_known_the_share_is_of_what_is_reserved() -> None:
-    assert share(*leaks(8), node=[], cni_results=[]) == 8 / 10
-
-
-def test_a_share_is_never_more_than_all_and_all_can_be_allowed() -> None:
-    small = node(*leaks(31), node=[Node("worker-1", ("10.250.0.0/29",), 110)])
-    assert case(small).shares["kubenet"] == 1
-    said = verdicts(case(small, bold=limits(max_share=config.percentage("100%"))))
-    assert {one.reason for no in said.values() for one in no} == {Reason.OUTSIDE_RANGE}
-
-
-def test_where_only_docker_says_that_nearly_all_of_many_are_leaked_the_share_is_of_them() -> None:
-    alone = NotAsked("pods", "--api=off")
-    assert share(*leaks(110), pods=alone) == 110 / 112
-    assert share(*leaks(31), pods=alone) == 31 / 253
-    assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"
-
-
-def test_a_share_is_of_one_network() -> None:
-    crowded = node(*leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[])
-    said = verdicts(case(crowded, bold=limits(networks=frozenset({"kubenet", "storage"}))))
-    assert Reason.IMPLAUSIBLE_SHARE not in {one.reason for one in said["10.9.0.2"]}
-    assert Reason.IMPLAUSIBLE_SHARE in {one.reason for one in said["10.244.1.11"]}
-
-
-# Turns, and the budget
-
-
-def passed(judged: Case) -> list[str]:
-    return [addresses for addresses, no in verdicts(judged).items() if not no]
-
-
-def test_the_oldest_have_their_turn_first_and_what_failed_has_its_after_them() -> None:
-    old, middle, new = leaks(3)
-    found = case(node(new, old, middle), bold=limits(allowances=(("--max", 2),)))
-    assert passed(found) == [old.ip, middle.ip]
-    assert passed(replace(found, failures={f"kubenet/{old.ip}": 1})) == [middle.ip, new.ip]
-    again = {f"kubenet/{old.ip}": 2, f"kubenet/{middle.ip}": 1, f"kubenet/{new.ip}": 1}
-    assert list(verdicts(replace(found, failures=again))) == [middle.ip, new.ip, old.ip]
-
-
-def test_a_sandbox_is_as_old_as_its_oldest_address_and_fails_with_either() -> None:
-    dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
-    found = case(node(*leaks(1), *dual, **DUAL))
-    assert list(verdicts(found)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
-    failed = replace(found, failures={"kubenet/fd00::9": 1})
-    assert list(verdicts(failed)) == ["10.244.1.11", f"{THE_IP} fd00::9"]
-
-
-def test_of_the_same_age_the_turns_do_not_depend_on_the_order_of_a_directory() -> None:
-    twins = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in (20, 21, 22)]
-    orders = {tuple(verdicts(case(node(*some)))) for some in itertools.permutations(twins)}
-    assert len(orders) == 1
-
-
-def test_a_budget_counts_addresses_and_goes_to_whom_it_suffices_for() -> None:
-    dual = [reservation(ip, age=timedelta(hours=9)) for ip in (THE_IP, "fd00::9")]
-    found = node(*dual, *leaks(3), **DUAL)
-    for most, expected in (
-        (0, []),
-        (1, ["10.244.1.11"]),
-        (2, [f"{THE_IP} fd00::9"]),
-        (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
-        (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
-    ):
-        assert passed(case(found, bold=limits(allowances=(("--max-per-round", most),)))) == expected
-
-
-def test_what_another_guard_refuses_takes_nothing_of_the_budget() -> None:
-    young, *others = leaks(3)
-    alive = Address(young.ip, 1, "sh")
-    found = case(node(young, *others, alive), bold=limits(allowances=(("--max-per-round", 2),)))
-    assert passed(found) == [one.ip for one in others]
-
-
-@pytest.mark.parametrize("name", BUDGETS)
-def test_a_budget_names_each_setting_that_is_too_low_and_what_it_would_have_to_be(name: str) -> None:
-    bold, spent, setting = BUDGETS[name]
-    least = min(left for _, left in bold.allowances)
-    found = case(node(*leaks(3)), bold=bold, spent=spent)
-    over = [no for nos in verdicts(found).values() for no in nos]
-    assert len(over) == 3 - max(least, 0)
-    assert over[-1].setting == setting
-    assert "-3" not in over[-1].why
-
-
-def test_without_a_budget_all_that_pass_are_released() -> None:
-    assert len(passed(case(node(*leaks(31))))) == 31
-
-
-# The cost
-
-
-def test_a_thousand_leaks_are_judged_in_a_moment() -> None:
-    many = [reservation(f"10.244.{n // 250}.{n % 250 + 2}", f"{n:064x}") for n in range(1000)]
-    busy = node(
-        *many,
-        *(sandbox(f"f{n:063x}", f"shop/p{n}") for n in range(1000)),
-        *(Address(f"10.9.{n // 250}.{n % 250}", n, "sh") for n in range(1000)),
-        *(pod(f"shop/p{n}", f"10.9.{n // 250}.{n % 250}") for n in range(1000)),
-        *(cni_result(f"f{n:063x}", f"shop/p{n}", "10.244.0.0/16") for n in range(1000)),
-        *(Checkpoint(f"f{n:063x}", "") for n in range(1000)),
-        node=[],
-    )
-    for looks in ((busy, busy), (without(busy, "pods"), without(busy, "pods"))):
-        judged = case(*looks, bold=limits(max_share=1.0))
-        start = time.perf_counter()
-        assert len(judge(judged)) == 1000
-        assert time.perf_counter() - start < 0.2
-
-
-def test_what_the_healthy_node_has_is_what_these_tests_start_from() -> None:
-    assert len(CONTAINERS) >= FEWEST_CONTAINERS
-    assert {one.container_id for one in CHECKPOINTS} <= {one.id for one in CONTAINERS}
-    assert {one.ip for one in RESERVATIONS} <= {one.ip for one in ADDRESSES}
-    assert {one.name for one in PODS} <= {one.pod for one in CONTAINERS}

@@ -1,6 +1,7 @@
 """The kubelet's device manager, from outside: real sockets in a real directory, and the kernel's list of them."""
 
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -241,6 +242,17 @@ def test_a_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManage
     (directory / CHECKPOINT).write_bytes(b"x" * len(BY_NUMA_NODE))
     dated(directory / CHECKPOINT, MADE)
     assert manager.read() == known
+
+
+def test_a_damaged_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
+    replace(directory, b"x" * len(BY_NUMA_NODE))
+    dated(directory / CHECKPOINT, MADE)
+    with pytest.raises(Unavailable) as first:
+        manager.read()
+    (directory / CHECKPOINT).write_bytes(BY_NUMA_NODE)
+    dated(directory / CHECKPOINT, MADE)
+    with pytest.raises(Unavailable, match=re.escape(str(first.value))):
+        manager.read()
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,18 @@ def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
 def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
+    worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
     doubted = doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((worker,)))
     assert why(doubted) == f"{reason}, and node worker-1 has to do with devices: is it mounted?"
+
+
+@no_kubelets
+def test_what_an_uninstalled_plugin_left_in_the_nodes_status_asks_for_nothing(
+    reading: Reading[DevicePlugins], reason: str
+) -> None:
+    worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
+    doubted = doubt.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((worker,)))
+    assert doubted == NotAsked("device_plugins", f"{reason}, and nothing here is known to ask for devices")
 
 
 @no_kubelets

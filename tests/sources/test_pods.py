@@ -42,6 +42,12 @@ def test_a_pod_that_says_nothing_of_devices_has_none() -> None:
     assert (parsed.wants, parsed.wants_in_init, parsed.controller, parsed.finalizers) == ((), (), "", ())
 
 
+def test_a_static_pod_has_the_uid_that_the_kubelet_knows_and_not_its_mirrors() -> None:
+    mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
+    assert parse(pod(metadata={"annotations": mirror})).uid == "own"
+    assert parse(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}})).uid == "u-1"
+
+
 def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
     spec = {
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],

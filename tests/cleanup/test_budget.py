@@ -1,0 +1,115 @@
+"""Whose turn it is, and how many may be released."""
+
+import itertools
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.cleanup.guards import judge
+from agent.cleanup.vigil import FEWEST_CONTAINERS
+from agent.model.snapshot import Address, Checkpoint
+from tests.builders import (
+    ADDRESSES,
+    CHECKPOINTS,
+    CONTAINERS,
+    PODS,
+    RESERVATIONS,
+    case,
+    cni_result,
+    limits,
+    node,
+    pod,
+    reservation,
+    sandbox,
+    verdicts,
+    without,
+)
+from tests.cleanup.leaks import BUDGETS, DUAL, THE_IP, leaks, passed
+
+
+def test_the_oldest_have_their_turn_first_and_what_failed_has_its_after_them() -> None:
+    old, middle, new = leaks(3)
+    found = case(node(new, old, middle), bold=limits(allowances=(("--max", 2),)))
+    assert passed(found) == [old.ip, middle.ip]
+    assert passed(replace(found, failures={f"kubenet/{old.ip}": 1})) == [middle.ip, new.ip]
+    again = {f"kubenet/{old.ip}": 2, f"kubenet/{middle.ip}": 1, f"kubenet/{new.ip}": 1}
+    assert list(verdicts(replace(found, failures=again))) == [middle.ip, new.ip, old.ip]
+
+
+def test_a_sandbox_is_as_old_as_its_oldest_address_and_fails_with_either() -> None:
+    dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
+    found = case(node(*leaks(1), *dual, **DUAL))
+    assert list(verdicts(found)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
+    failed = replace(found, failures={"kubenet/fd00::9": 1})
+    assert list(verdicts(failed)) == ["10.244.1.11", f"{THE_IP} fd00::9"]
+
+
+def test_of_the_same_age_the_turns_do_not_depend_on_the_order_of_a_directory() -> None:
+    twins = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in (20, 21, 22)]
+    orders = {tuple(verdicts(case(node(*some)))) for some in itertools.permutations(twins)}
+    assert len(orders) == 1
+
+
+def test_a_budget_counts_addresses_and_goes_to_whom_it_suffices_for() -> None:
+    dual = [reservation(ip, age=timedelta(hours=9)) for ip in (THE_IP, "fd00::9")]
+    found = node(*dual, *leaks(3), **DUAL)
+    for most, expected in (
+        (0, []),
+        (1, ["10.244.1.11"]),
+        (2, [f"{THE_IP} fd00::9"]),
+        (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
+        (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
+    ):
+        assert passed(case(found, bold=limits(allowances=(("--max-per-round", most),)))) == expected
+
+
+def test_what_another_guard_refuses_takes_nothing_of_the_budget() -> None:
+    young, *others = leaks(3)
+    alive = Address(young.ip, 1, "sh")
+    found = case(node(young, *others, alive), bold=limits(allowances=(("--max-per-round", 2),)))
+    assert passed(found) == [one.ip for one in others]
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_budget_names_each_setting_that_is_too_low_and_what_it_would_have_to_be(name: str) -> None:
+    bold, spent, setting = BUDGETS[name]
+    least = min(left for _, left in bold.allowances)
+    found = case(node(*leaks(3)), bold=bold, spent=spent)
+    over = [no for nos in verdicts(found).values() for no in nos]
+    assert len(over) == 3 - max(least, 0)
+    assert over[-1].setting == setting
+    assert "-3" not in over[-1].why
+
+
+def test_without_a_budget_all_that_pass_are_released() -> None:
+    assert len(passed(case(node(*leaks(31))))) == 31
+
+
+# The cost
+
+
+def test_a_thousand_leaks_are_judged_in_a_moment() -> None:
+    many = [reservation(f"10.244.{n // 250}.{n % 250 + 2}", f"{n:064x}") for n in range(1000)]
+    busy = node(
+        *many,
+        *(sandbox(f"f{n:063x}", f"shop/p{n}") for n in range(1000)),
+        *(Address(f"10.9.{n // 250}.{n % 250}", n, "sh") for n in range(1000)),
+        *(pod(f"shop/p{n}", f"10.9.{n // 250}.{n % 250}") for n in range(1000)),
+        *(cni_result(f"f{n:063x}", f"shop/p{n}", "10.244.0.0/16") for n in range(1000)),
+        *(Checkpoint(f"f{n:063x}", "") for n in range(1000)),
+        node=[],
+    )
+    for looks in ((busy, busy), (without(busy, "pods"), without(busy, "pods"))):
+        judged = case(*looks, bold=limits(max_share=1.0))
+        start = time.perf_counter()
+        assert len(judge(judged)) == 1000
+        assert time.perf_counter() - start < 0.2
+
+
+def test_what_the_healthy_node_has_is_what_these_tests_start_from() -> None:
+    assert len(CONTAINERS) >= FEWEST_CONTAINERS
+    assert {one.container_id for one in CHECKPOINTS} <= {one.id for one in CONTAINERS}
+    assert {one.ip for one in RESERVATIONS} <= {one.ip for one in ADDRESSES}
+    assert {one.name for one in PODS} <= {one.pod for one in CONTAINERS}

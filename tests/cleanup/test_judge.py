@@ -1,0 +1,274 @@
+"""What is remembered from round to round: what was released, what failed, and what may still be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.cleanup.cleaner import DryRun
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.judge import HOUR, Budget, Judge
+from agent.model.release import Candidate, Outcome, Reason, Verdict
+from agent.model.snapshot import Node
+from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
+from tests.cleanup.hands import Files, Notebook, kept
+from tests.cleanup.rounds import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+
+ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        sandbox(THE_ID, "shop/gone"),
+        sandbox(THE_ID, "shop/gone", "exited"),
+        reservation(THE_IP),
+        reservation("10.244.1.200"),
+    ],
+    ids=["its container", "its dead container", "its address", "another address"],
+)
+def test_a_released_id_that_is_there_again_stops_all_cleaning(again: Any) -> None:
+    daemon = Daemon(Notebook(entry(LEAK)))
+    other = leaks(1)
+    daemon.round(*other)
+    cleaning = daemon.round(again, *other)
+    assert cleaning.stopped.startswith(
+        "container 999999999999 is there again, after its address 10.244.1.9 was released"
+    )
+    assert "nodeleak restore" in cleaning.stopped
+    assert all(no[0] is Reason.STOPPED for no in why(cleaning))
+    assert all(one.refusals[0].why == cleaning.stopped for one in cleaning.outcomes)
+
+
+def test_it_stays_stopped_though_the_id_vanishes_again() -> None:
+    daemon = Daemon(Notebook(entry(LEAK)))
+    first = daemon.round(LEAK).stopped
+    for _ in range(4):
+        cleaning = daemon.round(*leaks(2))
+        assert cleaning.stopped == first
+        assert {no[0] for no in why(cleaning)} == {Reason.STOPPED}
+        assert len(daemon.names) == 4
+
+
+def test_what_this_daemon_released_itself_is_remembered_too() -> None:
+    daemon = Daemon()
+    daemon.round(LEAK)
+    daemon.round(LEAK)
+    assert not daemon.round().stopped
+    assert daemon.round(sandbox(THE_ID, "shop/gone")).stopped
+
+
+def test_one_of_two_looks_is_enough_to_see_it_again() -> None:
+    judge = Judge(limits(), NONE, Notebook(entry(LEAK)), "clean")
+    judge.before_look(NOW)
+    looks = (node(LEAK), node())
+    assert judge.case(looks, scanned(*looks)).stopped
+
+
+def test_a_trial_stops_itself_too() -> None:
+    daemon = Daemon(Notebook(entry(LEAK)))
+    daemon.cleaner = DryRun(daemon.judge)
+    assert daemon.round(LEAK).stopped
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        entry(LEAK, restored=NOW),
+        entry(LEAK, Verdict.FAILED),
+        entry(LEAK, Verdict.CHANGED),
+        entry(LEAK, None),
+        entry(empty_file(THE_IP)),
+        entry(reservation(THE_IP, "8" * 64)),
+        entry(reservation(THE_IP, network="storage")),
+    ],
+    ids=["restored", "failed", "changed", "half", "an empty file", "another id", "another network"],
+)
+def test_what_was_not_released_or_was_restored_may_be_there(harmless: Entry) -> None:
+    daemon = Daemon(Notebook(harmless))
+    # Of half an entry nobody knows yet how it ended; that is settled first, with the files of the node as they are.
+    daemon.files.files = {("kubenet", THE_IP): kept(LEAK)}
+    assert daemon.round(LEAK).stopped == ""
+
+
+def test_an_empty_file_may_be_there_again_after_one_was_released() -> None:
+    daemon = Daemon(Notebook(entry(empty_file(THE_IP))))
+    assert daemon.round(empty_file(THE_IP)).stopped == ""
+
+
+def test_an_id_released_in_one_network_may_still_be_in_another_but_no_container_of_it() -> None:
+    other = reservation("10.9.0.2", network="storage")
+    daemon = Daemon(Notebook(entry(other)))
+    assert daemon.round(LEAK, ELSEWHERE).stopped == ""
+    assert daemon.round(LEAK, sandbox(THE_ID, "shop/gone")).stopped != ""
+
+
+def test_what_another_released_while_we_looked_is_not_there_again() -> None:
+    """Our look saw the file, another's `clean` removed it, and only then do we read of it."""
+    daemon = Daemon()
+    daemon.round(LEAK)
+    cleaning = daemon.round(LEAK, meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
+    assert cleaning.stopped == ""
+    assert daemon.round().stopped == ""
+
+
+def test_what_another_released_before_our_look_is_gone_from_it_and_that_is_well() -> None:
+    daemon = Daemon()
+    daemon.round(LEAK)
+    cleaning = daemon.round(meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
+    assert (cleaning.stopped, cleaning.outcomes) == ("", ())
+
+
+def test_what_another_released_between_our_look_and_our_lock_is_gone() -> None:
+    daemon = Daemon()
+    daemon.round(LEAK)
+
+    class Late(Files):
+        """Somebody is quicker than we are."""
+
+        def check(self, networks: Sequence[str]) -> None:
+            super().check(networks)
+            self.files.pop(("kubenet", THE_IP), None)
+
+    daemon.files = Late()
+    cleaning = daemon.round(LEAK)
+    assert told(cleaning) == [(THE_IP, Verdict.GONE)]
+    assert not cleaning.failed
+    assert daemon.book.read() == Journal()
+
+
+def test_what_was_restored_while_we_looked_is_not_there_again() -> None:
+    released = entry(LEAK)
+    daemon = Daemon(Notebook(released))
+    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW)]).stopped == ""
+
+
+def test_what_was_restored_and_released_once_more_while_we_looked_is_not_there_again() -> None:
+    released = entry(LEAK)
+    daemon = Daemon(Notebook(released))
+    once_more = entry(LEAK, by="clean", at=NOW + SECOND)
+    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).stopped == ""
+
+
+def test_one_that_was_restored_hides_no_other_that_is_there_again() -> None:
+    first, second = leaks(2)
+    released = entry(first)
+    daemon = Daemon(Notebook(released, entry(second)))
+    cleaning = daemon.round(first, second, meanwhile=[replace(released, restored=NOW)])
+    assert cleaning.stopped.startswith("container 020202020202 is there again, after its address 10.244.1.12")
+
+
+def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look_stands() -> None:
+    class Failing(Notebook):
+        """It can be read once a round."""
+
+        def read(self) -> Journal:
+            journal, self.unreadable = super().read(), "it broke"
+            return journal
+
+    assert "is there again" in Daemon(Failing(entry(LEAK))).round(LEAK).stopped
+
+
+# Budgets
+
+
+BUDGET = Budget(per_round=("--max-per-round", 2), per_hour=("--max-per-hour", 3))
+
+
+def test_a_round_releases_so_many_and_the_next_goes_on_with_the_rest() -> None:
+    daemon = Daemon(budget=Budget(per_round=("--max-per-round", 2)))
+    daemon.round(*leaks(5))
+    left = leaks(5)
+    for expected in (2, 2, 1):
+        cleaning = daemon.round(*left)
+        assert cleaning.tally()[Verdict.RELEASED] == expected
+        assert told(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
+        left = left[expected:]
+
+
+def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_them() -> None:
+    book = Notebook()
+    released = 0
+    left = leaks(9)
+    for _ in range(3):
+        daemon = Daemon(book, budget=BUDGET)
+        for _ in range(3):
+            released += daemon.round(*left).tally()[Verdict.RELEASED]
+            left = [one for one in left if one.ip in daemon.names]
+    assert released == 3
+    over = daemon.round(*left).outcomes[0].refusals[0]
+    assert (over.reason, over.setting) == (Reason.OVER_BUDGET, "--max-per-hour=4")
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        ([], 3),
+        ([{"at": NOW - timedelta(minutes=59)}], 2),
+        ([{"at": NOW - HOUR}], 3),
+        ([{"at": NOW - HOUR + SECOND}], 2),
+        ([{"at": NOW + timedelta(days=1)}], 2),
+        ([{"at": NOW, "by": "clean"}], 3),
+        ([{"at": NOW, "restored": NOW}], 3),
+        ([{"at": NOW, "verdict": Verdict.FAILED}], 3),
+        ([{"at": NOW, "files": (kept(LEAK), kept(reservation("fd00::9")))}], 1),
+        ([{"at": NOW - n * SECOND} for n in range(5)], -2),
+    ],
+    ids=[
+        "nothing", "within the hour", "an hour ago", "within it by a second", "the clock was set back", "by hand",
+        "restored", "failed", "two addresses", "a lower bound than before",
+    ],
+)  # fmt: skip
+def test_the_hour_is_counted_from_what_the_journal_says(before: list[dict[str, Any]], left: int) -> None:
+    journal = Journal(tuple(entry(LEAK, **one) for one in before))
+    spent = BUDGET.spent(journal, NOW, "run")
+    assert spent == {"--max-per-hour": 3 - left}
+    assert BUDGET.left(spent) == (("--max-per-round", 2), ("--max-per-hour", left))
+
+
+def test_without_bounds_nothing_is_counted() -> None:
+    assert NONE.left(NONE.spent(Journal((entry(LEAK),)), NOW, "clean")) == ()
+
+
+def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
+    first, second, third = leaks(3)
+    daemon = Daemon(budget=Budget(per_round=("--max-per-round", 1)))
+    daemon.round(first, second, third)
+    daemon.files.broken = {first.ip}
+    cleaning = daemon.round(first, second, third)
+    assert told(cleaning)[0] == (first.ip, Verdict.FAILED)
+    assert cleaning.failed
+    assert first.ip in daemon.names
+    assert told(daemon.round(first, second, third))[0] == (second.ip, Verdict.RELEASED)
+    assert told(daemon.round(first, third))[0] == (third.ip, Verdict.RELEASED)
+    daemon.files.broken = set()
+    rounds = [told(daemon.round(first)) for _ in range(2)]
+    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
+
+
+def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
+    judge = Judge(limits(), NONE, Notebook(), "run")
+    candidate = Candidate((LEAK,))
+    for verdict, failed in (
+        (Verdict.FAILED, 1),
+        (Verdict.BUSY, 2),
+        (Verdict.REFUSED, 2),
+        (Verdict.RELEASED, 0),
+        (Verdict.BUSY, 1),
+        (Verdict.GONE, 0),
+    ):
+        judge.learn([Outcome(candidate, verdict)])
+        assert judge.case((node(),), scanned(node())).failures.get(f"kubenet/{THE_IP}", 0) == failed
+
+
+def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:
+    dual = reservation("fd00::9")
+    cidrs = [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]
+    daemon = Daemon()
+    daemon.files.broken = {"fd00::9"}
+    daemon.round(LEAK, dual, node=cidrs)
+    cleaning = daemon.round(LEAK, dual, node=cidrs)
+    assert told(cleaning) == [(THE_IP, Verdict.FAILED)]
+    assert {THE_IP, "fd00::9"} <= set(daemon.names)

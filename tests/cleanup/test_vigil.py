@@ -1,0 +1,109 @@
+"""What is remembered of docker from look to look, and for how long its list is doubtful."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.cleanup.vigil import Vigil, watch
+from agent.model.release import Reason
+from agent.model.snapshot import Container, Snapshot
+from tests.builders import (
+    GRACE,
+    NOW,
+    UPTIME,
+    case,
+    daemons,
+    limits,
+    node,
+    pod,
+    sandbox,
+    verdicts,
+    without,
+    without_api,
+)
+from tests.cleanup.leaks import LEAK, SECOND, reasons, refusals
+
+
+def watched(*looks: Snapshot) -> Vigil:
+    vigil = Vigil()
+    for look in looks:
+        vigil = watch(vigil, look)
+    return vigil
+
+
+def crowd(count: int) -> list[Container]:
+    return [Container(f"{n:064x}", "running", 0, "", "", sandbox=False) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "doubted"),
+    [(4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False)],
+)
+def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, doubted: bool) -> None:
+    vigil = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
+    assert (vigil.doubted == UPTIME + SECOND) is doubted
+    assert bool(vigil.why) is doubted
+
+
+def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
+    silent = without(node(later=SECOND), "containers")
+    vigil = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
+    assert vigil.doubted == UPTIME + 2 * SECOND
+    assert vigil.why == "docker listed 9 containers, and in the next look 3"
+
+
+def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
+    before, after = node(), node(daemons=[daemons(docker=timedelta(days=1))], later=2 * SECOND)
+    silent = without(node(later=SECOND), "daemons", "containers")
+    gone = node(daemons=[daemons(docker=None)], later=SECOND)
+    for looks in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
+        assert watched(*looks).doubted == UPTIME + 2 * SECOND
+        assert watched(*looks).why == "docker restarted between two looks"
+    assert watched(before, silent, gone, before).doubted is None
+
+
+def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
+    first = node(daemons=[daemons(booted=UPTIME, docker=UPTIME)])
+    assert watched(first, node(daemons=[daemons(docker=timedelta(days=1))])).doubted == UPTIME
+
+
+def test_a_clock_that_is_set_is_no_restart() -> None:
+    moved = replace(daemons(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
+    assert watched(node(), node(daemons=[moved], clock_set_by=GRACE, later=SECOND)).doubted is None
+
+
+@pytest.mark.parametrize(
+    ("later", "settle", "refused"),
+    [
+        (GRACE, GRACE, True),
+        (GRACE + SECOND, GRACE, False),
+        (timedelta(0), timedelta(0), True),
+        (SECOND, timedelta(0), False),
+        (-SECOND, GRACE, True),
+    ],
+)
+def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: timedelta, refused: bool) -> None:
+    now = node(LEAK, later=later)
+    doubt = replace(case(now, bold=limits(settle=settle)), vigil=Vigil(doubted=UPTIME, why="docker restarted"))
+    (said,) = verdicts(doubt).values()
+    assert [one.reason for one in said] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+    assert all(one.why == "docker restarted; it is believed again after --settle" for one in said)
+
+
+@pytest.mark.parametrize(
+    ("running", "listed", "refused"),
+    [(0, 0, False), (1, 1, False), (1, 0, True), (3, 1, False), (3, 0, True), (4, 2, False), (4, 1, True)],
+)
+def test_a_list_without_the_pods_that_run_is_doubtful(running: int, listed: int, refused: bool) -> None:
+    pods = [pod(f"shop/p{n}") for n in range(running)]
+    boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
+    said = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
+    assert said == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+
+
+def test_pods_that_do_not_run_need_not_be_listed() -> None:
+    others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
+    assert refusals(node(LEAK, *others)) == ()
+    empty = node(reservations=[LEAK], checkpoints=[], containers=[])
+    assert refusals(without_api(empty)) == (), "without the API server nothing says otherwise"
