@@ -289,6 +289,23 @@ class Config:
     listen: tuple[str, int] = _knob(
         ":9747", listen, DAEMON, "HOST:PORT", "where /metrics, /healthz and /readyz are served", commands=_RUN
     )
+    events: str = _knob(
+        "on",
+        one_of("on", "off"),
+        DAEMON,
+        "on|off",
+        "Kubernetes Events of confirmed findings and of releases, on the node and its pods; needs create and patch of "
+        "events. With --api=off there are none",
+        commands=_RUN,
+    )
+    node_condition: str = _knob(
+        "off",
+        one_of("on", "off"),
+        DAEMON,
+        "on|off",
+        "on: keep the condition CNIAddressPressure on the Node object; needs patch of nodes/status",
+        commands=_RUN,
+    )
     log_format: str = _knob(
         "auto",
         one_of("auto", "json", "text"),
@@ -334,7 +351,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
             f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
             f"or {option('api')}=off to do without the API server"
         )
-    mistakes += _not_looked_at(command, values) + _in_the_way(values)
+    mistakes += _not_looked_at(command, values) + _in_the_way(values) + _untellable(values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
@@ -358,6 +375,13 @@ def _in_the_way(values: Mapping[str, Any]) -> list[str]:
     return [
         f"{option('state_dir')}: '{state_dir}': host-local reads every file below {networks_dir}: say another place"
     ]
+
+
+def _untellable(values: Mapping[str, Any]) -> list[str]:
+    """Find a condition that was asked for, and no API server to tell it."""
+    if values.get("node_condition") != "on" or values.get("api") != "off":
+        return []
+    return [f"{option('node_condition')}: 'on': {option('api')}=off does without the API server: say one of the two"]
 
 
 def _text(

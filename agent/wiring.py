@@ -30,6 +30,7 @@ from agent.sources.unavailable import Unavailable
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from agent.exporters.cluster.courier import Courier
     from agent.exporters.http import HttpExporter
     from agent.sources.api import Api, Query
     from agent.sources.reflector import Reflector
@@ -192,14 +193,22 @@ def run_daemon(config: Config) -> int:
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)
+    courier, told_to_the_cluster = _cluster(
+        config,
+        registry,
+        lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
+    )
     exporters: Sequence[daemon.Exporter] = (
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
         ChronicleExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
+        *told_to_the_cluster,
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
+    if told_to_the_cluster:
+        threading.Thread(target=courier.run, args=(stop,), name="courier", daemon=True).start()
     http.start()
     log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
     # What was imported stays: it need not be looked through again.
@@ -243,6 +252,30 @@ def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.
     except OSError as error:
         where = f"{option('listen')} ({variable('listen')})"
         raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
+
+
+def _cluster(
+    config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
+) -> tuple["Courier", Sequence[daemon.Exporter]]:
+    """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
+    from agent.exporters.cluster.condition import ConditionExporter
+    from agent.exporters.cluster.courier import Courier
+    from agent.exporters.cluster.events import EventExporter
+    from agent.exporters.cluster.metrics import DeliveryMetrics
+    from agent.exporters.cluster.writer import Writer
+
+    tally = DeliveryMetrics(registry)
+    courier = Courier(
+        lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()),
+        tally,
+        warn,
+    )
+    exporters: list[daemon.Exporter] = []
+    if config.events == "on" and config.api == "on":
+        exporters.append(EventExporter(courier.post, tally.missed))
+    if config.node_condition == "on":
+        exporters.append(ConditionExporter(courier.post))
+    return courier, exporters
 
 
 def _reflectors(config: Config, clock: "ServerClock") -> tuple["Reflector[Pod] | None", "Reflector[Node] | None"]:

@@ -22,13 +22,15 @@ from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.detectors import DETECTORS
 from agent.exporters import clean_document, document, log, timeline
+from agent.exporters.cluster import condition, courier, notices
+from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
 from agent.exporters.device_metrics import MOST_RESOURCES, OTHER, UNKNOWN
 from agent.exporters.metrics import MetricsExporter
 from agent.model import admission
 from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
-from agent.model.snapshot import SOURCES, Unread
+from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
 from agent.timeline import What
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
@@ -101,6 +103,7 @@ def test_every_metric_is_in_the_reference_with_its_labels_and_no_other() -> None
 def test_every_metric_has_the_type_that_the_reference_says() -> None:
     registry = CollectorRegistry()
     MetricsExporter(registry, ["kubenet"], "observe", [])
+    DeliveryMetrics(registry)
     types = {family.name: family.type for family in registry.collect()}
     for name, cells in rows("Metrics").items():
         kind = types.get(name.removesuffix("_total"), "gauge")
@@ -179,6 +182,18 @@ def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other(
     source = inspect.getsource(log) + inspect.getsource(wiring)
     said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z_]+\.[a-z_]+)"', source)}
     assert {event: cells[0] for event, cells in rows("Log").items()} == said
+
+
+def test_why_events_are_dropped_and_conditions_not_patched_is_in_the_reference() -> None:
+    told = rows("Metrics")
+    assert set(words(told["nodeleak_events_dropped_total"][2])) == {one.value for one in courier.Failure}
+    assert words(told["nodeleak_node_condition_patches_total"][2]) == [SENT]
+
+
+def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> None:
+    told = set(words(section("Events")))
+    assert {notices.RELEASED, notices.reason("leaked_reservation"), notices.reason("stranded_pod")} <= told
+    assert {condition.AVAILABLE, condition.SCARCE, condition.EXHAUSTED, condition.UNKNOWN, ADDRESS_PRESSURE} <= told
 
 
 @pytest.mark.parametrize("command", ["scan", "timeline", "record", "clean", "restore", "journal"])

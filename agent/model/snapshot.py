@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, NoReturn, TypeAlias, TypeVar
+from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
 
 from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
@@ -178,6 +178,10 @@ class NodeDevices:
     allocatable: int
 
 
+ADDRESS_PRESSURE: Final = "CNIAddressPressure"
+"""The type of the condition that the agent may keep on the node object."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
@@ -186,6 +190,8 @@ class Node:
     """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
     devices: tuple[NodeDevices, ...] = ()
     """The device resources of its status."""
+    address_pressure: str = ""
+    """The status of its condition `ADDRESS_PRESSURE`: True, False or Unknown; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

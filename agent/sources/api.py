@@ -50,7 +50,7 @@ class Api:
         that of other connections too. Raises NoCredentials.
         """
         self._timeout, self._clock = timeout, clock
-        self._client = _client(kubeconfig)
+        self._client = client_for(kubeconfig)
 
     @property
     def skew(self) -> timedelta | None:
@@ -95,7 +95,7 @@ class Api:
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
             raise Unavailable(f"API server: {in_short(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
-            raise _refusal(response)
+            raise refusal(response)
         # A proxy's page with status 200 is no word of the API server's.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
@@ -105,7 +105,8 @@ class Api:
         return response
 
 
-def _client(kubeconfig: Path | None) -> client.ApiClient:
+def client_for(kubeconfig: Path | None) -> client.ApiClient:
+    """Find credentials, and return the transport that uses them; raises NoCredentials."""
     settings = client.Configuration()
     try:
         if kubeconfig is not None:
@@ -136,7 +137,8 @@ def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
     )
 
 
-def _refusal(response: Any) -> Refused:
+def refusal(response: Any) -> Refused:
+    """Make an error of an answer that is a no, and end its connection."""
     try:
         body = response.response.read(_LARGEST_ERROR)
     except (HTTPError, OSError):

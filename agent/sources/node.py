@@ -1,9 +1,10 @@
 """The node's own Node object, as the API server knows it; an empty reading: there is none of its name."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agent.model.snapshot import Node, NodeDevices
+from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.sources.api import Query
 from agent.sources.notation import count, is_device, shared
 
@@ -26,7 +27,13 @@ def parse(item: Mapping[str, Any]) -> Node:
         pod_cidrs=tuple(map(str, cidrs)),
         max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
         devices=tuple(_devices(capacity, allocatable)),
+        address_pressure=_condition(status, ADDRESS_PRESSURE),
     )
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> str:
+    told = (str(one.get("status")) for one in status.get("conditions") or () if one.get("type") == kind)
+    return sys.intern(next(told, ""))
 
 
 def _devices(capacity: Mapping[str, Any], allocatable: Mapping[str, Any]) -> Iterator[NodeDevices]:

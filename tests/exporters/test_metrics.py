@@ -13,6 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent import cycle
 from agent.detectors import DETECTORS
+from agent.exporters.cluster.courier import Failure
+from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
+from agent.exporters.cluster.notices import REASONS
 from agent.exporters.metrics import MetricsExporter
 from agent.grace import Memory
 from agent.model import admission
@@ -78,6 +81,9 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_lock_held_seconds_count": set(),
     "nodeleak_lock_held_seconds_sum": set(),
     "nodeleak_cleanup_stopped": set(),
+    "nodeleak_events_sent_total": {"reason"},
+    "nodeleak_events_dropped_total": {"cause"},
+    "nodeleak_node_condition_patches_total": {"result"},
     "nodeleak_watch_restarts_total": {"resource", "cause"},
     "nodeleak_watch_regressions_total": {"resource"},
 }
@@ -98,6 +104,7 @@ class Daemon:
     def __init__(self, *networks: str) -> None:
         self.registry = CollectorRegistry()
         self._exporter = MetricsExporter(self.registry, networks or ("kubenet",), "observe", [Stream()])
+        DeliveryMetrics(self.registry)
         self._memory: Memory | None = None
         self._seconds = 0
 
@@ -174,6 +181,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
         | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
         | {cause.value for cause in admission.Cause} | {fate.value for fate in Fate} | {KVM}
         | {severity.value for severity in Severity}
+        | set(REASONS) | set(Failure) | {SENT}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
     )  # fmt: skip
     found = {

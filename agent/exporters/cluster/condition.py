@@ -1,0 +1,95 @@
+"""The node's condition `CNIAddressPressure`: what the detector `exhausted_range` says, False when all is well.
+
+True: of some network it has a confirmed finding (fewer free addresses than the node may still be given pods, or none
+at all). Unknown: it could not judge all networks. A finding that is not confirmed yet leaves the condition as it is.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from agent.detectors import exhausted_range
+from agent.exporters.cluster.courier import Letter, Post, Server, What
+from agent.exporters.cluster.notices import stamp
+from agent.exporters.cluster.pace import AGAIN
+from agent.model.finding import Severity
+from agent.model.report import Report
+from agent.model.snapshot import ADDRESS_PRESSURE, Node, Seen
+
+EXHAUSTED: Final = "CNIAddressesExhausted"
+SCARCE: Final = "CNIAddressesScarce"
+AVAILABLE: Final = "CNIAddressesAvailable"
+UNKNOWN: Final = "CNIAddressesUnknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    status: str
+    reason: str
+    message: str
+
+    def patch(self, at: datetime, *, turned: bool) -> dict[str, Any]:
+        """Return the patch of a node; `turned`: its status was another one until now."""
+        told = {
+            "type": ADDRESS_PRESSURE,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastHeartbeatTime": stamp(at),
+        }
+        # What a patch leaves out stays as it is.
+        return {"status": {"conditions": [told | ({"lastTransitionTime": stamp(at)} if turned else {})]}}
+
+
+def condition(report: Report) -> Condition | None:
+    """Return what the condition should be; None: as it is."""
+    found = [judged for judged in report.findings if judged.finding.detector == exhausted_range.NAME]
+    confirmed = [judged.finding for judged in found if judged.confirmed]
+    if confirmed:
+        nothing_left = any(finding.severity is Severity.CRITICAL for finding in confirmed)
+        message = "; ".join(finding.message for finding in confirmed)
+        return Condition("True", EXHAUSTED if nothing_left else SCARCE, message)
+    if found:
+        return None
+    for gap in report.gaps:
+        if gap.detector == exhausted_range.NAME:
+            return Condition("Unknown", UNKNOWN, gap.why)
+    free = (f"{one.name}: {one.free} of {one.usable} addresses are free" for one in report.networks)
+    return Condition("False", AVAILABLE, "; ".join(free))
+
+
+class ConditionExporter:
+    """Patches the condition when its status or reason changes, and otherwise every five minutes."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._told: Condition | None = None
+        self._told_at = timedelta(0)
+
+    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+        snapshot = report.scene.snapshot
+        now = condition(report)
+        if now is None or not self._is_due(now, snapshot.uptime):
+            return
+        patch = now.patch(snapshot.taken_at, turned=now.status != self._standing(report))
+        send = partial(_send, f"/api/v1/nodes/{snapshot.node_name}/status", patch)
+        self._post(Letter(What.CONDITION, now.reason, send))
+        self._told, self._told_at = now, snapshot.uptime
+
+    def _is_due(self, now: Condition, uptime: timedelta) -> bool:
+        if self._told is None or uptime - self._told_at >= AGAIN:
+            return True
+        return (now.status, now.reason) != (self._told.status, self._told.reason)
+
+    def _standing(self, report: Report) -> str:
+        """Return the condition's status until now: as the node object has it, which a restart does not forget."""
+        match report.scene.snapshot.node:
+            case Seen((Node(address_pressure=status),)):
+                return status
+            case _:
+                return self._told.status if self._told else ""
+
+
+def _send(path: str, patch: dict[str, Any], server: Server) -> None:
+    server.patch(path, patch)

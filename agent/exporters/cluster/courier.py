@@ -1,0 +1,131 @@
+"""What is to be told to the API server, waiting for its turn, and the thread that delivers it.
+
+Best effort: a letter that cannot be delivered is counted, and gone. Rounds never wait for it.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from queue import Empty, Full, Queue
+from threading import Event
+from typing import Any, Final, Protocol, TypeAlias
+
+from agent.exporters.cluster.writer import Throttled, Writer
+from agent.sources.api import Refused
+from agent.sources.unavailable import Unavailable
+
+_MOST_WAITING: Final = 64
+_NAP: Final = 1.0
+"""Seconds after which the thread sees that it should stop."""
+_PATIENCE: Final = 60.0
+"""Seconds for which a server may put us off."""
+_SERVER_ERROR: Final = 500
+
+
+class What(StrEnum):
+    EVENT = "event"
+    CONDITION = "condition"
+
+
+class Failure(StrEnum):
+    """Why something was not told: the closed list."""
+
+    RATE_LIMITED = "rate_limited"
+    """We say no more than so much at a time."""
+    QUEUE_FULL = "queue_full"
+    """Too much waits already: the server is slow."""
+    REFUSED = "refused"
+    """The server said no."""
+    THROTTLED = "throttled"
+    """The server is busy, and was so again when it was asked again."""
+    UNREACHABLE = "unreachable"
+    """No answer, or that of a server that fails."""
+
+
+class Server(Protocol):
+    def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]: ...
+    def patch(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    what: What
+    reason: str
+    """By which it is counted."""
+    send: Callable[[Server], None]
+    """Raises Unavailable."""
+
+
+Post: TypeAlias = Callable[[Letter], None]
+
+
+class Tally(Protocol):
+    """Whoever counts what became of the letters."""
+
+    def sent(self, letter: Letter) -> None: ...
+    def missed(self, what: What, failure: Failure, times: int = 1) -> None: ...
+
+
+class Courier:
+    """`post` may be called from any thread, and returns at once; `run` belongs to one."""
+
+    def __init__(self, connect: Callable[[], Writer], tally: Tally, warn: Callable[[str, str, str], None]) -> None:
+        """`warn`: told of each kind of failure once; all are counted."""
+        self._connect, self._tally, self._warn = connect, tally, warn
+        self._waiting: Queue[Letter] = Queue(_MOST_WAITING)
+        self._warned: set[tuple[What, Failure]] = set()
+        self._writer: Writer | None = None
+
+    def post(self, letter: Letter) -> None:
+        try:
+            self._waiting.put_nowait(letter)
+        except Full:
+            self._failed(letter, Failure.QUEUE_FULL, f"{_MOST_WAITING} wait already")
+
+    def run(self, stop: Event) -> None:
+        """Deliver what comes, until told to stop. What waits then is lost."""
+        while not stop.is_set():
+            with suppress(Empty):
+                self._deliver(self._waiting.get(timeout=_NAP), stop)
+        self._hang_up()
+
+    def _deliver(self, letter: Letter, stop: Event) -> None:
+        try:
+            try:
+                letter.send(self._connected())
+            except Throttled as busy:
+                stop.wait(min(busy.seconds, _PATIENCE))
+                letter.send(self._connected())
+        except Unavailable as error:
+            self._failed(letter, _failure(error), str(error))
+            # Credentials may have been rotated, and the server replaced: connect anew.
+            self._hang_up()
+        else:
+            self._tally.sent(letter)
+
+    def _connected(self) -> Writer:
+        if self._writer is None:
+            self._writer = self._connect()
+        return self._writer
+
+    def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _failed(self, letter: Letter, failure: Failure, why: str) -> None:
+        self._tally.missed(letter.what, failure)
+        if (letter.what, failure) not in self._warned:
+            self._warned.add((letter.what, failure))
+            self._warn(letter.what.value, failure.value, why)
+
+
+def _failure(error: Unavailable) -> Failure:
+    match error:
+        case Throttled():
+            return Failure.THROTTLED
+        case Refused() if error.status < _SERVER_ERROR:
+            return Failure.REFUSED
+        case _:
+            return Failure.UNREACHABLE

@@ -1,0 +1,51 @@
+"""What became of what the API server was to be told, in counters. They are there in every mode, with zeros."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter
+
+from agent.exporters.cluster.courier import Failure, Letter, What
+from agent.exporters.cluster.notices import REASONS
+
+SENT: Final = "sent"
+
+
+class DeliveryMetrics:
+    """Counts letters. Any thread may tell it of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sent = Counter(
+            "nodeleak_events_sent_total",
+            "Kubernetes Events created or patched since the agent started.",
+            ["reason"],
+            registry=registry,
+        )
+        self._dropped = Counter(
+            "nodeleak_events_dropped_total",
+            "Kubernetes Events that were due and were not sent, by what came between.",
+            ["cause"],
+            registry=registry,
+        )
+        self._conditions = Counter(
+            "nodeleak_node_condition_patches_total",
+            "Patches of the node's condition, by what became of them.",
+            ["result"],
+            registry=registry,
+        )
+        for reason in REASONS:
+            self._sent.labels(reason)
+        for failure in Failure:
+            self._dropped.labels(failure.value)
+            if failure is not Failure.RATE_LIMITED:
+                self._conditions.labels(failure.value)
+        self._conditions.labels(SENT)
+
+    def sent(self, letter: Letter) -> None:
+        if letter.what is What.EVENT:
+            self._sent.labels(letter.reason).inc()
+        else:
+            self._conditions.labels(SENT).inc()
+
+    def missed(self, what: What, failure: Failure, times: int = 1) -> None:
+        counter = self._dropped if what is What.EVENT else self._conditions
+        counter.labels(failure.value).inc(times)
