@@ -208,7 +208,7 @@ def run_daemon(config: Config) -> int:
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if told_to_the_cluster:
-        threading.Thread(target=courier.run, args=(stop,), name="courier", daemon=True).start()
+        threading.Thread(target=courier.run, name="courier", daemon=True).start()
     http.start()
     log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
     # What was imported stays: it need not be looked through again.
@@ -232,6 +232,7 @@ def run_daemon(config: Config) -> int:
         )
     finally:
         stop.set()
+        courier.end()
         http.close()
         log.info("agent.stopped")
     return 0

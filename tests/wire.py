@@ -58,6 +58,9 @@ def open_directory() -> Iterator[Path]:
 class Request:
     target: str
     headers: dict[str, str] = field(default_factory=dict)
+    method: str = "GET"
+    body: bytes = b""
+    """As long as its Content-Length says; shorter where the connection ended first."""
 
     @property
     def path(self) -> str:
@@ -145,9 +148,13 @@ def _read_request(connection: socket.socket) -> Request | None:
         said += more
         if said.startswith(b"\x16"):
             return Request("a handshake of TLS")
-    first, *lines = said.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    head, _, body = said.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    return Request(first.split(" ")[1], headers)
+    while len(body) < int(headers.get("content-length", "0")) and (more := connection.recv(65536)):
+        body += more
+    method, target, _ = first.split(" ")
+    return Request(target, headers, method, body)
 
 
 def http(body: bytes | str, status: str = "200 OK", kind: str = "application/json") -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -16,8 +16,6 @@ from agent.sources.api import Refused
 from agent.sources.unavailable import Unavailable
 
 _MOST_WAITING: Final = 64
-_NAP: Final = 1.0
-"""Seconds after which the thread sees that it should stop."""
 _PATIENCE: Final = 60.0
 """Seconds for which a server may put us off."""
 _SERVER_ERROR: Final = 500
@@ -68,12 +66,13 @@ class Tally(Protocol):
 
 
 class Courier:
-    """`post` may be called from any thread, and returns at once; `run` belongs to one."""
+    """`post` and `end` may be called from any thread, and return at once; `run` belongs to one."""
 
     def __init__(self, connect: Callable[[], Writer], tally: Tally, warn: Callable[[str, str, str], None]) -> None:
         """`warn`: told of each kind of failure once; all are counted."""
         self._connect, self._tally, self._warn = connect, tally, warn
-        self._waiting: Queue[Letter] = Queue(_MOST_WAITING)
+        self._waiting: Queue[Letter | None] = Queue(_MOST_WAITING)
+        self._ended = Event()
         self._warned: set[tuple[What, Failure]] = set()
         self._writer: Writer | None = None
 
@@ -83,19 +82,24 @@ class Courier:
         except Full:
             self._failed(letter, Failure.QUEUE_FULL, f"{_MOST_WAITING} wait already")
 
-    def run(self, stop: Event) -> None:
-        """Deliver what comes, until told to stop. What waits then is lost."""
-        while not stop.is_set():
-            with suppress(Empty):
-                self._deliver(self._waiting.get(timeout=_NAP), stop)
+    def run(self) -> None:
+        """Deliver what comes, until the end. What waits then is lost."""
+        while (letter := self._waiting.get()) is not None and not self._ended.is_set():
+            self._deliver(letter)
         self._hang_up()
 
-    def _deliver(self, letter: Letter, stop: Event) -> None:
+    def end(self) -> None:
+        self._ended.set()
+        # Wakes who waits for a letter; where there are too many, nobody does.
+        with suppress(Full):
+            self._waiting.put_nowait(None)
+
+    def _deliver(self, letter: Letter) -> None:
         try:
             try:
                 letter.send(self._connected())
             except Throttled as busy:
-                stop.wait(min(busy.seconds, _PATIENCE))
+                self._ended.wait(min(busy.seconds, _PATIENCE))
                 letter.send(self._connected())
         except Unavailable as error:
             self._failed(letter, _failure(error), str(error))

@@ -149,7 +149,7 @@ def _notice(node: str, about: About, detector: str, subject: str, findings: Sequ
         about=about,
         reason=reason(detector),
         type="Normal" if is_good_to_know else "Warning",
-        message=_message("findings", subject, [finding.message for finding in findings]),
+        message=_together(f"{len(findings)} findings{_in(subject)}", [finding.message for finding in findings]),
         subject=subject,
     )
 
@@ -162,18 +162,23 @@ def _released(node: str, cleaning: Cleaning) -> Iterator[Notice]:
             for one in outcome.candidate.reservations:
                 released[one.network].append(f"{one.ip}{pod}")
     for network, addresses in released.items():
-        message = _message("leaked addresses released", network, addresses, always=True)
+        message = _listed(f"leaked addresses released{_in(network)} ({len(addresses)})", addresses)
         yield Notice(node, _the_node(node), RELEASED, "Normal", message, network, lasting=False)
 
 
-def _message(what: str, subject: str, texts: Sequence[str], *, always: bool = False) -> str:
-    """Write how many there are, and the first of them; one alone speaks for itself, unless it `always` is counted."""
-    if len(texts) == 1 and not always:
-        return _within(LONGEST, texts[0])
-    where = f" in {subject}" if subject else ""
+def _in(place: str) -> str:
+    return f" in {place}" if place else ""
+
+
+def _together(head: str, texts: Sequence[str]) -> str:
+    """Write what several findings say; one alone speaks for itself."""
+    return _listed(head, texts) if len(texts) > 1 else _within(LONGEST, texts[0])
+
+
+def _listed(head: str, texts: Sequence[str]) -> str:
     shown = [_within(_LONGEST_EXAMPLE, text) for text in texts[:EXAMPLES]]
     more = f" | and {len(texts) - len(shown)} more" if len(texts) > len(shown) else ""
-    return _within(LONGEST, f"{len(texts)} {what}{where}: {' | '.join(shown)}{more}")
+    return _within(LONGEST, f"{head}: {' | '.join(shown)}{more}")
 
 
 def _within(most: int, text: str) -> str:

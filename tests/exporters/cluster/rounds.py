@@ -1,0 +1,40 @@
+"""Rounds of a daemon, and reports made to order, for whoever tells the API server."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from agent import cycle
+from agent.grace import Memory
+from agent.model.finding import Finding, Judged, Severity
+from agent.model.report import Report
+from agent.model.snapshot import Pod, Snapshot
+from tests.builders import GRACE, NOW, node
+
+A_ROUND = timedelta(seconds=15)
+
+
+class Rounds:
+    """Consecutive looks, `A_ROUND` apart, judged as the daemon judges them."""
+
+    def __init__(self) -> None:
+        self._memory: Memory | None = None
+        self._at = timedelta(0)
+
+    def report(self, snapshot: Snapshot, after: timedelta = A_ROUND) -> Report:
+        self._at += after
+        snapshot = replace(snapshot, taken_at=snapshot.taken_at + self._at, uptime=snapshot.uptime + self._at)
+        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        return report
+
+
+def confirmed(*findings: Finding, pods: tuple[Pod, ...] | None = None, later: timedelta = timedelta(0)) -> Report:
+    """A round in which these, and nothing else, were confirmed."""
+    report, _ = cycle.run(node(pods=pods, later=later), None, patience=GRACE, period=GRACE)
+    return replace(report, findings=tuple(Judged(one, NOW, confirmed=True) for one in findings))
+
+
+def leak(number: int, network: str = "kubenet", message: str = "", severity: Severity = Severity.WARNING) -> Finding:
+    ip = f"10.244.1.{number}"
+    return Finding(
+        "leaked_reservation", f"{network}/{ip}", message or f"{ip} leaked", severity, network, identity=("9" * 64,)
+    )

@@ -1,0 +1,153 @@
+"""The node's condition: what `exhausted_range` says, patched when it changes and every five minutes."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from agent import cycle
+from agent.detectors import exhausted_range
+from agent.exporters.cluster.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
+from agent.exporters.cluster.condition import condition as condition_of
+from agent.exporters.cluster.courier import Letter, What
+from agent.model.finding import Finding, Gap
+from agent.model.report import Report
+from agent.model.snapshot import Node, Snapshot
+from tests.builders import GRACE, UPTIME, node, reservation, without
+from tests.exporters.cluster.rounds import Rounds, confirmed
+from tests.strategies import nodes
+
+TINY = Node("worker-1", ("10.244.1.0/29",), 110)
+"""Five addresses, of which the pods have two."""
+FULL = tuple(reservation(f"10.244.1.{n}") for n in (4, 5, 6))
+WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
+
+
+def after(snapshot: Snapshot, rounds: int) -> Condition | None:
+    told = Rounds()
+    (*_, last) = [condition_of(told.report(snapshot)) for _ in range(rounds)]
+    return last
+
+
+def test_a_healthy_node_has_no_pressure() -> None:
+    healthy = Condition("False", AVAILABLE, "kubenet: 251 of 253 addresses are free")
+    assert [after(node(), rounds) for rounds in (1, 3)] == [healthy, healthy]
+
+
+def test_fewer_addresses_than_pods_may_come_are_scarce_once_that_is_confirmed() -> None:
+    assert after(node(node=[TINY]), 1) is None, "a candidate leaves the condition as it is"
+    found = after(node(node=[TINY]), 3)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", SCARCE)
+    assert found.message.startswith("kubenet: 3 free addresses are left for 107 more pods")
+
+
+def test_no_address_at_all_is_exhaustion() -> None:
+    found = after(node(*FULL, node=[TINY]), 3)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", EXHAUSTED)
+    assert found.message.startswith("kubenet: no free address is left")
+
+
+@pytest.mark.parametrize("source", ["reservations", "node", "pods"])
+def test_who_cannot_see_does_not_know(source: str) -> None:
+    found = after(without(node(), source), 3)
+    assert found is not None
+    assert (found.status, found.reason) == ("Unknown", UNKNOWN)
+    assert found.message
+
+
+def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> None:
+    report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
+    found = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
+    assert found is not None
+    assert found.status == "True"
+
+
+@given(nodes())
+def test_nobody_is_told_that_all_is_well_by_an_agent_that_did_not_see(snapshot: Snapshot) -> None:
+    report = cycle.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
+    found = condition_of(report)
+    findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
+    blind = exhausted_range.NAME in {gap.detector for gap in report.gaps}
+    assert found is not None
+    assert (found.status == "True") == bool(findings)
+    assert (found.status == "False") == (not findings and not blind)
+
+
+class Box:
+    """Keeps letters, and the patches in them."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+        self.patches: list[tuple[str, Any]] = []
+
+    def post(self, letter: Letter) -> None:
+        self.letters.append(letter)
+        letter.send(self)
+
+    def create(self, path: str, body: Any) -> Any:
+        raise NotImplementedError(path, body)
+
+    def patch(self, path: str, body: Any) -> Any:
+        self.patches.append((path, body))
+        return {}
+
+    @property
+    def last(self) -> dict[str, Any]:
+        path, body = self.patches[-1]
+        assert path == "/api/v1/nodes/worker-1/status"
+        (condition,) = body["status"]["conditions"]
+        return dict(condition)
+
+
+def told(exporter: ConditionExporter, *reports: Report) -> None:
+    for report in reports:
+        exporter.tell(report, 0.1)
+
+
+def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
+    box, rounds = Box(), Rounds()
+    exporter = ConditionExporter(box.post)
+    for _ in range(41):
+        told(exporter, rounds.report(node()))
+    assert [letter.what for letter in box.letters] == [What.CONDITION] * 3
+    assert box.last["type"] == "CNIAddressPressure"
+    assert box.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
+
+
+def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:
+    box, rounds = Box(), Rounds()
+    exporter = ConditionExporter(box.post)
+    told(exporter, rounds.report(node()))
+    assert box.last["lastTransitionTime"] == box.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
+    standing = replace(TINY, address_pressure="False")
+    told(exporter, *(rounds.report(node(node=[standing])) for _ in range(3)))
+    assert len(box.patches) == 2
+    assert (box.last["status"], box.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
+    # Scarce becomes exhausted: told at once, and no transition.
+    standing = replace(TINY, address_pressure="True")
+    told(exporter, rounds.report(node(*FULL, node=[standing])))
+    assert len(box.patches) == 3
+    assert box.last["reason"] == EXHAUSTED
+    assert "lastTransitionTime" not in box.last
+
+
+def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
+    for standing, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
+        box = Box()
+        told(ConditionExporter(box.post), confirmed_healthy(replace(WIDE, address_pressure=standing)))
+        assert ("lastTransitionTime" in box.last) == turned, standing
+
+
+def test_a_node_object_that_is_unread_is_not_one_without_the_condition() -> None:
+    box, rounds = Box(), Rounds()
+    exporter = ConditionExporter(box.post)
+    told(exporter, rounds.report(without(node(), "node")), rounds.report(without(node(), "node"), timedelta(hours=1)))
+    assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in box.patches] == [True, False]
+
+
+def confirmed_healthy(worker: Node) -> Report:
+    return Rounds().report(replace(node(node=[worker]), uptime=UPTIME))

@@ -1,0 +1,318 @@
+"""Letters over the real transport, to a stand-in for an API server that says no, says nothing, or forgets."""
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.exporters.cluster.condition import ConditionExporter
+from agent.exporters.cluster.courier import Courier
+from agent.exporters.cluster.events import EventExporter
+from agent.exporters.cluster.metrics import DeliveryMetrics
+from agent.exporters.cluster.writer import Writer
+from agent.model.finding import Finding
+from agent.sources.unavailable import Unavailable
+from tests.builders import node, pod
+from tests.exporters.cluster.rounds import Rounds, confirmed, leak
+from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig, until
+
+EVENTS = "/api/v1/namespaces/default/events"
+LATER = timedelta(minutes=5)
+
+
+def no(status: str, text: str = "no", *headers: str) -> bytes:
+    """Write a refusal as an API server does."""
+    answer = http(json.dumps({"kind": "Status", "status": "Failure", "message": text}), status)
+    return answer.replace(b"\r\n", b"".join(b"\r\n%b" % one.encode() for one in headers) + b"\r\n", 1)
+
+
+class Store:
+    """The part of an API server that keeps Events: creates what is not there, patches what is."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, request: Request) -> Answer:
+        body = json.loads(request.body)
+        if request.method == "POST":
+            assert request.headers["content-type"] == "application/json"
+            name = f"{request.path}/{body['metadata']['name']}"
+            if name in self.events:
+                return [no("409 Conflict", "already exists")]
+            self.events[name] = body
+            return [http(json.dumps(body), "201 Created")]
+        assert request.method == "PATCH"
+        assert request.headers["content-type"] == "application/strategic-merge-patch+json"
+        if request.path not in self.events:
+            return [no("404 Not Found", "not found")]
+        self.events[request.path] |= body
+        return [http(json.dumps(self.events[request.path]))]
+
+
+class Agent:
+    """A courier that runs, the exporters that write its letters, and what came of them."""
+
+    def __init__(self, credentials: Path, timeout: float) -> None:
+        self.registry = CollectorRegistry()
+        self.warned: list[tuple[str, str, str]] = []
+        tally = DeliveryMetrics(self.registry)
+        self.courier = courier = Courier(
+            lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words)
+        )
+        self.events = EventExporter(courier.post, tally.missed)
+        self.condition = ConditionExporter(courier.post)
+        self.thread = threading.Thread(target=courier.run)
+
+    def tell(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
+        self.events.tell(confirmed(*findings, later=later), 0.1)
+
+    def sent(self, reason: str = "LeakedReservation") -> float:
+        return self.registry.get_sample_value("nodeleak_events_sent_total", {"reason": reason}) or 0
+
+    @property
+    def dropped(self) -> dict[str, float]:
+        found: Counter[str] = Counter()
+        for family in self.registry.collect():
+            for sample in family.samples:
+                if sample.name == "nodeleak_events_dropped_total" and sample.value:
+                    found[sample.labels["cause"]] += int(sample.value)
+        return dict(found)
+
+    def patches(self, result: str) -> float | None:
+        return self.registry.get_sample_value("nodeleak_node_condition_patches_total", {"result": result})
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Start:
+    @contextmanager
+    def start(url: str, timeout: float = 5.0) -> Iterator[Agent]:
+        one = Agent(kubeconfig(tmp_path / "kubeconfig", url), timeout)
+        one.thread.start()
+        try:
+            yield one
+        finally:
+            one.courier.end()
+            one.thread.join(10)
+            assert not one.thread.is_alive()
+
+    return start
+
+
+def methods(server: Standin) -> list[str]:
+    return [request.method for request in server.requests]
+
+
+def test_an_event_is_created_and_then_patched_and_there_is_one(agent: Start) -> None:
+    store = Store()
+    with Standin(store) as server, agent(server.url) as one:
+        one.tell(leak(2))
+        until(lambda: one.sent() == 1, "it is created")
+        one.tell(leak(2), later=timedelta(minutes=1))
+        one.tell(leak(2), leak(3), later=LATER)
+        until(lambda: one.sent() == 2, "it is patched")
+        assert methods(server) == ["POST", "PATCH"]
+        assert server.requests[0].headers["user-agent"] == "nodeleak"
+    ((name, event),) = store.events.items()
+    assert name.startswith(f"{EVENTS}/worker-1.nodeleak.")
+    assert (event["count"], event["message"]) == (2, "2 findings in kubenet: 10.244.1.2 leaked | 10.244.1.3 leaked")
+    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-03-26T20:00:00Z", "2026-03-26T20:05:00Z")
+    assert one.dropped == {}
+
+
+def test_a_restarted_agent_goes_on_with_the_event_that_is_there(agent: Start) -> None:
+    store = Store()
+    with Standin(store) as server:
+        with agent(server.url) as before:
+            before.tell(leak(2))
+            before.tell(leak(2), later=LATER)
+            until(lambda: before.sent() == 2, "it was told twice")
+        with agent(server.url) as after:
+            after.tell(leak(3), later=LATER * 2)
+            until(lambda: after.sent() == 1, "it was met")
+            (event,) = store.events.values()
+            assert (event["count"], event["message"]) == (2, "10.244.1.3 leaked")
+            after.tell(leak(3), later=LATER * 3)
+            until(lambda: after.sent() == 2, "it was told again")
+        assert methods(server) == ["POST", "PATCH", "POST", "PATCH", "PATCH"]
+    (event,) = store.events.values()
+    assert (event["count"], event["lastTimestamp"]) == (3, "2026-03-26T20:15:00Z")
+
+
+def test_an_event_that_expired_is_created_anew(agent: Start) -> None:
+    store = Store()
+    with Standin(store) as server, agent(server.url) as one:
+        one.tell(leak(2))
+        until(lambda: one.sent() == 1, "it is created")
+        store.events.clear()
+        one.tell(leak(2), later=LATER)
+        until(lambda: one.sent() == 2, "it is created anew")
+        assert methods(server) == ["POST", "PATCH", "POST"]
+    (event,) = store.events.values()
+    assert (event["count"], event["firstTimestamp"]) == (1, "2026-03-26T20:05:00Z")
+
+
+def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
+    store = Store()
+    refused = Finding("unreserved_pod_ip", "10.244.1.2", "not reserved", identity=("uid of shop/web",))
+    with Standin(store) as server, agent(server.url) as one:
+        one.tell(refused)
+        until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
+    about = [event["involvedObject"] for event in store.events.values()]
+    assert [(one["kind"], one.get("namespace")) for one in about] == [("Node", None), ("Pod", "shop")]
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "422 Unprocessable Entity"])
+def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status: str) -> None:
+    with Standin(lambda _: [no(status, "not for you")]) as server, agent(server.url) as one:
+        for number in range(3):
+            one.tell(leak(2), later=LATER * number)
+            expected = {"refused": number + 1}
+            until(lambda: one.dropped == expected, "it is counted")  # noqa: B023 (called at once)
+    assert one.warned == [("event", "refused", f"API server: {status[:3]} not for you")]
+    assert one.sent() == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        no("503 Service Unavailable"),
+        no("500 Internal Server Error"),
+        http(HTML, kind="text/html"),
+        http("[]"),
+        http("{")[:-1],
+        b"",
+    ],
+    ids=["503", "500", "HTML", "a list", "cut", "nothing"],
+)
+def test_a_server_that_fails_is_unreachable_and_told_again_when_it_is_back(agent: Start, answer: bytes) -> None:
+    store = Store()
+    with Standin(lambda _: [answer]) as server, agent(server.url) as one:
+        one.tell(leak(2))
+        until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
+        server.answers = store
+        one.tell(leak(2), later=LATER)
+        until(lambda: one.sent() == 1, "it is told")
+    assert [words[:2] for words in one.warned] == [("event", "unreachable")]
+    assert len(store.events) == 1
+
+
+def test_a_server_that_is_not_there_is_unreachable(agent: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with agent(f"http://127.0.0.1:{port}") as one:
+        one.tell(leak(2))
+        until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
+
+
+def test_no_round_waits_for_a_server_that_hangs_and_what_is_too_much_is_dropped(agent: Start) -> None:
+    with Standin(lambda _: hang(server)) as server, agent(server.url, timeout=60) as one:
+        many = [leak(2, network=f"n{number}") for number in range(25)]
+        started = time.perf_counter()
+        for number in range(4):
+            one.tell(*many, later=LATER * number)
+        assert time.perf_counter() - started < 1
+        until(lambda: one.dropped.get("queue_full", 0) >= 35, "100 are too many")
+        assert one.dropped.keys() == {"queue_full"}
+        assert one.warned == [("event", "queue_full", "64 wait already")]
+        assert len(server.requests) <= 1
+        one.courier.end()
+        server.closing.set()
+
+
+def test_a_storm_is_counted_as_rate_limited_and_does_not_reach_the_server(agent: Start) -> None:
+    with Standin(Store()) as server, agent(server.url) as one:
+        one.tell(*(leak(2, network=f"n{number}") for number in range(200)))
+        until(lambda: one.sent() == 25, "the burst is told")
+        assert one.dropped == {"rate_limited": 175}
+        one.tell(*(leak(2, network=f"n{number}") for number in range(200)), later=timedelta(minutes=1))
+        until(lambda: one.sent() == 30, "and five in the next minute")
+        assert one.dropped == {"rate_limited": 175}
+    assert len(server.requests) == 30
+
+
+def test_a_busy_server_is_asked_again_when_it_says(agent: Start) -> None:
+    store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 1")]
+    with Standin(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
+        started = time.perf_counter()
+        one.tell(leak(2))
+        until(lambda: one.sent() == 1, "it is told")
+        assert time.perf_counter() - started >= 1
+    assert (len(server.requests), one.dropped, one.warned) == (2, {}, [])
+
+
+def test_a_server_that_stays_busy_is_left_alone(agent: Start) -> None:
+    answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
+    with Standin(lambda _: [answer]) as server, agent(server.url) as one:
+        one.tell(leak(2))
+        until(lambda: one.dropped == {"throttled": 1}, "it is counted")
+    assert len(server.requests) == 2
+    assert one.warned == [("event", "throttled", "API server: 429 slow down")]
+
+
+def test_who_waits_for_a_busy_server_stops_at_once(agent: Start) -> None:
+    with (
+        Standin(lambda _: [no("429 Too Many Requests", "slow down", "Retry-After: 3600")]) as server,
+        agent(server.url) as one,
+    ):
+        one.tell(leak(2))
+        until(lambda: server.requests, "it is asked")
+        started = time.perf_counter()
+        one.courier.end()
+        one.thread.join(5)
+        assert time.perf_counter() - started < 2
+
+
+def test_the_condition_is_patched_by_the_same_thread_and_counted(agent: Start) -> None:
+    answers = [no("403 Forbidden", "not yours"), http("{}")]
+    with Standin(lambda _: [answers.pop()]) as server, agent(server.url) as one:
+        rounds = Rounds()
+        one.condition.tell(rounds.report(node()), 0.1)
+        until(lambda: one.patches("sent") == 1, "it is patched")
+        one.condition.tell(rounds.report(node(), LATER), 0.1)
+        until(lambda: one.patches("refused") == 1, "it is refused")
+        request, _ = server.requests
+    assert (request.method, request.target) == ("PATCH", "/api/v1/nodes/worker-1/status")
+    assert request.headers["content-type"] == "application/strategic-merge-patch+json"
+    (condition,) = json.loads(request.body)["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("CNIAddressPressure", "False")
+    assert one.warned == [("condition", "refused", "API server: 403 not yours")]
+    assert one.dropped == {}
+
+
+def test_credentials_are_read_anew_after_a_refusal(tmp_path: Path, agent: Start) -> None:
+    store = Store()
+
+    def for_the_new_token(request: Request) -> Answer:
+        return store(request) if request.headers.get("authorization") == "Bearer new" else [no("401 Unauthorized")]
+
+    with Standin(for_the_new_token) as server, agent(server.url) as one:
+        one.tell(leak(2))
+        until(lambda: one.dropped == {"refused": 1}, "the old credentials are refused")
+        kubeconfig(tmp_path / "kubeconfig", server.url, user="{token: new}")
+        one.tell(leak(2), later=LATER)
+        until(lambda: one.sent() == 1, "it is told with the new ones")
+
+
+def test_names_from_the_cluster_stay_in_their_place_in_a_path(agent: Start) -> None:
+    odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
+    with Standin(Store()) as server, agent(server.url) as one:
+        one.events.tell(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
+        until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
+    assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
+
+
+def test_without_credentials_nothing_is_sent_and_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="missing"):
+        Writer(tmp_path / "missing", 1)

@@ -1,0 +1,179 @@
+"""What Events a round gives cause for: confirmed findings, one for each kind and place, and what was released."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import cycle
+from agent.detectors import DETECTORS
+from agent.exporters.cluster.notices import LONGEST, REASONS, About, Notice, notices, reason
+from agent.model.finding import Finding, Severity
+from agent.model.release import Verdict
+from agent.model.snapshot import Snapshot
+from tests.builders import GRACE, KVM, NOW, node, pod, refused_pod, reservation, sandbox, without
+from tests.exporters.cleanings import DUAL, YOUNG, cleaning, many, outcome, refused, released
+from tests.exporters.cluster.rounds import Rounds, confirmed, leak
+from tests.strategies import nodes
+
+NODE = About("Node", "", "worker-1", "worker-1")
+
+
+def told(*findings: Finding) -> list[Notice]:
+    return list(notices(confirmed(*findings)))
+
+
+def test_reasons_are_the_detectors_names_in_camel_case() -> None:
+    assert reason("leaked_reservation") == "LeakedReservation"
+    assert len(set(REASONS)) == len(DETECTORS) + 1
+    assert all(re.fullmatch(r"([A-Z][a-z]+)+", one) and len(one) <= 128 for one in REASONS)
+
+
+def test_a_candidate_is_told_to_nobody_and_a_confirmed_finding_to_the_node() -> None:
+    rounds = Rounds()
+    lost = node(reservation("10.244.1.9"))
+    assert [list(notices(rounds.report(lost))) for _ in range(2)] == [[], []]
+    (one,) = notices(rounds.report(lost))
+    assert (one.about, one.reason, one.type, one.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
+    assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which is gone")
+    assert one.path == "/api/v1/namespaces/default/events"
+
+
+def test_leaks_of_a_network_are_one_notice_with_their_number_and_five_of_them() -> None:
+    (one,) = told(*(leak(n) for n in range(2, 9)))
+    listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
+    assert one.message == f"7 findings in kubenet: {listed} | and 2 more"
+    (five,) = told(*(leak(n) for n in range(2, 7)))
+    assert five.message == f"5 findings in kubenet: {listed}"
+
+
+def test_networks_resources_and_detectors_are_told_apart() -> None:
+    late = Finding("late_device_plugin", KVM, "late", resource=KVM)
+    several = told(leak(2), leak(3), leak(2, network="storage"), late)
+    assert [(one.reason, one.subject) for one in several] == [
+        ("LeakedReservation", "kubenet"),
+        ("LeakedReservation", "storage"),
+        ("LateDevicePlugin", KVM),
+    ]
+    assert len({one.name for one in several}) == 3
+
+
+@pytest.mark.parametrize(
+    ("severities", "kind"),
+    [
+        ([Severity.INFO], "Normal"),
+        ([Severity.WARNING], "Warning"),
+        ([Severity.CRITICAL], "Warning"),
+        ([Severity.INFO, Severity.WARNING], "Warning"),
+    ],
+)
+def test_what_is_good_to_know_is_normal(severities: list[Severity], kind: str) -> None:
+    (one,) = told(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
+    assert one.type == kind
+
+
+def test_a_pod_that_a_finding_is_about_is_told_in_its_namespace() -> None:
+    rounds = Rounds()
+    sharing = node(sandbox("4" * 64, "shop/cart"), pod("shop/cart", "10.244.1.2"))
+    (*_, report) = [rounds.report(sharing) for _ in range(3)]
+    shared = [one for one in notices(report) if one.reason == "SharedIp"]
+    assert [one.about for one in shared] == [
+        NODE,
+        About("Pod", "shop", "web", "uid of shop/web"),
+        About("Pod", "shop", "cart", "uid of shop/cart"),
+    ]
+    assert {one.path for one in shared[1:]} == {"/api/v1/namespaces/shop/events"}
+
+
+def test_every_pod_of_a_storm_is_told_and_the_node_once() -> None:
+    rounds = Rounds()
+    storm = node(*(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7)))
+    (*_, report) = [rounds.report(storm) for _ in range(3)]
+    stranded = [one for one in notices(report) if one.reason == "StrandedPod"]
+    assert [one.about.kind for one in stranded] == ["Node", *["Pod"] * 7]
+    assert stranded[0].subject == KVM
+
+
+def test_the_successor_of_a_leaked_addresss_pod_is_not_told() -> None:
+    lost = replace(leak(9), pod="shop/web")
+    assert [one.about.kind for one in told(lost)] == ["Node"]
+
+
+def test_pods_that_are_not_known_are_not_told() -> None:
+    refused = Finding("unreserved_pod_ip", "kubenet/10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
+    report = confirmed(refused)
+    silent = replace(report, scene=replace(report.scene, snapshot=without(report.scene.snapshot, "pods")))
+    assert [one.about.kind for one in notices(report)] == ["Node", "Pod"]
+    assert [one.about.kind for one in notices(silent)] == ["Node"]
+
+
+def test_what_was_released_is_told_once_a_network_with_its_number() -> None:
+    cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(YOUNG), outcome(Verdict.GONE))
+    (one,) = notices(replace(confirmed(), cleaning=cleaned))
+    assert (one.about, one.reason, one.type, one.lasting) == (NODE, "ReleasedReservation", "Normal", False)
+    assert one.message.startswith("leaked addresses released in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
+    assert one.message.endswith(" | and 2 more")
+    (single,) = notices(replace(confirmed(), cleaning=cleaning(released())))
+    assert single.message == "leaked addresses released in kubenet (1): 10.244.1.9 (of pod shop/cart)"
+
+
+def test_without_a_release_none_is_told() -> None:
+    assert list(notices(replace(confirmed(), cleaning=cleaning(refused(YOUNG), outcome(Verdict.FAILED))))) == []
+
+
+def test_an_event_is_as_kubectl_looks_for_it() -> None:
+    (one,) = told(leak(9))
+    event = one.event(NOW)
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "worker-1"}
+    assert event["metadata"] == {"name": one.name, "namespace": "default"}
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-03-26T20:00:00Z"
+    assert (event["count"], event["source"]) == (1, {"component": "nodeleak", "host": "worker-1"})
+    later = one.now(NOW + timedelta(minutes=5), 2)
+    assert later == {
+        "type": "Warning", "message": "10.244.1.9 leaked", "lastTimestamp": "2026-03-26T20:05:00Z", "count": 2
+    }  # fmt: skip
+    assert "count" not in one.now(NOW, None)
+
+
+def test_an_event_has_one_name_in_every_process_and_others_have_others() -> None:
+    (one,) = told(leak(9))
+    assert one.name == "worker-1.nodeleak.ebfed3357c8fbfa8"
+    for other in (
+        replace(one, node="worker-2"),
+        replace(one, reason="SharedIp"),
+        replace(one, subject="storage"),
+        replace(one, about=About("Pod", "shop", "worker-1", "worker-1")),
+    ):
+        assert other.name != one.name
+    assert replace(one, message="more", type="Normal").name == one.name
+
+
+@given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253), st.text(max_size=5))
+def test_an_events_name_is_one_that_the_server_takes(name: str, subject: str) -> None:
+    named = f"a{name[:251]}z"
+    one = Notice("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
+    assert len(one.name) <= 253
+    assert one.name.startswith("a")
+    assert "-." not in one.name[195:]
+
+
+@given(st.lists(st.text(max_size=600), min_size=1, max_size=12), st.text(max_size=300))
+def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None:
+    for one in told(*(leak(n, network, text or "-") for n, text in enumerate(texts))):
+        assert len(one.message.encode()) <= LONGEST
+        assert one.message.isprintable()
+        json.dumps(one.event(NOW))
+
+
+@given(nodes())
+def test_whatever_a_node_is_like_an_event_stands_for_one_kind_on_one_object(snapshot: Snapshot) -> None:
+    report = cycle.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
+    all_of_them = list(notices(report))
+    assert len({one.name for one in all_of_them}) == len(all_of_them)
+    assert {one.reason for one in all_of_them} == {reason(one.finding.detector) for one in report.findings}
+    places = {(one.finding.detector, one.finding.network or one.finding.resource) for one in report.findings}
+    assert sum(one.about.kind == "Node" for one in all_of_them) == len(places)
