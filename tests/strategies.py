@@ -114,9 +114,10 @@ started = st.builds(
     st.one_of(st.none(), st.sampled_from(SPANS)),
 )
 nodes_objects = st.builds(
-    lambda cidrs, most: Node("worker-1", cidrs, most),
+    lambda cidrs, most, pressure: Node("worker-1", cidrs, most, address_pressure=pressure),
     st.sampled_from([RANGES["kubenet"], RANGES["kubenet"], ()]),
     st.sampled_from([110, 4, 2, None]),
+    st.sampled_from(["", "False", "True", "Unknown"]),
 )
 
 

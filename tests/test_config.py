@@ -356,3 +356,10 @@ def test_every_default_is_a_text_that_would_be_accepted() -> None:
         text = config.DEFAULT_CONFIRM["run"] if name == "confirm" else knob.default
         silent, said = {"node": "worker-1"}, {"node": "worker-1", **({name: text} if name != "node" else {})}
         assert load("run", said, {}) == load("run", silent, {})
+
+
+def test_a_condition_on_the_node_needs_the_api_server() -> None:
+    assert complaints({**OFF, "node_condition": "on"}, command="run") == [
+        "--node-condition: 'on': --api=off does without the API server: say one of the two"
+    ]
+    assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"

@@ -36,6 +36,18 @@ def test_a_resource_in_one_of_the_two_is_none_in_the_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("conditions", "status"),
+    [
+        ([{"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}], "False"),
+        ([{"type": "Ready", "status": "True"}], ""),
+        (None, ""),
+    ],
+)
+def test_the_standing_of_our_own_condition_is_read(conditions: Any, status: str) -> None:
+    assert parse({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
+
+
+@pytest.mark.parametrize(
     ("written", "count"), [("7", 7), (7, 7), ("1k", 1000), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3)]
 )
 def test_a_count_is_read_as_the_server_writes_it(written: Any, count: int) -> None:

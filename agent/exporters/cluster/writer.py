@@ -63,7 +63,7 @@ class Writer:
             return _object(response)
         except client.ApiException as error:
             raise Unavailable(f"API server: {in_short(str(error.reason))}") from error
-        except (HTTPError, OSError, config.ConfigException, ValueError) as error:
+        except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
             raise Unavailable(f"API server: {in_short(str(error))}") from error
 
 

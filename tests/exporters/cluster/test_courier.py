@@ -65,12 +65,10 @@ class Agent:
         self.registry = CollectorRegistry()
         self.warned: list[tuple[str, str, str]] = []
         tally = DeliveryMetrics(self.registry)
-        self.courier = courier = Courier(
-            lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words)
-        )
-        self.events = EventExporter(courier.post, tally.missed)
-        self.condition = ConditionExporter(courier.post)
-        self.thread = threading.Thread(target=courier.run)
+        self.courier = Courier(lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words))
+        self.events = EventExporter(self.courier.post, tally.missed)
+        self.condition = ConditionExporter(self.courier.post)
+        self.thread = threading.Thread(target=self.courier.run)
 
     def tell(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
         self.events.tell(confirmed(*findings, later=later), 0.1)
@@ -191,10 +189,11 @@ def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status:
         no("500 Internal Server Error"),
         http(HTML, kind="text/html"),
         http("[]"),
+        http("[" * 100_000),
         http("{")[:-1],
         b"",
     ],
-    ids=["503", "500", "HTML", "a list", "cut", "nothing"],
+    ids=["503", "500", "HTML", "a list", "deep", "cut", "nothing"],
 )
 def test_a_server_that_fails_is_unreachable_and_told_again_when_it_is_back(agent: Start, answer: bytes) -> None:
     store = Store()
