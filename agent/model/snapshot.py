@@ -7,6 +7,7 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
+from agent.model.registration import Autoscaler, Registration, Taint
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -186,6 +187,13 @@ class Node:
     """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
     devices: tuple[NodeDevices, ...] = ()
     """The device resources of its status."""
+    uid: str = ""
+    created: datetime | None = None
+    """By the API server's clock."""
+    provider_id: str = ""
+    """The cloud's name of the instance that it is (`spec.providerID`)."""
+    taints: tuple[Taint, ...] = ()
+    """Those of its taints that tell of its registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +228,8 @@ class Snapshot:
     node: Reading[Node]
     daemons: Reading[Daemons]
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
+    registration: Reading[Registration] = NotAsked("registration", "this look was taken before they were read")
+    autoscaler: Reading[Autoscaler] = NotAsked("autoscaler", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -232,8 +242,9 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
-        """Return what failed of all that has a say in an address: device plugins have none."""
-        return tuple(one for one in self.unread() if one is not self.device_plugins)
+        """Return what failed of all that has a say in an address: device plugins and registration have none."""
+        mute: tuple[Reading[object], ...] = (self.device_plugins, self.registration, self.autoscaler)
+        return tuple(one for one in self.unread() if not any(one is other for other in mute))
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -246,6 +257,8 @@ class Snapshot:
             self.node,
             self.daemons,
             self.device_plugins,
+            self.registration,
+            self.autoscaler,
         )
 
 
@@ -259,5 +272,7 @@ SOURCES = (
     "node",
     "daemons",
     "device_plugins",
+    "registration",
+    "autoscaler",
 )
 """Every source by the name of its field, its file and its metric label."""
