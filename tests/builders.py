@@ -58,6 +58,9 @@ KVM: Final = "devices.kubevirt.io/kvm"
 KVM_SOCKET: Final = "kubevirt-kvm.sock"
 BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
 
+WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
+INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
+
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
 
@@ -256,8 +259,6 @@ PODS: Final = (
     pod("shop/db", "10.244.1.3"),
     pod("kube-system/proxy", "192.168.0.7", host_network=True),
 )
-WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
-INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 WORKER: Final = Node("worker-1", (CIDR,), 110, uid=WORKER_UID, created=NOW - UPTIME, provider_id=INSTANCE)
 REGISTERED: Final = Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 NO_DEVICES: Final = device_plugins()

@@ -67,11 +67,11 @@ class Told:
         self.asked.append("device_plugins")
         return self._told.device_plugins
 
-    def registration(self, node: Reading[Node], pods: Reading[Pod], at: datetime) -> Reading[Registration]:
+    def registration(self, _node: Reading[Node], _pods: Reading[Pod], _at: datetime) -> Reading[Registration]:
         self.asked.append("registration")
         return self._told.registration
 
-    def autoscaler(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
+    def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
         self.asked.append("autoscaler")
         return self._told.autoscaler
 

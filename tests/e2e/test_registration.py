@@ -1,0 +1,167 @@
+"""The cluster forgets the node: its Node object deleted under a running kubelet, tainted, and without a provider ID."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.wire import needs
+
+from .agent import Daemon, Nodeleak
+from .node import Cluster, Pods, eventually, reservations, throughout
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("--interval=500ms", "--confirm=1s", "--stale-after=10s")
+DETECTOR = "unregistered_node"
+OTHER = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "nodeleak-e2e-other"},
+    "spec": {"providerID": "lab:///i-other"},
+}
+STATUS = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+    "data": {
+        "status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    nodeCounts:\n      longUnregistered: 1\n"
+        "      unregistered: 2\ntime: 2026-09-15 04:05:52.354884346 +0000 UTC\n"
+    },
+}
+
+
+def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    severity = _by_age(cluster)
+    subject = f"provider ID of {cluster.node}"
+
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}, "bare metal"
+    required = nodeleak.scan("--provider-id=required", "--exit-code", codes=[1]).subjects(DETECTOR)[subject]
+    assert required["severity"] == severity
+    assert "may not `get` configmap kube-system/cluster-autoscaler-status" in required["message"]
+
+    with _made(cluster, OTHER), _made(cluster, STATUS):
+        # The kubelet may list nodes here, and read no configmap; the administrator may do both.
+        found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
+        told = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
+        assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
+    for one in (found, told):
+        assert one["severity"] == severity
+        assert "though 1 of 1 other nodes have one" in one["message"]
+    assert "2 unregistered, 1 long unregistered in the whole cluster" in told["message"]
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+
+
+def test_a_node_object_that_is_deleted_is_told_while_nothing_is_released_until_the_kubelet_registers_again(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    pods(1)
+    (leak,) = cluster.reserve(1)
+    bold = ("--cleanup=auto", "--grace=0s", "--settle=0s")
+    # It sees the node before, as the agent of a node does; and cleans nothing yet.
+    with nodeleak.running(*QUICK, "--grace=1h") as before:
+        eventually(lambda: _all_read(before))
+    assert json.loads((nodeleak.state_dir / "node.json").read_text())["name"] == cluster.node
+
+    with _without_its_node(cluster):
+        began = time.monotonic()  # noqa: TID251 (a real node takes real time)
+        with nodeleak.running(*QUICK, *bold) as daemon:
+            (found,) = eventually(lambda: _gone(daemon, cluster), 15)
+            assert time.monotonic() - began < 15  # noqa: TID251
+            assert "it was last seen at" in found["message"]
+            assert "systemctl restart kubelet" in found["message"]
+
+            def no_address_is_touched() -> None:
+                _gone(daemon, cluster)
+                assert leak in reservations()
+                assert daemon.metrics().total("releases_total") == 0
+                assert "leaked" not in daemon.report().states.values()
+                assert daemon.metrics().up("pods") == 0
+
+            throughout(no_address_is_touched, 5)
+            _register_again(cluster)
+            eventually(lambda: _closed(daemon), 30)
+
+
+def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    said = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
+    assert said.subjects(DETECTOR) == {}
+    (blind,) = [one["why"] for one in said.document["blind"] if one["detector"] == DETECTOR]
+    assert "no Node named 'nodeleak-e2e-nobody'" in blind
+    assert f"the kubelet here calls itself '{cluster.node}'" in blind
+
+
+def test_the_taints_of_the_autoscaler_are_good_to_know_and_no_trouble(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    keys = ("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler")
+    cluster.kubectl("taint", "node", cluster.node, f"{keys[1]}=1774555200:PreferNoSchedule", "--overwrite")
+    cluster.kubectl("taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite")
+    try:
+        found = nodeleak.scan("--exit-code").subjects(DETECTOR)
+    finally:
+        cluster.kubectl("taint", "node", cluster.node, *(f"{key}-" for key in keys))
+    assert {subject: (one["severity"], one["since"]) for subject, one in found.items()} == {
+        f"{keys[0]} of {cluster.node}": ("info", "2026-03-26T20:01:00Z"),
+        f"{keys[1]} of {cluster.node}": ("info", "2026-03-26T20:00:00Z"),
+    }
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+
+
+def _by_age(cluster: Cluster) -> str:
+    """Return how bad it is by the age of the Node, which nothing can make older."""
+    made = json.loads(cluster.kubectl("get", "node", cluster.node, "-o", "json"))["metadata"]["creationTimestamp"]
+    seconds = time.time() - datetime.fromisoformat(made).timestamp()  # noqa: TID251 (a real node's age)
+    needs(seconds > 190, "a Node that registered more than three minutes ago")
+    needs(not 470 < seconds < 480, "a Node that does not turn eight minutes old meanwhile")
+    return "critical" if seconds > 480 else "warning"
+
+
+@contextmanager
+def _without_its_node(cluster: Cluster) -> Iterator[None]:
+    """Delete the Node while its kubelet runs, and leave it registered, whatever happens."""
+    cluster.pid("kubelet")
+    cluster.kubectl("delete", "node", cluster.node)
+    try:
+        yield
+    finally:
+        if not cluster.kubectl("get", "node", cluster.node, "--ignore-not-found", "-o", "name"):
+            _register_again(cluster)
+
+
+def _register_again(cluster: Cluster) -> None:
+    cluster.stop("kubelet")
+    cluster.start("kubelet")
+
+
+@contextmanager
+def _made(cluster: Cluster, made: dict[str, Any]) -> Iterator[None]:
+    cluster.kubectl("create", "-f", "-", text=json.dumps(made))
+    try:
+        yield
+    finally:
+        where = [f"--namespace={made['metadata']['namespace']}"] if "namespace" in made["metadata"] else []
+        cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], *where)
+
+
+def _all_read(daemon: Daemon) -> None:
+    assert daemon.report().unread == set()
+
+
+def _gone(daemon: Daemon, cluster: Cluster) -> list[dict[str, Any]]:
+    found = list(daemon.report().subjects(DETECTOR).values())
+    assert [(one["subject"], one["severity"], one["confirmed"]) for one in found] == [
+        (f"Node {cluster.node}", "critical", True)
+    ]
+    metrics = daemon.metrics()
+    assert metrics.get("findings", detector=DETECTOR, severity="critical", phase="confirmed") == 1
+    assert daemon.opened(DETECTOR).keys() == {f"Node {cluster.node}"}
+    return found
+
+
+def _closed(daemon: Daemon) -> None:
+    _all_read(daemon)
+    assert daemon.report().subjects(DETECTOR) == {}
+    assert [one["detector"] for one in daemon.events("finding.closed")] == [DETECTOR]
