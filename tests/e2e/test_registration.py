@@ -56,35 +56,36 @@ def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: 
     assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
 
 
-def test_a_node_object_that_is_deleted_is_told_while_nothing_is_released_until_the_kubelet_registers_again(
+def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_and_another_id_is_told_too(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     pods(1)
     (leak,) = cluster.reserve(1)
-    bold = ("--cleanup=auto", "--grace=0s", "--settle=0s")
-    # It sees the node before, as the agent of a node does; and cleans nothing yet.
-    with nodeleak.running(*QUICK, "--grace=1h") as before:
-        eventually(lambda: _all_read(before))
-    assert json.loads((nodeleak.state_dir / "node.json").read_text())["name"] == cluster.node
+    with _registered_afterwards(cluster):
+        _give_id(cluster, "lab:///i-1")
+        # It sees the node before, as the agent of a node does; and releases nothing.
+        with nodeleak.running(*QUICK) as before:
+            eventually(lambda: _all_read(before))
+        assert json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"] == "lab:///i-1"
 
-    with _without_its_node(cluster):
+        cluster.kubectl("delete", "node", cluster.node)
         began = time.monotonic()  # noqa: TID251 (a real node takes real time)
-        with nodeleak.running(*QUICK, *bold) as daemon:
+        # Of the boldest, so that only the Node's absence keeps the leak.
+        with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
             (found,) = eventually(lambda: _gone(daemon, cluster), 15)
             assert time.monotonic() - began < 15  # noqa: TID251
             assert "it was last seen at" in found["message"]
             assert "systemctl restart kubelet" in found["message"]
+            throughout(lambda: _no_address_is_touched(daemon, cluster, leak), 5)
 
-            def no_address_is_touched() -> None:
-                _gone(daemon, cluster)
-                assert leak in reservations()
-                assert daemon.metrics().total("releases_total") == 0
-                assert "leaked" not in daemon.report().states.values()
-                assert daemon.metrics().up("pods") == 0
-
-            throughout(no_address_is_touched, 5)
             _register_again(cluster)
             eventually(lambda: _closed(daemon), 30)
+            eventually(lambda: _released(leak), 30)
+
+            _give_id(cluster, "lab:///i-2")
+            (changed,) = eventually(lambda: _found(daemon, f"changed provider ID of {cluster.node}"), 15)
+            assert changed["severity"] == "warning"
+            assert "has the provider ID lab:///i-2, and had lab:///i-1 before" in changed["message"]
 
 
 def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: Cluster, nodeleak: Nodeleak) -> None:
@@ -120,15 +121,26 @@ def _by_age(cluster: Cluster) -> str:
 
 
 @contextmanager
-def _without_its_node(cluster: Cluster) -> Iterator[None]:
-    """Delete the Node while its kubelet runs, and leave it registered, whatever happens."""
+def _registered_afterwards(cluster: Cluster) -> Iterator[None]:
+    """Whatever becomes of the Node, leave one that is registered, and has no provider ID as it had none before."""
     cluster.pid("kubelet")
-    cluster.kubectl("delete", "node", cluster.node)
     try:
         yield
     finally:
-        if not cluster.kubectl("get", "node", cluster.node, "--ignore-not-found", "-o", "name"):
-            _register_again(cluster)
+        # Once it is set, nothing but a new Node is without it.
+        if _provider_id(cluster) != "":
+            with cluster.stopped("kubelet"):
+                cluster.kubectl("delete", "node", cluster.node, "--ignore-not-found")
+
+
+def _provider_id(cluster: Cluster) -> str | None:
+    """Return the Node's provider ID; None where there is no Node."""
+    found = cluster.kubectl("get", "node", cluster.node, "--ignore-not-found", "-o", "json")
+    return str(json.loads(found)["spec"].get("providerID", "")) if found else None
+
+
+def _give_id(cluster: Cluster, provider_id: str) -> None:
+    cluster.kubectl("patch", "node", cluster.node, "-p", json.dumps({"spec": {"providerID": provider_id}}))
 
 
 def _register_again(cluster: Cluster) -> None:
@@ -150,15 +162,30 @@ def _all_read(daemon: Daemon) -> None:
     assert daemon.report().unread == set()
 
 
-def _gone(daemon: Daemon, cluster: Cluster) -> list[dict[str, Any]]:
+def _found(daemon: Daemon, subject: str) -> list[dict[str, Any]]:
     found = list(daemon.report().subjects(DETECTOR).values())
-    assert [(one["subject"], one["severity"], one["confirmed"]) for one in found] == [
-        (f"Node {cluster.node}", "critical", True)
-    ]
+    assert [(one["subject"], one["confirmed"]) for one in found] == [(subject, True)]
+    assert subject in daemon.opened(DETECTOR)
+    return found
+
+
+def _gone(daemon: Daemon, cluster: Cluster) -> list[dict[str, Any]]:
+    found = _found(daemon, f"Node {cluster.node}")
     metrics = daemon.metrics()
     assert metrics.get("findings", detector=DETECTOR, severity="critical", phase="confirmed") == 1
-    assert daemon.opened(DETECTOR).keys() == {f"Node {cluster.node}"}
+    assert metrics.up("pods") == 0
     return found
+
+
+def _no_address_is_touched(daemon: Daemon, cluster: Cluster, leak: str) -> None:
+    _gone(daemon, cluster)
+    assert leak in reservations()
+    assert daemon.metrics().total("releases_total") == 0
+    assert "leaked" not in daemon.report().states.values()
+
+
+def _released(leak: str) -> None:
+    assert leak not in reservations()
 
 
 def _closed(daemon: Daemon) -> None:
