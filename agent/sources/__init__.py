@@ -71,7 +71,6 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
     registration = timed("registration", lambda: sources.registration(node, pods, now.wall))
-    autoscaler = timed("autoscaler", lambda: sources.autoscaler(node, registration))
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
@@ -81,6 +80,8 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
         addresses = doubt.addresses(addresses, daemons)
+    # It may take its time, and nothing that was read before has to wait for it.
+    autoscaler = timed("autoscaler", lambda: sources.autoscaler(node, registration))
     return Snapshot(
         node_name=node_name,
         taken_at=now.wall,
