@@ -190,9 +190,8 @@ def run_daemon(config: Config) -> int:
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
-    heartbeat = daemon.Heartbeat(
-        config.interval * 3 + config.docker_timeout * 4 + config.api_timeout * 3 + config.lock_timeout * 2
-    )
+    api = config.api_timeout * 3 if watches else timedelta(0)
+    heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
     cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget, heartbeat.beat)
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
