@@ -191,4 +191,4 @@ def _released(leak: str) -> None:
 def _closed(daemon: Daemon) -> None:
     _all_read(daemon)
     assert daemon.report().subjects(DETECTOR) == {}
-    assert [one["detector"] for one in daemon.events("finding.closed")] == [DETECTOR]
+    assert DETECTOR in [one["detector"] for one in daemon.events("finding.closed")]
