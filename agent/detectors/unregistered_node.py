@@ -64,7 +64,7 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     name, last = snapshot.node_name, registration.last
     ours = who_says_ours(registration, name)
     if not ours:
-        raise Blind(f"node: {unknown_name(registration, name)}")
+        raise Blind(f"node: {_unknown_name(registration, name)}")
     started = next((one.kubelet for one in snapshot.daemons.known()), None)
     if started is None:
         return  # no kubelet runs, and the next one that starts registers
@@ -88,7 +88,7 @@ _RESTART: Final = "a kubelet registers only when it starts: restart it (systemct
 _NOT_YET: Final = "the kubelet has not registered it since its start at"
 
 
-def unknown_name(registration: Registration, name: str) -> str:
+def _unknown_name(registration: Registration, name: str) -> str:
     """Say that there is no such Node, where nobody says that there should be."""
     other = f"the kubelet here calls itself {registration.kubelet_name!r}: " if registration.kubelet_name else ""
     return f"the API server has no Node named {name!r}: {other}is the node's name right?" + (
@@ -152,7 +152,7 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
 
 _REMOVALS: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler, which scales down",
-    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which finds it needed by few",
+    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which finds it unneeded",
 }
 
 
@@ -174,16 +174,16 @@ def _status(snapshot: Snapshot) -> str:
     told = next(iter(snapshot.autoscaler.items), None) if isinstance(snapshot.autoscaler, Seen) else None
     if told is None:
         return ""
-    return f" ({_in_words(told)})"
+    return f"; the autoscaler's status {_in_words(told)}"
 
 
 def _in_words(told: Autoscaler) -> str:
     if told.why:
-        return f"its status is not known: {told.why}"
+        return f"is not known: {told.why}"
     counted = [
         f"{count} {what}"
         for count, what in ((told.unregistered, "unregistered"), (told.long_unregistered, "long unregistered"))
         if count is not None
     ]
-    at = f" at {in_words(told.told)}" if told.told else ""
-    return f"its status{at}: {', '.join(counted) if counted else 'no counts'} in the whole cluster"
+    at = f"of {in_words(told.told)}" if told.told else "says"
+    return f"{at}: {', '.join(counted) if counted else 'no counts'} in the whole cluster"

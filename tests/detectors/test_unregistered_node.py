@@ -118,10 +118,13 @@ def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (Autoscaler(unregistered=2, long_unregistered=1, told=NOW), "at 2026-03-26 20:00:00Z: 2 unregistered, 1 long"),
-        (Autoscaler(long_unregistered=1), "(its status: 1 long unregistered in the whole cluster)"),
-        (Autoscaler(told=NOW), "(its status at 2026-03-26 20:00:00Z: no counts in the whole cluster)"),
-        (Autoscaler(why="may not `get` it"), "(its status is not known: may not `get` it)"),
+        (
+            Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
+            "status of 2026-03-26 20:00:00Z: 2 unregistered, 1 long unregistered in the whole cluster; a kubelet",
+        ),
+        (Autoscaler(long_unregistered=1), "; the autoscaler's status says: 1 long unregistered in the whole cluster; "),
+        (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts in the whole cluster; "),
+        (Autoscaler(why="may not `get` it"), "status is not known: may not `get` it; "),
     ],
 )
 def test_what_the_autoscaler_says_itself_is_beside_it(told: Autoscaler, words: str) -> None:
