@@ -7,6 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from agent.model.registration import Expected
+
 PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
@@ -186,7 +188,7 @@ class Config:
         WHERE,
         "DIR",
         "where the agent keeps its own: the journal of releases (in journal/), the lock of the node's one cleaner, "
-        "and the history of the device plugins",
+        "the history of the device plugins, and the Node as it was last seen",
         commands=_STATE,
     )
     docker_host: str = _knob(
@@ -235,6 +237,14 @@ class Config:
         "SPAN",
         "how long the API server may be silent before what it said last is no longer believed",
         commands=_RUN,
+    )
+    provider_id: Expected = _knob(
+        "auto",
+        lambda text: Expected(one_of(*Expected)(text)),
+        BELIEF,
+        "auto|required|ignored",
+        "whether the Node must have a provider ID, without which a cluster-autoscaler deletes the instance; auto: "
+        "where the cluster is seen to use a cloud; ignored: on bare metal, or where nobody deletes instances",
     )
     cleanup: str = _knob(
         "off",

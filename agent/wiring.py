@@ -24,7 +24,7 @@ from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources, device_plugins_in
+from agent.sources.live import AskCluster, LiveSources, device_plugins_in, never_asked
 from agent.sources.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def sources_for_a_look(config: Config) -> LiveSources:
         config,
         _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds),
         _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds),
+        _asking_the_cluster(config, clock),
         lambda: clock.skew,
     )
 
@@ -168,6 +169,7 @@ def run_daemon(config: Config) -> int:
     from prometheus_client import CollectorRegistry
 
     from agent.exporters.chronicle import ChronicleExporter
+    from agent.exporters.last_seen import LastSeenExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
     from agent.sources.server_clock import ServerClock
@@ -181,6 +183,7 @@ def run_daemon(config: Config) -> int:
         config,
         pods.reading if pods else _left_alone("pods"),
         node.reading if node else _left_alone("node"),
+        _asking_the_cluster(config, clock) if watches else never_asked,
         lambda: clock.skew,
     )
     budget = Budget(
@@ -188,12 +191,13 @@ def run_daemon(config: Config) -> int:
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
-    heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2)
+    api = config.api_timeout * 3 if watches else timedelta(0)
+    heartbeat = daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
     cleaning = cleaner(config, config.cleanup, "run", sources, limits(config), budget, heartbeat.beat)
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)
-    courier, told_to_the_cluster = _cluster(
+    courier, told_to_the_cluster = _telling_the_cluster(
         config,
         registry,
         lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
@@ -204,6 +208,7 @@ def run_daemon(config: Config) -> int:
         http,
         ChronicleExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
         *told_to_the_cluster,
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
@@ -255,7 +260,7 @@ def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.
         raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _cluster(
+def _telling_the_cluster(
     config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
 ) -> tuple["Courier", Sequence[daemon.Exporter]]:
     """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
@@ -325,10 +330,34 @@ def _asked_once(
     return read
 
 
+def _asking_the_cluster(config: Config, clock: "ServerClock") -> AskCluster:
+    """Return what asks the cluster; it connects when there is a reason, which most nodes never have."""
+    from agent.sources.api import Api
+    from agent.sources.autoscaler import Cluster
+    from agent.sources.deadline import Deadline
+
+    seconds = config.api_timeout.total_seconds()
+    within = Deadline("API server", seconds * 1.2)
+
+    def get(path: str, query: "Query") -> bytes:
+        def ask() -> bytes:
+            # Anew each time, as it is seldom: credentials are rotated.
+            api = Api(config.kubeconfig, seconds, clock)
+            try:
+                return api.get(path, query)
+            finally:
+                api.close()
+
+        return within(ask)
+
+    return Cluster(config.node, get, daemon.clock).read
+
+
 def _sources(
     config: Config,
     pods: Callable[[], Reading[Pod]],
     node: Callable[[], Reading[Node]],
+    autoscaler: AskCluster = never_asked,
     api_skew: Callable[[], timedelta | None] = lambda: None,
 ) -> LiveSources:
     try:
@@ -345,6 +374,10 @@ def _sources(
         pods=pods,
         node=node,
         device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
+        state_dir=config.state_dir,
+        node_name=node_name(config),
+        provider_id=config.provider_id,
+        autoscaler=autoscaler,
         api_skew=api_skew,
     )
 

@@ -19,6 +19,7 @@ from agent.model.admission import Refused, Rejection
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
+from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Taint
 from agent.model.release import Candidate, Limits, Refusal
 from agent.model.report import Report
 from agent.model.scene import Occupancy, Scene, State
@@ -56,6 +57,9 @@ CIDR: Final = "10.244.1.0/24"
 KVM: Final = "devices.kubevirt.io/kvm"
 KVM_SOCKET: Final = "kubevirt-kvm.sock"
 BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
+
+WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
+INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
@@ -199,6 +203,42 @@ def refused_pod(
     )
 
 
+# Registration
+
+
+def worker(
+    *taints: Taint, provider_id: str = "", age: timedelta | None = OLD, name: str = "worker-1", uid: str = WORKER_UID
+) -> Node:
+    """A Node that registered so long ago; without a provider ID, unless one is given."""
+    created = None if age is None else NOW - age
+    return Node(name, (CIDR,), 110, uid=uid, created=created, provider_id=provider_id, taints=taints)
+
+
+def last_seen(
+    ago: timedelta = timedelta(minutes=1),
+    *,
+    provider_id: str = INSTANCE,
+    earlier_id: str = "",
+    changed: timedelta | None = None,
+    name: str = "worker-1",
+) -> LastSeen:
+    """Say how long ago the API server last had the Node, and how long ago its provider ID changed."""
+    at = None if changed is None else NOW - changed
+    return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at)
+
+
+def registration(
+    last: LastSeen | None = None,
+    *,
+    expected: Expected = Expected.AUTO,
+    kubelet_name: str = "",
+    cloud_provider: str = "",
+    listed_pods: int = 0,
+    why: str = "",
+) -> Registration:
+    return Registration(expected, last, kubelet_name, cloud_provider, listed_pods, why)
+
+
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
@@ -219,7 +259,8 @@ PODS: Final = (
     pod("shop/db", "10.244.1.3"),
     pod("kube-system/proxy", "192.168.0.7", host_network=True),
 )
-WORKER: Final = Node("worker-1", (CIDR,), 110)
+WORKER: Final = Node("worker-1", (CIDR,), 110, uid=WORKER_UID, created=NOW - UPTIME, provider_id=INSTANCE)
+REGISTERED: Final = Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 NO_DEVICES: Final = device_plugins()
 
 
@@ -234,6 +275,8 @@ def node(
     node: Told[Node] = None,
     daemons: Told[Daemons] = None,
     device_plugins: DevicePlugins | Unread | NotAsked | None = None,
+    registration: Registration | Unread | NotAsked | None = None,
+    autoscaler: Autoscaler | Unread | NotAsked | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -246,10 +289,10 @@ def node(
         more = (thing for thing in things if isinstance(thing, kind))
         return Seen((*(healthy if given is None else given), *more))
 
-    if isinstance(device_plugins, DevicePlugins):
-        devices: Told[DevicePlugins] = (device_plugins,)
-    else:
-        devices = device_plugins
+    def only(given: T | Unread | NotAsked | None, healthy: T | NotAsked) -> Reading[T]:
+        told = healthy if given is None else given
+        return told if isinstance(told, (Unread, NotAsked)) else Seen((told,))
+
     promised = reading(reservations, RESERVATIONS, Reservation)
     strange = tuple(thing for thing in things if isinstance(thing, Foreign))
     return Snapshot(
@@ -264,12 +307,15 @@ def node(
         pods=reading(pods, PODS, Pod),
         node=reading(node, (WORKER,), Node),
         daemons=reading(daemons, (_DAEMONS,), Daemons),
-        device_plugins=reading(devices, (NO_DEVICES,), DevicePlugins),
+        device_plugins=only(device_plugins, NO_DEVICES),
+        registration=only(registration, REGISTERED),
+        autoscaler=only(autoscaler, NOBODY_ASKED),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 
 
 _DAEMONS = daemons()
+NOBODY_ASKED: Final = NotAsked("autoscaler", "the node is registered")
 
 
 def _stores(
@@ -314,7 +360,8 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Say of a node that the API server was left alone on purpose."""
-    return replace(snapshot, pods=NotAsked("pods", "--api=off"), node=NotAsked("node", "--api=off"))
+    off: dict[str, Any] = {one: NotAsked(one, "--api=off") for one in ("pods", "node", "registration", "autoscaler")}
+    return replace(snapshot, **off)
 
 
 def scene(snapshot: Snapshot, grace: timedelta = GRACE) -> Scene:

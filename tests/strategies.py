@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, Happening
 from agent.model.recording import Recording
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.release import Limits
 from agent.model.snapshot import (
     SOURCES,
@@ -25,8 +26,10 @@ from agent.model.snapshot import (
 )
 from tests.builders import (
     GRACE,
+    INSTANCE,
     KVM,
     KVM_SOCKET,
+    NOW,
     OLD,
     UPTIME,
     allocation,
@@ -35,15 +38,18 @@ from tests.builders import (
     device_plugins,
     empty_file,
     foreign,
+    last_seen,
     limits,
     milestone,
     node,
     plugin_socket,
     pod,
     registered,
+    registration,
     reservation,
     without,
     without_api,
+    worker,
 )
 
 IDS = tuple(digit * 64 for digit in "12345")
@@ -113,11 +119,50 @@ started = st.builds(
     st.one_of(st.none(), st.sampled_from(SPANS)),
     st.one_of(st.none(), st.sampled_from(SPANS)),
 )
+taints = st.builds(
+    Taint,
+    st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]),
+    st.sampled_from([None, NOW - OLD]),
+)
 nodes_objects = st.builds(
-    lambda cidrs, most, pressure: Node("worker-1", cidrs, most, address_pressure=pressure),
+    lambda cidrs, most, age, provider_id, tainted, pressure: replace(
+        worker(*tainted, provider_id=provider_id, age=age),
+        pod_cidrs=cidrs,
+        max_pods=most,
+        address_pressure=pressure,
+    ),
     st.sampled_from([RANGES["kubenet"], RANGES["kubenet"], ()]),
     st.sampled_from([110, 4, 2, None]),
+    st.sampled_from([OLD, *AGES, None]),
+    st.sampled_from([INSTANCE, INSTANCE, "kind://other", ""]),
+    st.lists(taints, max_size=2, unique_by=lambda one: one.key),
     st.sampled_from(["", "False", "True", "Unknown"]),
+)
+memories = st.builds(
+    lambda ago, provider_id, earlier, changed: last_seen(
+        ago, provider_id=provider_id, earlier_id=earlier, changed=changed
+    ),
+    st.sampled_from(SPANS),
+    st.sampled_from([INSTANCE, ""]),
+    st.sampled_from(["", "kind://other"]),
+    st.sampled_from([None, timedelta(minutes=1), OLD]),
+)
+registrations = st.builds(
+    lambda last, expected, name, cloud, listed: registration(
+        last, expected=expected, kubelet_name=name, cloud_provider=cloud, listed_pods=listed
+    ),
+    st.one_of(st.none(), memories),
+    st.sampled_from(Expected),
+    st.sampled_from(["", "", "worker-1", "another"]),
+    st.sampled_from(["", "external"]),
+    st.integers(0, 2),
+)
+autoscalers = st.builds(
+    Autoscaler,
+    others=st.integers(1, 3),
+    others_with_id=st.integers(0, 1),
+    unregistered=st.sampled_from([None, 0, 2]),
+    long_unregistered=st.sampled_from([None, 1]),
 )
 
 
@@ -175,6 +220,8 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         node=[] if draw(seldom()) else [draw(nodes_objects)],
         daemons=[draw(started)],
         device_plugins=draw(device_managers()) if draw(seldom()) else None,
+        registration=draw(registrations),
+        autoscaler=draw(autoscalers),
         later=timedelta(seconds=draw(st.integers(0, 3))),
     )
     networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]

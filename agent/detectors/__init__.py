@@ -11,6 +11,7 @@ from agent.detectors import (
     started_without_device,
     stranded_pod,
     unmanaged_address,
+    unregistered_node,
     unreserved_pod_ip,
 )
 from agent.model.finding import Finding, Severity
@@ -45,4 +46,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     late_device_plugin,
     stranded_pod,
     started_without_device,
+    unregistered_node,
 )

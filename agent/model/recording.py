@@ -36,7 +36,7 @@ class Recording:
 
 
 def dumps(recording: Recording) -> str:
-    return json.dumps({"schema": SCHEMA, **_plain(recording)}, indent=1)
+    return json.dumps({"schema": SCHEMA, **plain(recording)}, indent=1)
 
 
 def loads(text: str) -> Recording:
@@ -49,7 +49,7 @@ def loads(text: str) -> Recording:
         raise Damaged("it has no schema: `nodeleak record` writes recordings")
     if tree["schema"] != SCHEMA:
         raise Damaged(f"its schema is {tree['schema']!r}; this version reads {SCHEMA!r}")
-    recording = _build(Recording, tree, "recording")
+    recording = build(Recording, tree, "recording")
     if not recording.looks:
         raise Damaged("recording.looks: it holds no look")
     return recording
@@ -66,6 +66,8 @@ def anonymous(text: str, salt: str) -> str:
             return {key: value if _is_kept(node, key) else clean(value, key) for key, value in node.items()}
         if isinstance(node, list):
             return [clean(value, field) for value in node]
+        if isinstance(node, str) and field in _WHOLE:
+            return names.get(node, node)
         if isinstance(node, str) and field in _NAMED:
             return "/".join(names.get(part, part) for part in node.split("/"))
         if isinstance(node, str) and field in {"why", "message"}:
@@ -76,7 +78,12 @@ def anonymous(text: str, salt: str) -> str:
     return json.dumps(clean(tree), indent=1)
 
 
-_NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller"})
+_WHOLE = frozenset({"provider_id", "earlier_id"})
+"""Names whose slashes separate no names of ours: their parts (`aws:`, a zone) are words of their own elsewhere."""
+
+_NAMED = frozenset(
+    {"node_name", "kubelet_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller"}
+)
 
 
 def _names(node: Any, field: str = "") -> Iterator[str]:
@@ -89,6 +96,8 @@ def _names(node: Any, field: str = "") -> Iterator[str]:
             yield from _names(value, field)
     elif isinstance(node, str) and field == "controller":
         yield from node.split("/")[1:]  # its kind is no name
+    elif isinstance(node, str) and node and field in _WHOLE:
+        yield node
     elif isinstance(node, str) and field in _NAMED:
         yield from (part for part in node.split("/") if part)
 
@@ -107,10 +116,11 @@ def _hashed(name: str, salt: str) -> str:
     return "x" + hashlib.sha256(f"{salt}{name}".encode()).hexdigest()[:10]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of the model as JSON has it."""
     match value:
         case Seen(items):
-            return {"seen": [_plain(item) for item in items]}
+            return {"seen": [plain(item) for item in items]}
         case Unread(source, why):
             return {"unread": {"source": source, "why": why}}
         case NotAsked(source, why):
@@ -122,15 +132,15 @@ def _plain(value: Any) -> Any:
         case IPv4Address() | IPv6Address():
             return str(value)
         case tuple():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case _ if is_dataclass(value):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.compare}
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.compare}
         case _:
             return value
 
 
-def _build(kind: type[D], tree: Any, place: str) -> D:
-    """Build a dataclass from its plain form."""
+def build(kind: type[D], tree: Any, place: str) -> D:
+    """Build a dataclass of the model from its plain form; raises Damaged with the place that is wrong."""
     if not isinstance(tree, Mapping):
         raise Damaged(f"{place}: expected an object, found {_short(tree)}")
     hints = get_type_hints(kind)
@@ -167,7 +177,7 @@ def _value(kind: Any, tree: Any, place: str) -> Any:
             raise Damaged(f"{place}: expected a list, found {_short(tree)}")
         return tuple(_value(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(tree))
     if is_dataclass(kind):
-        return _build(cast("type[Any]", kind), tree, place)
+        return build(cast("type[Any]", kind), tree, place)
     try:
         if kind is datetime and (moment := datetime.fromisoformat(tree)).tzinfo is not None:
             return moment.astimezone(UTC)

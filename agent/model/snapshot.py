@@ -7,6 +7,7 @@ from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
 from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
+from agent.model.registration import Autoscaler, Registration, Taint
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -192,6 +193,13 @@ class Node:
     """The device resources of its status."""
     address_pressure: str = ""
     """The status of its condition `ADDRESS_PRESSURE`: True, False or Unknown; empty: it has none."""
+    uid: str = ""
+    created: datetime | None = None
+    """By the API server's clock."""
+    provider_id: str = ""
+    """The cloud's name of the instance that it is (`spec.providerID`)."""
+    taints: tuple[Taint, ...] = ()
+    """Those of its taints that tell of its registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +234,8 @@ class Snapshot:
     node: Reading[Node]
     daemons: Reading[Daemons]
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
+    registration: Reading[Registration] = NotAsked("registration", "this look was taken before they were read")
+    autoscaler: Reading[Autoscaler] = NotAsked("autoscaler", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -238,8 +248,9 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
-        """Return what failed of all that has a say in an address: device plugins have none."""
-        return tuple(one for one in self.unread() if one is not self.device_plugins)
+        """Return what failed of all that has a say in an address: device plugins and registration have none."""
+        mute: tuple[Reading[object], ...] = (self.device_plugins, self.registration, self.autoscaler)
+        return tuple(one for one in self.unread() if not any(one is other for other in mute))
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -252,6 +263,8 @@ class Snapshot:
             self.node,
             self.daemons,
             self.device_plugins,
+            self.registration,
+            self.autoscaler,
         )
 
 
@@ -265,5 +278,7 @@ SOURCES = (
     "node",
     "daemons",
     "device_plugins",
+    "registration",
+    "autoscaler",
 )
 """Every source by the name of its field, its file and its metric label."""

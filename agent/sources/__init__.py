@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -40,6 +41,8 @@ class Sources(Protocol):
     def pods(self) -> Reading[Pod]: ...
     def node(self) -> Reading[Node]: ...
     def device_plugins(self) -> Reading[DevicePlugins]: ...
+    def registration(self, node: Reading[Node], pods: Reading[Pod], at: datetime, /) -> Reading[Registration]: ...
+    def autoscaler(self, node: Reading[Node], registration: Reading[Registration], /) -> Reading[Autoscaler]: ...
     def api_skew(self) -> timedelta | None: ...
 
 
@@ -67,15 +70,18 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     # The API server last: its word may only save an address, and the later it speaks the more it has heard.
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
+    registration = timed("registration", lambda: sources.registration(node, pods, now.wall))
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
-    pods = doubt.pods(pods, node, node_name)
+    pods = doubt.pods(pods, node, registration, node_name)
     device_plugins = doubt.device_plugins(device_plugins, containers, pods, node)
     addresses: Reading[Address] = NotAsked("addresses", "no reservation is known to be without an owner")
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
         addresses = doubt.addresses(addresses, daemons)
+    # It may take its time, and nothing that was read before has to wait for it.
+    autoscaler = timed("autoscaler", lambda: sources.autoscaler(node, registration))
     return Snapshot(
         node_name=node_name,
         taken_at=now.wall,
@@ -89,6 +95,8 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         node=node,
         daemons=daemons,
         device_plugins=device_plugins,
+        registration=registration,
+        autoscaler=autoscaler,
         # Asked after the API server has answered: it is its answer's.
         api_skew=sources.api_skew(),
         timings=tuple(timed.timings),

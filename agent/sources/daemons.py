@@ -1,11 +1,13 @@
 """When the node, the kubelet and docker started, from the process table. Nothing here changes anything."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.model.snapshot import Daemons
+from agent.sources.printable import printable
 from agent.sources.unavailable import Unavailable
 
 _KUBELET = frozenset({"kubelet"})
@@ -48,6 +50,20 @@ class ProcessTable:
             raise Unavailable(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
         return Daemons(booted, boot_id, self._first(_KUBELET, booted), self._first(_DOCKER, booted))
 
+    def kubelet_flags(self, *names: str) -> Mapping[str, str]:
+        """Return those of these flags that the kubelet of the last reading was started with.
+
+        No more is kept of its command line, which may hold what is nobody's business. Raises Unavailable.
+        """
+        pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
+        if pid is None:
+            raise Unavailable(f"{self._proc} shows no kubelet")
+        try:
+            words = (self._proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError as error:
+            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        return {name: value for name in names if (value := _flag(name, words)) is not None}
+
     def _still_known(self) -> tuple[_Process, ...]:
         """Return the processes remembered, if all of them still run and none was missing."""
         complete = all(any(one.command in names for one in self._known) for names in (_KUBELET, _DOCKER))
@@ -63,6 +79,16 @@ class ProcessTable:
     def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
         starts = [one.start for one in self._known if one.command in names]
         return booted + timedelta(seconds=min(starts) / os.sysconf("SC_CLK_TCK")) if starts else None
+
+
+def _flag(name: str, words: list[str]) -> str | None:
+    """Return the value of a flag, which is a word of its own or follows a `=`; given again, the last counts."""
+    found = None
+    for place, word in enumerate(words):
+        given, equals, value = word.partition("=")
+        if given == f"--{name}":
+            found = value if equals else next(iter(words[place + 1 : place + 2]), "")
+    return None if found is None else printable(found)
 
 
 def _boot_time(text: str) -> datetime:

@@ -5,6 +5,7 @@ makes every address of the node look leaked.
 """
 
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Registration, who_says_ours
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -59,14 +60,23 @@ def addresses(reading: Reading[Address], daemons: Reading[Daemons]) -> Reading[A
     return reading
 
 
-def pods(reading: Reading[Pod], node: Reading[Node], name: str) -> Reading[Pod]:
-    """Disbelieve an empty list of the pods of a node that is not known to exist: a wrong name has no pods either."""
-    if not isinstance(reading, Seen) or reading.items:
+def pods(reading: Reading[Pod], node: Reading[Node], registration: Reading[Registration], name: str) -> Reading[Pod]:
+    """Disbelieve the pods of a Node that is not there.
+
+    A wrong name has no pods; those of a Node that was deleted are swept, and whoever is missing may still run here.
+    Of a Node that may not be there, an empty list says no more.
+    """
+    if not isinstance(reading, Seen):
         return reading
     match node:
         case Seen(()):
+            known = next(iter(registration.items), None) if isinstance(registration, Seen) else None
+            if known is not None and who_says_ours(known, name):
+                return Unread(
+                    "pods", f"the Node {name!r} is gone, and its pods with it: nothing follows from their list"
+                )
             return Unread("pods", f"the API server has no Node named {name!r}: is the node's name right?")
-        case Unread(_, why):
+        case Unread(_, why) if not reading.items:
             return Unread(
                 "pods", f"there are none of node {name!r}, and whether there is such a node is not known: {why}"
             )

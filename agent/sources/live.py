@@ -1,10 +1,11 @@
 """The sources of a real node, each read where it lives."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Autoscaler, Expected, Registration
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -26,6 +27,7 @@ from agent.sources.containers import Docker
 from agent.sources.daemons import ProcessTable
 from agent.sources.deadline import Deadline
 from agent.sources.device_plugins import DeviceManager
+from agent.sources.registration import Registrar
 from agent.sources.unavailable import Unavailable
 
 
@@ -44,6 +46,14 @@ def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Ca
     return read
 
 
+AskCluster = Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]
+
+
+def never_asked(node: Reading[Node], registration: Reading[Registration]) -> NotAsked:
+    """Leave the cluster alone, for the reason for which the Node was."""
+    return NotAsked("autoscaler", next((one.why for one in (node, registration) if isinstance(one, NotAsked)), ""))
+
+
 class LiveSources:
     """What one node is read from; pods and node come from whoever talks to the API server, or from nobody."""
 
@@ -59,6 +69,10 @@ class LiveSources:
         pods: Callable[[], Reading[Pod]],
         node: Callable[[], Reading[Node]],
         device_plugins: Callable[[], Reading[DevicePlugins]],
+        state_dir: Path,
+        node_name: str,
+        provider_id: Expected = Expected.AUTO,
+        autoscaler: AskCluster = never_asked,
         api_skew: Callable[[], timedelta | None] = lambda: None,
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
@@ -70,6 +84,8 @@ class LiveSources:
         self._process_table = ProcessTable(proc)
         self._pods, self._node, self._api_skew = pods, node, api_skew
         self._device_plugins = device_plugins
+        self._registrar = Registrar(node_name, provider_id, state_dir, self._process_table.kubelet_flags, proc)
+        self._autoscaler = autoscaler
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(reservations.read(self._networks_dir, network) for network in self._networks)
@@ -97,6 +113,12 @@ class LiveSources:
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return self._device_plugins()
+
+    def registration(self, node: Reading[Node], pods: Reading[Pod], at: datetime) -> Reading[Registration]:
+        return self._registrar.read(node, pods, at)
+
+    def autoscaler(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
+        return self._autoscaler(node, registration)
 
     def api_skew(self) -> timedelta | None:
         return self._api_skew()

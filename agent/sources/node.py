@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.sources.api import Query
-from agent.sources.notation import count, is_device, shared
+from agent.sources.notation import count, is_device, moment, shared
+from agent.sources.printable import printable
 
 PATH = "/api/v1/nodes"
 
@@ -28,6 +31,10 @@ def parse(item: Mapping[str, Any]) -> Node:
         max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
         devices=tuple(_devices(capacity, allocatable)),
         address_pressure=_condition(status, ADDRESS_PRESSURE),
+        uid=str(item["metadata"].get("uid") or ""),
+        created=moment(item["metadata"].get("creationTimestamp")),
+        provider_id=printable(str(spec.get("providerID") or "")),
+        taints=tuple(_taints(spec)),
     )
 
 
@@ -41,3 +48,22 @@ def _devices(capacity: Mapping[str, Any], allocatable: Mapping[str, Any]) -> Ite
         has, offers = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
         if has is not None and offers is not None:
             yield NodeDevices(resource, has, offers)
+
+
+_TELLING: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
+_LATEST: Final = 10**11
+"""Seconds since the epoch: the year 5138. No autoscaler sets a later time, and no clock can be trusted that does."""
+
+
+def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
+    for taint in spec.get("taints") or ():
+        if taint.get("key") in _TELLING:
+            yield Taint(taint["key"], _seconds(taint.get("value")))
+
+
+def _seconds(value: Any) -> datetime | None:
+    """Read a time as the autoscaler writes it; others put `true` there."""
+    text = str(value)
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(_LATEST)) or int(text) >= _LATEST:
+        return None
+    return datetime.fromtimestamp(int(text), UTC)

@@ -149,7 +149,7 @@ def _node(node: StandinNode) -> Tree:
             "creationTimestamp": _moment(node.booted),
             "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"},
         },
-        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)]},
+        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"standin:///{node.name}"},
         "status": {
             "capacity": room,
             "allocatable": room,

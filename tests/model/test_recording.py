@@ -12,31 +12,38 @@ from agent import cycle
 from agent.exporters.document import document
 from agent.exporters.table import table
 from agent.model.devices import Happening
+from agent.model.finding import Severity
 from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.report import Report
 from agent.model.snapshot import Address, Node, NodeDevices, NotAsked, Snapshot, Unread
 from tests.builders import (
     CIDR,
     GONE,
     GRACE,
+    INSTANCE,
     KVM,
     KVM_SOCKET,
     NOW,
     WORKER,
+    WORKER_UID,
     allocation,
     cni_result,
     dark_node,
     device_plugins,
     foreign,
+    last_seen,
     milestone,
     node,
     plugin_socket,
     pod,
     refused_pod,
     registered,
+    registration,
     reservation,
     sandbox,
     without_api,
+    worker,
 )
 
 LOST = reservation("10.244.1.9")
@@ -49,6 +56,17 @@ RACE = node(
         allocation("vms/vm-1", KVM, "kvm0", container="compute"),
         milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, exact=False),
     ),
+)
+
+UNKNOWN = node(
+    node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED))],
+    registration=registration(
+        last_seen(provider_id="", earlier_id=INSTANCE, changed=timedelta(hours=1)),
+        expected=Expected.REQUIRED,
+        kubelet_name="worker-1",
+        cloud_provider="external",
+    ),
+    autoscaler=Autoscaler(2, 1, 3, 4, NOW, f"nodes is forbidden: it is worker-1, {INSTANCE}"),
 )
 
 
@@ -70,8 +88,9 @@ def replayed(text: str) -> Report:
         node(LOST, foreign("notes"), unread_networks=["storage"]),
         node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
         replace(RACE, api_skew=timedelta(seconds=-1.5)),
+        UNKNOWN,
     ],
-    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused"],
+    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused", "unknown to its cluster"],
 )
 def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> None:
     written = recording(snapshot, snapshot)
@@ -271,3 +290,30 @@ def test_without_names_devices_are_still_known_by_their_resources_and_sockets() 
     assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
     assert refused.controller != "VirtualMachineInstance/vm"
     assert devices.allocations[0].pod_uid == refused.uid
+
+
+def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> None:
+    text = dumps(recording(UNKNOWN, UNKNOWN))
+    hidden = anonymous(text, "salt")
+    for name in ("worker-1", INSTANCE, "i-0123456789abcdef0", WORKER_UID):
+        assert name in text
+        assert name not in hidden
+    (found,) = [one.finding for one in replayed(hidden).findings if one.finding.severity is Severity.CRITICAL]
+    assert "--provider-id=required" in found.message
+    (known,) = loads(hidden).looks[0].registration.known()
+    assert known.cloud_provider == "external"
+    assert known.kubelet_name == loads(hidden).looks[0].node_name
+
+
+def test_a_recording_of_before_registration_was_read_says_so() -> None:
+    tree = json.loads(dumps(recording(node(LOST))))
+    (look,) = tree["looks"]
+    for source in ("registration", "autoscaler"):
+        del look[source]
+    for field in ("uid", "created", "provider_id", "taints"):
+        del look["node"]["seen"][0][field]
+    (old,) = loads(json.dumps(tree)).looks
+    for reading in (old.registration, old.autoscaler):
+        assert isinstance(reading, NotAsked)
+        assert reading.why == "this look was taken before they were read"
+    assert replayed(json.dumps(tree)).complete

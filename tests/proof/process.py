@@ -24,6 +24,7 @@ from agent.cleanup.vigil import Vigil, watch
 from agent.grace import Memory
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
+from agent.model.registration import Autoscaler, Registration
 from agent.model.release import Candidate, Limits, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -148,6 +149,12 @@ class InMemory:
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return NotAsked("device_plugins", "they have no say in addresses")
+
+    def registration(self, _node: Reading[Node], _pods: Reading[Pod], _at: datetime) -> Reading[Registration]:
+        return NotAsked("registration", "it has no say in addresses")
+
+    def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
+        return NotAsked("autoscaler", "it has no say in addresses")
 
     def api_skew(self) -> timedelta | None:
         return None

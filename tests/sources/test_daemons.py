@@ -162,3 +162,47 @@ def test_a_docker_in_a_container_does_not_hide_that_the_nodes_own_restarted(proc
     process(proc, 5000, "dockerd", 90_000)
     (proc / "5000/status").write_text("Name:\tdockerd\nNSpid:\t5000\n")
     assert ProcessTable(proc).read().docker == after(90_000)
+
+
+# The kubelet's flags
+
+
+def flags_of(proc: Path, *words: str) -> dict[str, str]:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 31)
+    (proc / "80/cmdline").write_bytes("".join(f"{word}\0" for word in ("/usr/bin/kubelet", *words)).encode())
+    table = ProcessTable(proc)
+    table.read()
+    return dict(table.kubelet_flags("hostname-override", "cloud-provider"))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--hostname-override=worker-1"], "worker-1"),
+        (["--v=2", "--hostname-override", "worker-1", "--v=2"], "worker-1"),
+        (["--hostname-override=a", "--hostname-override=worker-1"], "worker-1"),
+        (["--hostname-override="], ""),
+        (["--hostname-override"], ""),
+        (["--hostname-override=a\x1b[2J"], "a\\x1b[2J"),
+    ],
+)
+def test_a_flag_of_the_kubelet_is_told_as_it_was_given(proc: Path, words: list[str], value: str) -> None:
+    assert flags_of(proc, *words) == {"hostname-override": value}
+
+
+@pytest.mark.parametrize("words", [[], ["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"]])
+def test_no_other_word_of_its_command_line_is_kept(proc: Path, words: list[str]) -> None:
+    assert flags_of(proc, *words) == {}
+
+
+def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    table = ProcessTable(proc)
+    table.read()
+    with pytest.raises(Unavailable, match="shows no kubelet"):
+        table.kubelet_flags("cloud-provider")
+    process(proc, 80, "kubelet", 31)
+    table.read()
+    with pytest.raises(Unavailable, match="cmdline: No such file"):
+        table.kubelet_flags("cloud-provider")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Registration
 from agent.model.snapshot import Address, Checkpoint, Container, Node, NodeDevices, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources import doubt
 from tests.builders import (
@@ -18,10 +19,12 @@ from tests.builders import (
     WORKER,
     daemons,
     device_plugins,
+    last_seen,
     plugin_socket,
     pod,
     refused_pod,
     registered,
+    registration,
     sandbox,
 )
 
@@ -30,6 +33,8 @@ NO_CONTAINERS: Reading[Container] = Seen(())
 NO_DIRECTORY: Reading[Checkpoint] = Unread("checkpoints", "none of these exists: /var/lib/dockershim/sandbox")
 
 NO_API = NotAsked("pods", "--api=off")
+STRANGER: Reading[Registration] = Seen((registration(),))
+"""Nobody on this node says that it is the one of that name."""
 
 
 def why(
@@ -71,7 +76,7 @@ def test_what_was_unread_stays_unread_with_its_own_reason() -> None:
     assert doubt.containers(SILENT, Seen(PODS)) == SILENT
     assert doubt.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
     gone: Reading[Pod] = Unread("pods", "timed out")
-    assert doubt.pods(gone, Seen(()), "worker-1") == gone
+    assert doubt.pods(gone, Seen(()), STRANGER, "worker-1") == gone
 
 
 def test_no_checkpoint_directory_is_none_where_no_sandbox_would_be_in_it() -> None:
@@ -100,26 +105,39 @@ def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None
 
 
 def test_no_pod_on_a_node_that_does_not_exist_is_unread() -> None:
-    assert why(doubt.pods(Seen(()), Seen(()), "wrker-1")) == (
+    assert why(doubt.pods(Seen(()), Seen(()), STRANGER, "wrker-1")) == (
         "the API server has no Node named 'wrker-1': is the node's name right?"
     )
 
 
 def test_no_pod_on_a_node_that_exists_is_none() -> None:
-    assert doubt.pods(Seen(()), Seen((WORKER,)), "worker-1") == Seen(())
+    assert doubt.pods(Seen(()), Seen((WORKER,)), STRANGER, "worker-1") == Seen(())
 
 
-def test_pods_of_a_node_whose_object_is_gone_are_believed() -> None:
-    assert doubt.pods(Seen(PODS), Seen(()), "worker-1") == Seen(PODS)
-    assert doubt.pods(NotAsked("pods", "--api=off"), Seen(()), "worker-1") == NotAsked("pods", "--api=off")
+@pytest.mark.parametrize("listed", [(), PODS[:1], PODS])
+@pytest.mark.parametrize(
+    "known",
+    [registration(last_seen()), registration(kubelet_name="worker-1"), registration(listed_pods=1)],
+    ids=["remembered", "the kubelet's own name", "pods of it"],
+)
+def test_unread_is_not_empty_the_pods_of_a_vanished_node_are_swept_and_convict_nobody(
+    listed: tuple[Pod, ...], known: Registration
+) -> None:
+    assert why(doubt.pods(Seen(listed), Seen(()), Seen((known,)), "worker-1")) == (
+        "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"
+    )
+
+
+def test_pods_that_were_not_asked_for_stay_so() -> None:
+    assert doubt.pods(NO_API, Seen(()), STRANGER, "worker-1") == NO_API
 
 
 def test_no_pods_of_a_node_that_may_not_exist_are_not_believed() -> None:
-    doubted = doubt.pods(Seen(()), Unread("node", "403 forbidden"), "worker-1")
+    doubted = doubt.pods(Seen(()), Unread("node", "403 forbidden"), STRANGER, "worker-1")
     assert isinstance(doubted, Unread)
     assert "'worker-1'" in doubted.why
     assert "403 forbidden" in doubted.why
-    assert doubt.pods(Seen(PODS), Unread("node", "403 forbidden"), "worker-1") == Seen(PODS)
+    assert doubt.pods(Seen(PODS), Unread("node", "403 forbidden"), STRANGER, "worker-1") == Seen(PODS)
 
 
 def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> None:

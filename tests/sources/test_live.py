@@ -41,6 +41,8 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         pods=lambda: NotAsked("pods", "--api=off"),
         node=lambda: NotAsked("node", "--api=off"),
         device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
+        state_dir=tmp_path / "state",
+        node_name="worker-1",
     )
     docker.close()
 

@@ -1,10 +1,12 @@
 """The device resources of the node's own object."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from agent.model.snapshot import NodeDevices
+from agent.model.registration import Taint
+from agent.model.snapshot import Node, NodeDevices
 from agent.sources.node import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
@@ -58,3 +60,48 @@ def test_a_count_is_read_as_the_server_writes_it(written: Any, count: int) -> No
 @pytest.mark.parametrize("odd", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
 def test_an_odd_count_is_passed_over_and_the_others_are_told(odd: Any) -> None:
     assert devices({KVM: odd, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+
+
+# Registration
+
+AT = datetime(2026, 3, 26, 20, 1, tzinfo=UTC)
+
+
+def registered(**spec: Any) -> Node:
+    metadata = {"name": "n", "uid": "u-1", "creationTimestamp": "2026-03-26T20:01:00Z"}
+    return parse({"metadata": metadata, "spec": spec})
+
+
+def test_a_node_tells_which_instance_it_is_and_since_when() -> None:
+    one = registered(providerID="aws:///eu-central-1a/i-0")
+    assert (one.uid, one.created, one.provider_id, one.taints) == ("u-1", AT, "aws:///eu-central-1a/i-0", ())
+
+
+def test_a_node_that_says_nothing_of_it_has_none() -> None:
+    one = parse({"metadata": {"name": "n"}, "spec": None})
+    assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
+
+
+def test_only_the_taints_that_tell_of_its_registration_are_kept() -> None:
+    told = registered(
+        taints=[
+            {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
+            {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
+            {"key": "DeletionCandidateOfClusterAutoscaler", "value": "1774555260", "effect": "PreferNoSchedule"},
+            {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"},
+        ]
+    )
+    assert told.taints == (
+        Taint("ToBeDeletedByClusterAutoscaler", AT),
+        Taint("DeletionCandidateOfClusterAutoscaler", AT),
+        Taint("node.cloudprovider.kubernetes.io/uninitialized"),
+    )
+
+
+@pytest.mark.parametrize("odd", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
+def test_an_odd_time_of_a_taint_is_none(odd: Any) -> None:
+    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": odd}]).taints[0].at is None
+
+
+def test_a_provider_id_that_cannot_be_printed_steers_no_terminal() -> None:
+    assert registered(providerID="a\x1b[2J").provider_id == "a\\x1b[2J"

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from agent.model.scene import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
@@ -18,7 +19,7 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, take_snapshot
 from tests import builders
-from tests.builders import GONE, WORKER, daemons, node, refused_pod, reservation, sandbox
+from tests.builders import GONE, WORKER, daemons, last_seen, node, refused_pod, registration, reservation, sandbox
 from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
@@ -122,6 +123,14 @@ def test_doubts_are_heeded() -> None:
     assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Seen(())
 
 
+def test_nobody_is_convicted_by_the_pods_of_a_vanished_node() -> None:
+    some = node(ORPHAN, pods=builders.PODS[:1], node=[], registration=registration(last_seen()))
+    snapshot = look(Told(some))
+    assert isinstance(snapshot.pods, Unread)
+    assert builders.state(snapshot, "10.244.1.9") is State.UNKNOWN
+    assert builders.state(look(Told(node(ORPHAN))), "10.244.1.9") is State.LEAKED
+
+
 MISSING = Unread("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
 
 
@@ -134,10 +143,11 @@ def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
     )
 
 
-def test_device_plugins_have_no_say_in_addresses() -> None:
-    closed = Unread("device_plugins", "Permission denied")
-    snapshot = look(Told(node(ORPHAN, device_plugins=closed), broken="checkpoints"))
-    assert snapshot.unread() == (Unread("checkpoints", "it broke"), closed)
+def test_neither_device_plugins_nor_registration_have_a_say_in_addresses() -> None:
+    closed = [Unread(source, "Permission denied") for source in ("device_plugins", "registration", "autoscaler")]
+    told = node(ORPHAN, device_plugins=closed[0], registration=closed[1], autoscaler=closed[2])
+    snapshot = look(Told(told, broken="checkpoints"))
+    assert snapshot.unread() == (Unread("checkpoints", "it broke"), *closed)
     assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
 
 

@@ -1,9 +1,10 @@
 """Sources that have it from a snapshot."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -65,6 +66,14 @@ class Told:
     def device_plugins(self) -> Reading[DevicePlugins]:
         self.asked.append("device_plugins")
         return self._told.device_plugins
+
+    def registration(self, _node: Reading[Node], _pods: Reading[Pod], _at: datetime) -> Reading[Registration]:
+        self.asked.append("registration")
+        return self._told.registration
+
+    def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
+        self.asked.append("autoscaler")
+        return self._told.autoscaler
 
     def api_skew(self) -> timedelta | None:
         self.skew_asked_after = tuple(self.asked)

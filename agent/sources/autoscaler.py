@@ -1,0 +1,185 @@
+"""What the cluster says where this node is out of order: the other nodes' provider IDs, the autoscaler's status.
+
+Both are asked for only where there is a reason, and seldom: a healthy node never asks. Nobody has to let us: what may
+not be read is told, and done without.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
+
+import yaml  # type: ignore[import-untyped]
+
+from agent.model.registration import Autoscaler, Expected, Registration, who_says_ours, why_cloud
+from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
+from agent.sources.api import Query, Refused, parse_list
+from agent.sources.node import PATH as NODES
+from agent.sources.unavailable import Unavailable, in_short
+
+T = TypeVar("T")
+
+STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+_CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
+_PAGE: Final = (("limit", "50"),)
+NODES_AGAIN: Final = 600.0
+STATUS_AGAIN: Final = 120.0
+"""Seconds after an answer, or a failure, until the same is asked again. The autoscaler acts in minutes."""
+_FORBIDDEN: Final = frozenset({401, 403})
+_ABSENT: Final = 404
+
+Get = Callable[[str, Query], bytes]
+"""Returns the body of the API server's answer; raises Unavailable, and Refused where it says no."""
+
+
+class Seldom(Generic[T]):
+    """A question whose answer is kept for a while, also that there was none."""
+
+    def __init__(self, ask: Callable[[], T], seconds: float, clock: Callable[[], float]) -> None:
+        self._ask, self._seconds, self._clock = ask, seconds, clock
+        self._asked: float | None = None
+        self._answer: T | Unavailable | None = None
+
+    def __call__(self) -> T:
+        now = self._clock()
+        if self._answer is None or self._asked is None or now - self._asked >= self._seconds:
+            self._asked = now
+            try:
+                self._answer = self._ask()
+            except Unavailable as error:
+                self._answer = error
+        if isinstance(self._answer, Unavailable):
+            raise self._answer
+        return self._answer
+
+
+class Cluster:
+    """Asks one API server about the cluster of one node."""
+
+    def __init__(self, node_name: str, get: Get, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, never jumping."""
+        self._name, self._get = node_name, get
+        self._others = Seldom(self._ask_others, NODES_AGAIN, clock)
+        self._status = Seldom(self._ask_status, STATUS_AGAIN, clock)
+
+    def read(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
+        """Ask what there is a reason to ask."""
+        match _reason(self._name, node, registration):
+            case NotAsked() as unasked:
+                return unasked
+            case True:
+                others = Autoscaler()
+            case False:
+                try:
+                    others = self._others()
+                except Refused as refused:
+                    if refused.status in _FORBIDDEN:
+                        return NotAsked("autoscaler", f"may not `list` nodes, to see their provider IDs ({refused})")
+                    return Unread("autoscaler", str(refused))
+                except Unavailable as error:
+                    return Unread("autoscaler", str(error))
+                if not others.others_with_id:
+                    return Seen((others,))
+        try:
+            status = self._status()
+        except Refused as refused:
+            status = Autoscaler(why=_refusal(refused))
+        except Unavailable as error:
+            status = Autoscaler(why=f"{_CONFIGMAP}: {error}")
+        return Seen((replace(status, others=others.others, others_with_id=others.others_with_id),))
+
+    def _ask_others(self) -> Autoscaler:
+        _, _, items = parse_list(self._get(NODES, _PAGE))
+        try:
+            ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"API server: a node lacks what every node has ({error!r})") from error
+        return Autoscaler(others=len(ids), others_with_id=sum(ids))
+
+    def _ask_status(self) -> Autoscaler:
+        try:
+            text = json.loads(self._get(STATUS, ()))["data"]["status"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            text = None
+        if not isinstance(text, str):
+            return Autoscaler(why=f"{_CONFIGMAP} has no status")
+        return status(text)
+
+
+def _reason(name: str, node: Reading[Node], registration: Reading[Registration]) -> NotAsked | bool:
+    """Say why nothing is asked; or tell whether it is known already that the cluster uses a cloud."""
+    if not isinstance(registration, Seen) or not isinstance(node, Seen):
+        return NotAsked("autoscaler", f"whether the node is registered is not known: {_why(node, registration)}")
+    for known in registration.items:
+        for one in node.items:
+            if one.provider_id:
+                return NotAsked("autoscaler", "the node is registered")
+            if known.expected is Expected.IGNORED:
+                return NotAsked("autoscaler", "--provider-id=ignored")
+            return known.expected is Expected.REQUIRED or bool(why_cloud(known, one.taints))
+        if who_says_ours(known, name):
+            return True
+    return NotAsked("autoscaler", f"there is no Node named {name!r}, and nobody says that there was")
+
+
+def _why(*readings: Reading[Any]) -> str:
+    return next((one.why for one in readings if not isinstance(one, Seen)), "")
+
+
+def _refusal(refused: Refused) -> str:
+    if refused.status in _FORBIDDEN:
+        return f"may not `get` {_CONFIGMAP}"
+    if refused.status == _ABSENT:
+        return f"there is no {_CONFIGMAP}"
+    return f"{_CONFIGMAP}: {refused}"
+
+
+# The status: YAML since cluster-autoscaler 1.30, before that lines for people.
+
+_GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
+_HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def status(text: str) -> Autoscaler:
+    """Read what the autoscaler wrote of the cluster as a whole. What it does not tell is None."""
+    # One entry for each group of nodes follows: much, and none of it is needed.
+    whole = _GROUPS.split(text, maxsplit=1)[0]
+    told = _told(text)
+    if matched := _HEALTH.search(whole):
+        return Autoscaler(long_unregistered=int(matched[1]), told=told)
+    counts = _counts(whole)
+    if counts is None:
+        return Autoscaler(told=told, why=f"{_CONFIGMAP} has no counts of nodes ({in_short(text)[:60]})")
+    return Autoscaler(
+        unregistered=_number(counts.get("unregistered")),
+        long_unregistered=_number(counts.get("longUnregistered")),
+        told=told,
+    )
+
+
+def _counts(whole: str) -> Mapping[str, Any] | None:
+    try:
+        counts = yaml.load(whole, Loader=_LOADER)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506 (a safe loader)
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return counts if isinstance(counts, Mapping) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _told(text: str) -> datetime | None:
+    """Return the time of the whole status: in its first line, or in a line of its own, as Go prints times."""
+    line = next((one for one in text.splitlines() if re.match(r"Cluster-autoscaler status at |time:", one)), "")
+    matched = _TIME.search(line)
+    if matched is None:
+        return None
+    try:
+        return datetime.strptime(" ".join(matched.groups()), "%Y-%m-%d %H:%M:%S %z").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

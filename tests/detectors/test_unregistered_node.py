@@ -1,0 +1,275 @@
+"""A node that its cluster does not know: gone, without a provider ID, with another one, or about to be removed."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.detectors import unregistered_node
+from agent.model.finding import Finding, Severity
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.snapshot import Blind, LeftAlone, NotAsked, Seen, Snapshot, Unread
+from tests.builders import (
+    INSTANCE,
+    NOW,
+    OLD,
+    daemons,
+    found,
+    last_seen,
+    node,
+    registration,
+    scanned,
+    without,
+    without_api,
+    worker,
+)
+
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+REMEMBERED = registration(last_seen(MINUTE))
+
+
+def gone(**changes: Any) -> Snapshot:
+    """The Node was there a minute ago; its kubelet runs, and pods are swept."""
+    usual: dict[str, Any] = {"node": [], "registration": REMEMBERED, "pods": Unread("pods", "they are swept")}
+    return node(**(usual | changes))
+
+
+def finding(snapshot: Snapshot) -> Finding:
+    (one,) = found(unregistered_node, snapshot)
+    return one
+
+
+def blind(snapshot: Snapshot) -> str:
+    with pytest.raises(Blind) as raised:
+        found(unregistered_node, snapshot)
+    return str(raised.value)
+
+
+# Gone
+
+
+def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
+    one = finding(gone())
+    assert (one.subject, one.severity, one.since) == ("Node worker-1", Severity.CRITICAL, NOW - MINUTE)
+    assert one.message == (
+        "the Node worker-1 is gone while its kubelet runs: it was last seen at 2026-03-26 19:59:00Z; its pods are "
+        "deleted 40 s later, and the instance by a cluster-autoscaler 15 minutes after it first noticed "
+        "(from 2026-03-26 20:14:00Z on); a kubelet registers only when it starts: restart it "
+        "(systemctl restart kubelet), and pause the autoscaler or protect the instance meanwhile"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "evidence"),
+    [
+        (registration(kubelet_name="worker-1"), "the kubelet here calls itself so"),
+        (registration(listed_pods=3), "the API server still lists 3 pods of it"),
+    ],
+)
+def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(known: Any, evidence: str) -> None:
+    one = finding(gone(registration=known))
+    assert f"while its kubelet runs: {evidence};" in one.message
+    assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: look at its log" in one.message
+
+
+@pytest.mark.parametrize(
+    "known", [registration(), registration(last_seen(name="worker-2")), registration(kubelet_name="worker-2")]
+)
+def test_a_node_that_nobody_ever_saw_is_a_wrong_name_and_no_finding(known: Any) -> None:
+    assert "the API server has no Node named 'worker-1'" in blind(gone(registration=known))
+
+
+def test_a_kubelet_with_another_name_says_so_whatever_is_remembered() -> None:
+    known = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
+    assert "the kubelet here calls itself 'worker-2': is the node's name right?" in blind(gone(registration=known))
+
+
+def test_a_memory_that_cannot_be_read_is_told_where_it_would_have_decided() -> None:
+    assert blind(gone(registration=registration(why="node.json: it is not JSON"))).endswith(
+        "(what was remembered cannot be read: node.json: it is not JSON)"
+    )
+
+
+def test_a_node_without_a_kubelet_may_be_gone() -> None:
+    assert found(unregistered_node, gone(daemons=[daemons(kubelet=None)])) == []
+
+
+@pytest.mark.parametrize(
+    ("up", "seen", "told"),
+    [
+        (timedelta(seconds=59), timedelta(minutes=5), False),
+        (timedelta(seconds=60), timedelta(minutes=5), True),
+        (timedelta(seconds=59), timedelta(seconds=30), True),
+    ],
+    ids=["it registers", "it did not", "it had registered"],
+)
+def test_a_kubelet_that_has_just_started_is_given_time_to_register(up: timedelta, seen: timedelta, told: bool) -> None:
+    snapshot = gone(daemons=[daemons(kubelet=up)], registration=registration(last_seen(seen)))
+    assert bool(found(unregistered_node, snapshot)) is told
+
+
+def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
+    report = scanned(gone())
+    assert [one.finding.severity for one in report.findings] == [Severity.CRITICAL]
+    assert [one.source for one in report.unread] == ["pods"]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
+            "status of 2026-03-26 20:00:00Z: 2 unregistered, 1 long unregistered in the whole cluster; a kubelet",
+        ),
+        (Autoscaler(long_unregistered=1), "; the autoscaler's status says: 1 long unregistered in the whole cluster; "),
+        (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts in the whole cluster; "),
+        (Autoscaler(why="may not `get` it"), "status is not known: may not `get` it; "),
+    ],
+)
+def test_what_the_autoscaler_says_itself_is_beside_it(told: Autoscaler, words: str) -> None:
+    assert words in finding(gone(autoscaler=told)).message
+    assert "status" not in finding(gone(autoscaler=Unread("autoscaler", "timed out"))).message
+
+
+# Without a provider ID
+
+CLOUD = Autoscaler(others=3, others_with_id=2)
+BARE = Autoscaler(others=3)
+
+
+def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot:
+    usual: dict[str, Any] = {"registration": registration(), "autoscaler": CLOUD}
+    return node(node=[worker(*taints, age=age)], **(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("age", "severity"),
+    [
+        (3 * MINUTE - SECOND, None),
+        (3 * MINUTE, Severity.WARNING),
+        (8 * MINUTE - SECOND, Severity.WARNING),
+        (8 * MINUTE, Severity.CRITICAL),
+    ],
+)
+def test_its_want_grows_worse_with_the_age_of_the_node(age: timedelta, severity: Severity | None) -> None:
+    assert [one.severity for one in found(unregistered_node, without_id(age))] == ([severity] if severity else [])
+
+
+def test_the_age_is_counted_by_the_servers_clock() -> None:
+    ahead = replace(without_id(2 * MINUTE), api_skew=MINUTE)
+    behind = replace(without_id(3 * MINUTE), api_skew=-MINUTE)
+    assert finding(ahead).severity is Severity.WARNING
+    assert found(unregistered_node, behind) == []
+
+
+def test_that_it_grew_worse_is_another_finding() -> None:
+    assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "why"),
+    [
+        (without_id(), "2 of 3 other nodes have one"),
+        (without_id(OLD, Taint(UNINITIALIZED), autoscaler=BARE), f"it has the taint {UNINITIALIZED}"),
+        (
+            without_id(registration=registration(cloud_provider="external"), autoscaler=BARE),
+            "the kubelet runs with --cloud-provider=external",
+        ),
+        (
+            without_id(registration=registration(last_seen(provider_id="", earlier_id=INSTANCE)), autoscaler=BARE),
+            "it had one before",
+        ),
+        (
+            without_id(registration=registration(expected=Expected.REQUIRED), autoscaler=BARE),
+            "--provider-id=required",
+        ),
+    ],
+)
+def test_what_shows_that_it_needs_one_is_told(snapshot: Snapshot, why: str) -> None:
+    one = finding(snapshot)
+    assert f", though {why}: a cluster-autoscaler deletes the instance" in one.message
+    assert (one.subject, one.since) == ("provider ID of worker-1", NOW - OLD)
+
+
+def test_bare_metal_is_silent() -> None:
+    assert found(unregistered_node, without_id(autoscaler=BARE)) == []
+    ignored = registration(expected=Expected.IGNORED)
+    assert found(unregistered_node, without_id(registration=ignored)) == []
+
+
+def test_unread_is_not_bare_metal() -> None:
+    assert blind(without_id(autoscaler=Unread("autoscaler", "timed out"))) == "autoscaler: timed out"
+
+
+def test_what_nobody_may_ask_is_no_fault_and_no_word() -> None:
+    forbidden = without_id(autoscaler=NotAsked("autoscaler", "may not `list` nodes"))
+    with pytest.raises(LeftAlone, match="may not `list` nodes"):
+        found(unregistered_node, forbidden)
+    assert scanned(forbidden).complete
+
+
+def test_a_server_that_does_not_date_its_objects_leaves_us_blind() -> None:
+    undated = node(node=[worker(age=None)], registration=registration(), autoscaler=CLOUD)
+    assert blind(undated) == "node: it has no creationTimestamp"
+
+
+# Another one than before
+
+
+def changed(ago: timedelta = MINUTE, now: str = "kind://b", uid: str = "") -> Snapshot:
+    last = last_seen(timedelta(0), provider_id=now, earlier_id="kind://a", changed=ago)
+    one = worker(provider_id=now)
+    return node(node=[replace(one, uid=uid or one.uid)], registration=registration(last))
+
+
+def test_another_provider_id_than_before_is_told_for_an_hour() -> None:
+    one = finding(changed())
+    assert (one.subject, one.severity, one.since) == (
+        "changed provider ID of worker-1",
+        Severity.WARNING,
+        NOW - MINUTE,
+    )
+    assert "has the provider ID kind://b, and had kind://a before" in one.message
+    assert found(unregistered_node, changed(60 * MINUTE - SECOND))
+    assert found(unregistered_node, changed(60 * MINUTE)) == []
+
+
+def test_what_is_remembered_of_another_node_is_no_change() -> None:
+    assert found(unregistered_node, changed(uid="another")) == []
+
+
+# About to be removed
+
+
+def test_the_taints_of_the_autoscaler_are_good_to_know_with_their_time() -> None:
+    tainted = worker(Taint(TO_BE_DELETED, NOW - MINUTE), Taint(DELETION_CANDIDATE), provider_id=INSTANCE)
+    removed, candidate = found(unregistered_node, node(node=[tainted]))
+    assert {removed.severity, candidate.severity} == {Severity.INFO}
+    assert (removed.since, candidate.since) == (NOW - MINUTE, None)
+    assert "which scales down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
+    assert scanned(node(node=[tainted])).troubles == ()
+
+
+# Silence
+
+
+@pytest.mark.parametrize("source", ["node", "registration"])
+def test_unread_is_not_registered(source: str) -> None:
+    assert blind(without(node(), source)) == f"{source}: it gave no word"
+
+
+def test_unread_is_not_running_whether_the_kubelet_runs_must_be_known() -> None:
+    assert blind(without(gone(), "daemons")) == "daemons: it gave no word"
+
+
+def test_without_the_api_server_nothing_is_said_by_choice() -> None:
+    with pytest.raises(LeftAlone):
+        found(unregistered_node, without_api(node()))
+
+
+def test_readings_that_hold_nothing_leave_us_blind() -> None:
+    nothing: dict[str, Any] = {"registration": Seen(())}
+    assert blind(replace(node(), **nothing)) == "registration: the reading is empty"
+    nothing = {"autoscaler": Seen(())}
+    assert blind(replace(without_id(), **nothing)) == "autoscaler: the reading is empty"

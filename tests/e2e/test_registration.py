@@ -1,0 +1,194 @@
+"""The cluster forgets the node: its Node object deleted under a running kubelet, tainted, and without a provider ID."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.wire import needs
+
+from .agent import Daemon, Nodeleak
+from .node import Cluster, Pods, eventually, reservations, throughout
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("--interval=500ms", "--confirm=1s", "--stale-after=10s")
+DETECTOR = "unregistered_node"
+OTHER = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "nodeleak-e2e-other"},
+    "spec": {"providerID": "lab:///i-other"},
+}
+STATUS = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+    "data": {
+        "status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    nodeCounts:\n      longUnregistered: 1\n"
+        "      unregistered: 2\ntime: 2026-09-15 04:05:52.354884346 +0000 UTC\n"
+    },
+}
+
+
+def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    severity = _by_age(cluster)
+    subject = f"provider ID of {cluster.node}"
+
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}, "bare metal"
+    required = nodeleak.scan("--provider-id=required", "--exit-code", codes=[1]).subjects(DETECTOR)[subject]
+    assert required["severity"] == severity
+    assert "may not `get` configmap kube-system/cluster-autoscaler-status" in required["message"]
+
+    with _made(cluster, OTHER), _made(cluster, STATUS):
+        # The kubelet may list nodes here, and read no configmap; the administrator may do both.
+        found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
+        told = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
+        assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
+    for one in (found, told):
+        assert one["severity"] == severity
+        assert "though 1 of 1 other nodes have one" in one["message"]
+    assert "2 unregistered, 1 long unregistered in the whole cluster" in told["message"]
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+
+
+def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_and_another_id_is_told_too(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
+    pods(1)
+    (leak,) = cluster.reserve(1)
+    with _registered_afterwards(cluster):
+        _give_id(cluster, "lab:///i-1")
+        # It sees the node before, as the agent of a node does; and releases nothing.
+        with nodeleak.running(*QUICK) as before:
+            eventually(lambda: _all_read(before))
+        assert json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"] == "lab:///i-1"
+
+        cluster.kubectl("delete", "node", cluster.node)
+        began = time.monotonic()  # noqa: TID251 (a real node takes real time)
+        # Of the boldest, so that only the Node's absence keeps the leak.
+        with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
+            (found,) = eventually(lambda: _gone(daemon, cluster), 15)
+            assert time.monotonic() - began < 15  # noqa: TID251
+            assert "it was last seen at" in found["message"]
+            assert "systemctl restart kubelet" in found["message"]
+            throughout(lambda: _no_address_is_touched(daemon, cluster, leak), 5)
+
+            _register_again(cluster)
+            eventually(lambda: _closed(daemon), 30)
+            eventually(lambda: _released(leak), 30)
+
+            _give_id(cluster, "lab:///i-2")
+            (changed,) = eventually(lambda: _found(daemon, f"changed provider ID of {cluster.node}"), 15)
+            assert changed["severity"] == "warning"
+            assert "has the provider ID lab:///i-2, and had lab:///i-1 before" in changed["message"]
+
+
+def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    said = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
+    assert said.subjects(DETECTOR) == {}
+    (blind,) = [one["why"] for one in said.document["blind"] if one["detector"] == DETECTOR]
+    assert "no Node named 'nodeleak-e2e-nobody'" in blind
+    assert f"the kubelet here calls itself '{cluster.node}'" in blind
+
+
+def test_the_taints_of_the_autoscaler_are_good_to_know_and_no_trouble(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    keys = ("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler")
+    cluster.kubectl("taint", "node", cluster.node, f"{keys[1]}=1774555200:PreferNoSchedule", "--overwrite")
+    cluster.kubectl("taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite")
+    try:
+        found = nodeleak.scan("--exit-code").subjects(DETECTOR)
+    finally:
+        cluster.kubectl("taint", "node", cluster.node, *(f"{key}-" for key in keys))
+    assert {subject: (one["severity"], one["since"]) for subject, one in found.items()} == {
+        f"{keys[0]} of {cluster.node}": ("info", "2026-03-26T20:01:00Z"),
+        f"{keys[1]} of {cluster.node}": ("info", "2026-03-26T20:00:00Z"),
+    }
+    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+
+
+def _by_age(cluster: Cluster) -> str:
+    """Return how bad it is by the age of the Node, which nothing can make older."""
+    made = json.loads(cluster.kubectl("get", "node", cluster.node, "-o", "json"))["metadata"]["creationTimestamp"]
+    seconds = time.time() - datetime.fromisoformat(made).timestamp()  # noqa: TID251 (a real node's age)
+    needs(seconds > 190, "a Node that registered more than three minutes ago")
+    needs(not 470 < seconds < 480, "a Node that does not turn eight minutes old meanwhile")
+    return "critical" if seconds > 480 else "warning"
+
+
+@contextmanager
+def _registered_afterwards(cluster: Cluster) -> Iterator[None]:
+    """Whatever becomes of the Node, leave one that is registered, and has no provider ID as it had none before."""
+    cluster.pid("kubelet")
+    try:
+        yield
+    finally:
+        # Once it is set, nothing but a new Node is without it.
+        if _provider_id(cluster) != "":
+            with cluster.stopped("kubelet"):
+                cluster.kubectl("delete", "node", cluster.node, "--ignore-not-found")
+
+
+def _provider_id(cluster: Cluster) -> str | None:
+    """Return the Node's provider ID; None where there is no Node."""
+    found = cluster.kubectl("get", "node", cluster.node, "--ignore-not-found", "-o", "json")
+    return str(json.loads(found)["spec"].get("providerID", "")) if found else None
+
+
+def _give_id(cluster: Cluster, provider_id: str) -> None:
+    cluster.kubectl("patch", "node", cluster.node, "-p", json.dumps({"spec": {"providerID": provider_id}}))
+
+
+def _register_again(cluster: Cluster) -> None:
+    cluster.stop("kubelet")
+    cluster.start("kubelet")
+
+
+@contextmanager
+def _made(cluster: Cluster, made: dict[str, Any]) -> Iterator[None]:
+    cluster.kubectl("create", "-f", "-", text=json.dumps(made))
+    try:
+        yield
+    finally:
+        where = [f"--namespace={made['metadata']['namespace']}"] if "namespace" in made["metadata"] else []
+        cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], *where)
+
+
+def _all_read(daemon: Daemon) -> None:
+    assert daemon.report().unread == set()
+
+
+def _found(daemon: Daemon, subject: str) -> list[dict[str, Any]]:
+    found = list(daemon.report().subjects(DETECTOR).values())
+    assert [(one["subject"], one["confirmed"]) for one in found] == [(subject, True)]
+    assert subject in daemon.opened(DETECTOR)
+    return found
+
+
+def _gone(daemon: Daemon, cluster: Cluster) -> list[dict[str, Any]]:
+    found = _found(daemon, f"Node {cluster.node}")
+    metrics = daemon.metrics()
+    assert metrics.get("findings", detector=DETECTOR, severity="critical", phase="confirmed") == 1
+    assert metrics.up("pods") == 0
+    return found
+
+
+def _no_address_is_touched(daemon: Daemon, cluster: Cluster, leak: str) -> None:
+    _gone(daemon, cluster)
+    assert leak in reservations()
+    assert daemon.metrics().total("releases_total") == 0
+    assert "leaked" not in daemon.report().states.values()
+
+
+def _released(leak: str) -> None:
+    assert leak not in reservations()
+
+
+def _closed(daemon: Daemon) -> None:
+    _all_read(daemon)
+    assert daemon.report().subjects(DETECTOR) == {}
+    assert DETECTOR in [one["detector"] for one in daemon.events("finding.closed")]

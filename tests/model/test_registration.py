@@ -1,0 +1,72 @@
+"""What is remembered of a Node from look to look, and its text on disk."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.last_seen import dumps, loads
+from agent.model.recording import Damaged
+from agent.model.registration import LastSeen, remember
+from tests.builders import NOW, last_seen
+
+LATER = NOW + timedelta(seconds=15)
+A, B = "kind://a", "kind://b"
+
+
+def seen(*ids: str) -> LastSeen:
+    """See a Node again and again, each time with one of these provider IDs."""
+    last: LastSeen | None = None
+    for number, one in enumerate(ids):
+        last = remember(last, "worker-1", "u-1", one, NOW + number * timedelta(minutes=1))
+    assert last is not None
+    return last
+
+
+@pytest.mark.parametrize("ids", [(A,), ("", A), (A, A), (A, "", A), ("", "", "")])
+def test_a_provider_id_that_comes_or_comes_back_is_no_other(ids: tuple[str, ...]) -> None:
+    assert (seen(*ids).earlier_id, seen(*ids).changed) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "earlier", "minute"), [((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2)]
+)
+def test_another_provider_id_is_told_with_the_one_before_and_since_when(
+    ids: tuple[str, ...], earlier: str, minute: int
+) -> None:
+    assert seen(*ids).earlier_id == earlier
+    assert seen(*ids).changed == NOW + minute * timedelta(minutes=1)
+
+
+def test_one_that_was_lost_is_remembered() -> None:
+    assert (seen(A, "").provider_id, seen(A, "", "").earlier_id) == ("", A)
+
+
+def test_what_is_remembered_of_another_node_is_forgotten() -> None:
+    assert remember(last_seen(name="worker-2"), "worker-1", "u-1", B, LATER) == LastSeen("worker-1", "u-1", B, LATER)
+
+
+@pytest.mark.parametrize("last", [last_seen(), last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id="")])
+def test_what_was_written_is_read(last: LastSeen) -> None:
+    assert loads(dumps(last)) == last
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'])
+def test_another_text_is_damaged(text: str) -> None:
+    with pytest.raises(Damaged):
+        loads(text)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "uid", "provider_id", "at", "changed"]), st.none() | st.text() | st.integers()
+    )
+)
+def test_a_text_with_any_value_exchanged_is_read_or_damaged(changes: dict[str, object]) -> None:
+    tree = json.loads(dumps(last_seen())) | changes
+    try:
+        assert isinstance(loads(json.dumps(tree)), LastSeen)
+    except Damaged as damaged:
+        assert str(damaged)  # noqa: PT017 (either is fine; anything else is not)

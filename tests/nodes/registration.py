@@ -1,0 +1,115 @@
+"""Nodes that their cluster does not know: read from raw objects, as the API server sends them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from agent.model.registration import Autoscaler, LastSeen, Registration
+from agent.model.snapshot import Node, Snapshot, Unread
+from agent.sources.autoscaler import status
+from agent.sources.node import parse
+from tests.builders import NOW, node, reservation
+
+INSTANCE: Final = "aws:///eu-central-1a/i-0a1b2c3d4e5f60718"
+UID: Final = "6a1f7c1e-0d54-4e0e-9a6e-6d2f6a7b8c9d"
+STATUS: Final = """\
+autoscalerStatus: Running
+clusterWide:
+  health:
+    nodeCounts:
+      longUnregistered: 0
+      registered:
+        total: 4
+      unregistered: 1
+    status: Healthy
+time: 2026-03-26 19:59:50.354884346 +0000 UTC
+"""
+
+
+def worker(registered: str, *taints: Mapping[str, Any], **spec: Any) -> Node:
+    metadata = {"name": "worker-1", "uid": UID, "creationTimestamp": registered}
+    tainted = {"taints": [*taints]} if taints else {}
+    return parse(
+        {
+            "metadata": metadata,
+            "spec": {"podCIDR": "10.244.1.0/24", **spec, **tainted},
+            "status": {"allocatable": {"pods": "110"}},
+        }
+    )
+
+
+def node_object_deleted() -> Snapshot:
+    """`kubectl delete node`, a minute ago; one address leaked before, and is not judged while pods are swept."""
+    return node(
+        reservation("10.244.1.9"),
+        node=[],
+        pods=Unread("pods", "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"),
+        registration=Registration(
+            last=LastSeen("worker-1", UID, INSTANCE, NOW - timedelta(minutes=1)), kubelet_name="worker-1", listed_pods=3
+        ),
+        autoscaler=status(STATUS),
+    )
+
+
+def wrong_node_name() -> Snapshot:
+    """The agent was told another name than its kubelet's."""
+    return node(
+        node=[],
+        pods=Unread("pods", "the API server has no Node named 'worker-1': is the node's name right?"),
+        registration=Registration(kubelet_name="ip-10-0-1-7"),
+    )
+
+
+def cloud_lost_sight() -> Snapshot:
+    """The cloud-controller-manager is down: a new node waits for its provider ID, and nobody may read the status."""
+    waiting = {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}
+    return replace(
+        node(
+            node=[worker("2026-03-26T19:55:30Z", waiting)],
+            registration=Registration(kubelet_name="worker-1", cloud_provider="external"),
+            autoscaler=Autoscaler(why="may not `get` configmap kube-system/cluster-autoscaler-status"),
+        ),
+        api_skew=timedelta(seconds=-1),
+    )
+
+
+def without_provider_id() -> Snapshot:
+    """A kubelet without --provider-id, in a group of instances of which the others have theirs."""
+    return node(
+        node=[worker("2026-03-26T19:48:00Z")],
+        registration=Registration(kubelet_name="worker-1"),
+        autoscaler=replace(status(STATUS), others=3, others_with_id=3),
+    )
+
+
+def bare_metal() -> Snapshot:
+    """No node of the cluster has a provider ID, and none needs one."""
+    return node(
+        node=[worker("2026-03-01T08:00:00Z")],
+        registration=Registration(kubelet_name="worker-1"),
+        autoscaler=Autoscaler(others=49),
+    )
+
+
+def scaled_down() -> Snapshot:
+    """The autoscaler takes the node away in the ordinary way; and its disk was another instance's before."""
+    taken = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555140", "effect": "NoSchedule"}
+    return node(
+        node=[worker("2026-03-26T19:20:00Z", taken, providerID=INSTANCE)],
+        registration=Registration(
+            last=LastSeen(
+                "worker-1", UID, INSTANCE, NOW, "aws:///eu-central-1a/i-0ffffffffffffffff", NOW - timedelta(minutes=39)
+            )
+        ),
+    )
+
+
+NODES: Final = {
+    "registration-deleted": node_object_deleted,
+    "registration-wrong-name": wrong_node_name,
+    "registration-uninitialized": cloud_lost_sight,
+    "registration-without-id": without_provider_id,
+    "registration-bare-metal": bare_metal,
+    "registration-scaled-down": scaled_down,
+}

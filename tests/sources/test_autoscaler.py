@@ -1,0 +1,311 @@
+"""What the cluster is asked, when, and how often: over the real transport, and of real status texts byte for byte."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
+from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
+from agent.sources.api import Api, Query
+from agent.sources.autoscaler import NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
+from agent.sources.unavailable import Unavailable
+from tests.builders import INSTANCE, last_seen, registration, worker
+from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
+
+# As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
+LINES = """\
+Cluster-autoscaler status at 2023-11-29 13:34:29.001925665 +0000 UTC:
+Cluster-wide:
+  Health:      Healthy (ready=1 unready=0 (resourceUnready=0) notStarted=0 longNotStarted=0 registered=1 \
+longUnregistered=3)
+               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
+               LastTransitionTime: 2023-11-21 22:52:15.452499092 +0000 UTC m=+423655.881636038
+  ScaleUp:     InProgress (ready=1 registered=1)
+               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
+               LastTransitionTime: 2023-11-29 13:34:01.090096765 +0000 UTC m=+1081361.519233711
+  ScaleDown:   NoCandidates (candidates=0)
+               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
+               LastTransitionTime: 2023-11-28 20:53:08.193145649 +0000 UTC m=+1021308.622282595
+
+NodeGroups:
+  Name:        pool-a
+  Health:      Healthy (ready=0 unready=0 (resourceUnready=0) notStarted=1 longNotStarted=0 registered=1 \
+longUnregistered=7 cloudProviderTarget=1 (minSize=1, maxSize=3))
+"""
+YAML = """\
+autoscalerStatus: Running
+clusterWide:
+  health:
+    lastProbeTime: "2026-09-15T04:05:52Z"
+    lastTransitionTime: "2026-09-12T09:56:35Z"
+    nodeCounts:
+      longUnregistered: 1
+      registered:
+        notStarted: 0
+        ready: 4
+        total: 4
+        unready:
+          resourceUnready: 0
+          total: 0
+      unregistered: 2
+    status: Healthy
+  scaleDown:
+    lastProbeTime: "2026-09-15T04:05:52Z"
+    lastTransitionTime: "2026-09-15T03:24:59Z"
+    status: NoCandidates
+  scaleUp:
+    lastProbeTime: "2026-09-15T04:05:52Z"
+    lastTransitionTime: "2026-09-15T03:30:51Z"
+    status: NoActivity
+nodeGroups:
+- health:
+    cloudProviderTarget: 1
+    maxSize: 2
+    minSize: 0
+    nodeCounts:
+      longUnregistered: 5
+      unregistered: 6
+    status: Healthy
+  name: pool-a
+time: 2026-09-15 04:05:52.354884346 +0000 UTC
+"""
+# The order of its own tests, with the counts of an empty cluster.
+TIME_FIRST = """\
+time: "2023-11-24 04:28:19.546750398 +0000 UTC"
+message: "TEST_MSG"
+autoscalerStatus: "Running"
+clusterWide:
+  health:
+    status: "Healthy"
+    nodeCounts:
+      registered:
+        total: 11
+        unready:
+          total: 2
+          resourceUnready: 1
+      longUnregistered: 0
+      unregistered: 0
+"""
+BEFORE_2018 = """\
+Cluster-autoscaler status at 2017-08-04 14:43:40.552637077 +0000 UTC:
+Cluster-wide:
+  Health:      Healthy (ready=10 unready=0 notStarted=0 longNotStarted=0 registered=10)
+"""
+
+
+def test_the_lines_of_an_autoscaler_before_1_30_are_read() -> None:
+    assert status(LINES) == Autoscaler(long_unregistered=3, told=datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC))
+
+
+def test_the_yaml_of_an_autoscaler_since_1_30_is_read() -> None:
+    told = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
+    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=told)
+    assert status(TIME_FIRST) == Autoscaler(
+        unregistered=0, long_unregistered=0, told=datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BEFORE_2018,
+        "",
+        "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
+        "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n",
+        "clusterWide: 1",
+        "clusterWide: {health: {nodeCounts: [1]}}",
+        "clusterWide: {health: [",
+        "a: &a [*a]",
+        "[" * 5000,
+        "clusterWide: !!python/object/apply:os.system ['true']",
+        "\x00",
+    ],
+)
+def test_a_status_without_counts_is_none_and_says_so(text: str) -> None:
+    told = status(text)
+    assert (told.unregistered, told.long_unregistered) == (None, None)
+    assert told.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
+    assert len(told.why) < 200
+
+
+@pytest.mark.parametrize("odd", ["true", "-1", "1.5", '"1"', "null", "[]"])
+def test_an_odd_count_is_none(odd: str) -> None:
+    told = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
+    assert (told.unregistered, told.long_unregistered, told.why) == (None, 4, "")
+
+
+# Asking
+
+NO_ID: Reading[Node] = Seen((worker(),))
+GONE: Reading[Node] = Seen(())
+UNKNOWN: Reading[Registration] = Seen((registration(),))
+
+
+class Asked:
+    """A cluster whose answers are written down here, and a clock that stands still."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.questions: list[tuple[str, Query]] = []
+        self.now = 0.0
+        self.answers = answers
+        self.cluster = Cluster("worker-1", self._get, lambda: self.now)
+
+    def _get(self, path: str, query: Query) -> bytes:
+        self.questions.append((path, query))
+        answer = self.answers["status" if path == STATUS else "nodes"]
+        if isinstance(answer, Exception):
+            raise answer
+        return json.dumps(answer).encode()
+
+    def read(self, node: Reading[Node] = NO_ID, known: Reading[Registration] = UNKNOWN) -> Reading[Autoscaler]:
+        return self.cluster.read(node, known)
+
+    @property
+    def paths(self) -> list[str]:
+        return [path.rpartition("/")[2] for path, _ in self.questions]
+
+
+def listed(*ids: str) -> dict[str, Any]:
+    own: dict[str, Any] = {"metadata": {"name": "worker-1"}, "spec": {}}
+    others = [{"metadata": {"name": f"other-{n}"}, "spec": {"providerID": one}} for n, one in enumerate(ids)]
+    return {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [own, *others]}
+
+
+CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
+
+
+@pytest.mark.parametrize(
+    ("node", "known", "why"),
+    [
+        (Seen((worker(provider_id=INSTANCE),)), UNKNOWN, "the node is registered"),
+        (NO_ID, Seen((registration(expected=Expected.IGNORED),)), "--provider-id=ignored"),
+        (GONE, UNKNOWN, "there is no Node named 'worker-1', and nobody says that there was"),
+        (Unread("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
+        (NotAsked("node", "--api=off"), NotAsked("registration", "--api=off"), "--api=off"),
+    ],
+)
+def test_without_a_reason_nothing_is_asked(node: Reading[Node], known: Reading[Registration], why: str) -> None:
+    asked = Asked()
+    told = asked.read(node, known)
+    assert isinstance(told, NotAsked)
+    assert told.why.endswith(why)
+    assert asked.questions == []
+
+
+def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autoscaler_is_asked() -> None:
+    asked = Asked(nodes=listed("kind://a", ""), status=CONFIGMAP)
+    (told,) = asked.read().known()
+    assert (told.others, told.others_with_id, told.long_unregistered) == (2, 1, 1)
+    assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
+    bare = Asked(nodes=listed("", ""))
+    assert bare.read() == Seen((Autoscaler(others=2),))
+    assert bare.paths == ["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("node", "known"),
+    [
+        (NO_ID, registration(expected=Expected.REQUIRED)),
+        (NO_ID, registration(cloud_provider="external")),
+        (Seen((worker(Taint(UNINITIALIZED)),)), registration()),
+        (GONE, registration(last_seen())),
+    ],
+)
+def test_where_the_node_itself_tells_other_nodes_are_left_alone(node: Reading[Node], known: Registration) -> None:
+    asked = Asked(status=CONFIGMAP)
+    (told,) = asked.read(node, Seen((known,))).known()
+    assert (told.others, told.unregistered) == (0, 2)
+    assert asked.paths == ["cluster-autoscaler-status"]
+
+
+@pytest.mark.parametrize("answer", [listed(""), Unavailable("timed out")])
+def test_nodes_are_asked_for_once_in_ten_minutes_whatever_the_answer(answer: Any) -> None:
+    asked = Asked(nodes=answer)
+    for asked.now in (0.0, 15.0, NODES_AGAIN - 1, NODES_AGAIN, NODES_AGAIN + 15):
+        asked.read()
+    assert asked.paths == ["nodes", "nodes"]
+
+
+def test_the_status_is_asked_for_once_in_two_minutes() -> None:
+    asked = Asked(status=CONFIGMAP)
+    for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
+        asked.read(GONE, Seen((registration(last_seen()),)))
+    assert len(asked.paths) == 2
+
+
+# Over the wire
+
+
+@pytest.fixture
+def get_of(tmp_path: Path) -> Iterator[Any]:
+    made: list[Api] = []
+
+    def connect(server: Standin) -> Any:
+        made.append(Api(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3))
+        return made[-1].get
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
+ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
+
+
+def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
+    def answers(request: Request) -> Answer:
+        answer = status if request.path == STATUS else nodes
+        return [answer] if answer else hang(server)
+
+    server: Standin = Standin(answers)
+    with server:
+        return Cluster("worker-1", get_of(server), lambda: 0.0).read(NO_ID, UNKNOWN)
+
+
+NODES = http(json.dumps(listed("kind://a")))
+
+
+def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
+    told = told_by(get_of, FORBIDDEN)
+    assert isinstance(told, NotAsked)
+    assert told.why.startswith("may not `list` nodes, to see their provider IDs (API server: 403 nodes is forbidden")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the answer is not a list of objects"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "a node lacks what every node"),
+        (http("{}", "500 Internal Server Error"), "500"),
+        (b"", "timed out"),
+    ],
+)
+def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: Any, nodes: bytes, why: str) -> None:
+    told = told_by(get_of, nodes)
+    assert isinstance(told, Unread)
+    assert why in told.why
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (FORBIDDEN, "may not `get` configmap kube-system/cluster-autoscaler-status"),
+        (ABSENT, "there is no configmap kube-system/cluster-autoscaler-status"),
+        (http('{"data": null}'), "configmap kube-system/cluster-autoscaler-status has no status"),
+        (http('{"data": {"status": 7}}'), "configmap kube-system/cluster-autoscaler-status has no status"),
+        (http("[" * 100), "configmap kube-system/cluster-autoscaler-status has no status"),
+        (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
+        (http("{}", "500 Internal Server Error"), "configmap kube-system/cluster-autoscaler-status: API server: 500"),
+        (b"", "timed out"),
+    ],
+)
+def test_without_the_status_the_rest_is_told_with_what_is_missing(get_of: Any, answer: bytes, why: str) -> None:
+    (told,) = told_by(get_of, NODES, answer).known()
+    assert (told.others, told.others_with_id, told.unregistered, told.long_unregistered) == (1, 1, None, None)
+    assert why in told.why

@@ -1,0 +1,113 @@
+"""What this node knows of its registration: remembered from look to look, stored, and told by the kubelet's flags."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.model.last_seen import FILE, dumps
+from agent.model.registration import Expected, LastSeen, Registration
+from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
+from agent.sources.registration import LARGEST, Registrar
+from agent.sources.unavailable import Unavailable
+from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
+
+LATER = NOW + timedelta(seconds=15)
+IN_ORDER: Reading[Node] = Seen((worker(provider_id=INSTANCE),))
+GONE: Reading[Node] = Seen(())
+NO_PODS: Reading[Pod] = Seen(())
+
+
+class Kubelet:
+    """The flags of a kubelet, and how often they were read."""
+
+    def __init__(self, **flags: str) -> None:
+        self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
+        self.asked = 0
+
+    def __call__(self, *names: str) -> Mapping[str, str]:
+        self.asked += 1
+        if not self.flags:
+            raise Unavailable("it has ended")
+        return {name: self.flags[name] for name in names if name in self.flags}
+
+
+def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = Expected.AUTO) -> Registrar:
+    return Registrar("worker-1", expected, state, kubelet or Kubelet(), state / "proc")
+
+
+def known(one: Registrar, node: Reading[Node], pods: Reading[Pod] = NO_PODS, late: bool = False) -> Registration:
+    (told,) = one.read(node, pods, LATER if late else NOW).known()
+    return told
+
+
+def test_a_node_in_order_is_remembered_and_no_flag_is_read(tmp_path: Path) -> None:
+    kubelet = Kubelet(hostname_override="worker-1")
+    told = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
+    assert told == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
+    assert kubelet.asked == 0
+
+
+def test_a_node_that_is_gone_is_remembered_as_it_was_last_seen(tmp_path: Path) -> None:
+    one = registrar(tmp_path)
+    known(one, IN_ORDER)
+    told = known(one, GONE, Seen(PODS), late=True)
+    assert (told.last, told.listed_pods) == (LastSeen("worker-1", WORKER_UID, INSTANCE, NOW), 3)
+    assert known(one, Unread("node", "timed out"), late=True).last == told.last
+    assert known(one, IN_ORDER, late=True).last == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
+
+
+def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(dumps(last_seen(provider_id="kind://a")))
+    assert known(registrar(tmp_path), GONE).last == last_seen(provider_id="kind://a")
+    changed = known(registrar(tmp_path), IN_ORDER).last
+    assert changed is not None
+    assert (changed.earlier_id, changed.changed) == ("kind://a", NOW)
+
+
+def test_what_was_stored_of_another_node_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(dumps(last_seen(name="worker-2")))
+    assert known(registrar(tmp_path), GONE).last is None
+
+
+@pytest.mark.parametrize("content", ["damaged", "{}", "x" * (LARGEST + 1)])
+def test_a_memory_that_cannot_be_read_is_none_and_says_so(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_text(content)
+    one = registrar(tmp_path)
+    told = known(one, GONE)
+    assert told.last is None
+    assert FILE in told.why
+    known(one, IN_ORDER)
+    assert known(one, GONE).why == "", "what was seen since is known"
+
+
+@pytest.mark.parametrize("node", [GONE, Seen((worker(),))], ids=["gone", "without a provider ID"])
+def test_the_kubelets_own_name_and_cloud_are_told_where_the_node_is_out_of_order(
+    tmp_path: Path, node: Reading[Node]
+) -> None:
+    told = known(registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node)
+    assert (told.kubelet_name, told.cloud_provider) == ("worker-9", "external")
+
+
+def test_a_kubelet_that_asks_its_cloud_for_its_name_has_none_that_we_know(tmp_path: Path) -> None:
+    told = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
+    assert (told.kubelet_name, told.cloud_provider) == ("", "aws")
+
+
+@pytest.mark.parametrize(("host", "name"), [("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")])
+def test_the_hosts_name_is_the_kubelets_where_it_is_the_one_looked_for(tmp_path: Path, host: str, name: str) -> None:
+    # A pod that does not share the host's name sees its own in its place.
+    place = tmp_path / "proc/sys/kernel"
+    place.mkdir(parents=True)
+    (place / "hostname").write_text(host)
+    assert known(registrar(tmp_path, Kubelet(v="2")), GONE).kubelet_name == name
+
+
+def test_a_kubelet_that_has_ended_says_nothing(tmp_path: Path) -> None:
+    assert known(registrar(tmp_path), GONE) == Registration()
+
+
+def test_without_the_api_server_nothing_is_said_by_choice(tmp_path: Path) -> None:
+    off = registrar(tmp_path).read(NotAsked("node", "--api=off"), NotAsked("pods", "--api=off"), NOW)
+    assert off == NotAsked("registration", "--api=off")
