@@ -41,6 +41,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.watches import Evidence, Watch
 from agent.occupancy import judge
 
 T = TypeVar("T")
@@ -199,6 +200,19 @@ def refused_pod(
     )
 
 
+def shown(
+    evidence: Evidence = Evidence.DELETED_BELOW,
+    resource: str = "pods",
+    *,
+    ago: timedelta = timedelta(minutes=1),
+    count: int = 1,
+    server_version: str = "v1.9.2",
+) -> Watch:
+    """Say how long ago a watch showed it for the last time; the first time was a minute earlier for each time more."""
+    first = NOW - ago - timedelta(minutes=count - 1)
+    return Watch(resource, evidence, 40, 7, count, first, NOW - ago, UPTIME - ago, server_version)
+
+
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
@@ -234,6 +248,7 @@ def node(
     node: Told[Node] = None,
     daemons: Told[Daemons] = None,
     device_plugins: DevicePlugins | Unread | NotAsked | None = None,
+    watches: Told[Watch] = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -265,6 +280,7 @@ def node(
         node=reading(node, (WORKER,), Node),
         daemons=reading(daemons, (_DAEMONS,), Daemons),
         device_plugins=reading(devices, (NO_DEVICES,), DevicePlugins),
+        watches=reading(watches, (), Watch),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 
@@ -314,7 +330,8 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Say of a node that the API server was left alone on purpose."""
-    return replace(snapshot, pods=NotAsked("pods", "--api=off"), node=NotAsked("node", "--api=off"))
+    left_alone: dict[str, Any] = {name: NotAsked(name, "--api=off") for name in ("pods", "node", "watches")}
+    return replace(snapshot, **left_alone)
 
 
 def scene(snapshot: Snapshot, grace: timedelta = GRACE) -> Scene:

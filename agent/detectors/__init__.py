@@ -7,6 +7,7 @@ from agent.detectors import (
     exhausted_range,
     late_device_plugin,
     leaked_reservation,
+    replayed_watch,
     shared_ip,
     started_without_device,
     stranded_pod,
@@ -45,4 +46,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     late_device_plugin,
     stranded_pod,
     started_without_device,
+    replayed_watch,
 )

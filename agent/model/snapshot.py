@@ -7,6 +7,7 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
+from agent.model.watches import Watch
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -220,6 +221,7 @@ class Snapshot:
     node: Reading[Node]
     daemons: Reading[Daemons]
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
+    watches: Reading[Watch] = NotAsked("watches", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -232,8 +234,8 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
-        """Return what failed of all that has a say in an address: device plugins have none."""
-        return tuple(one for one in self.unread() if one is not self.device_plugins)
+        """Return what failed of all that has a say in an address: device plugins and watches have none."""
+        return tuple(one for one in self.unread() if one is not self.device_plugins and one is not self.watches)
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -246,6 +248,7 @@ class Snapshot:
             self.node,
             self.daemons,
             self.device_plugins,
+            self.watches,
         )
 
 
@@ -259,5 +262,6 @@ SOURCES = (
     "node",
     "daemons",
     "device_plugins",
+    "watches",
 )
 """Every source by the name of its field, its file and its metric label."""

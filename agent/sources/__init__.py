@@ -22,6 +22,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.watches import Watch
 from agent.sources import doubt
 from agent.sources.unavailable import Unavailable
 
@@ -40,7 +41,9 @@ class Sources(Protocol):
     def pods(self) -> Reading[Pod]: ...
     def node(self) -> Reading[Node]: ...
     def device_plugins(self) -> Reading[DevicePlugins]: ...
+    def watches(self) -> Reading[Watch]: ...
     def api_skew(self) -> timedelta | None: ...
+    def server_version(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     # The API server last: its word may only save an address, and the later it speaks the more it has heard.
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
+    watches = timed("watches", sources.watches)
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
@@ -89,8 +93,10 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         node=node,
         daemons=daemons,
         device_plugins=device_plugins,
-        # Asked after the API server has answered: it is its answer's.
+        watches=watches,
+        # Asked after the API server has answered: both are its answers'.
         api_skew=sources.api_skew(),
+        server_version=sources.server_version(),
         timings=tuple(timed.timings),
     )
 

@@ -19,6 +19,7 @@ from agent.model.snapshot import (
     Store,
     Unread,
 )
+from agent.model.watches import Watch
 from agent.sources import addresses, checkpoints, reservations
 from agent.sources.chronicle import StoredChronicle
 from agent.sources.cni_results import CniResults
@@ -59,7 +60,9 @@ class LiveSources:
         pods: Callable[[], Reading[Pod]],
         node: Callable[[], Reading[Node]],
         device_plugins: Callable[[], Reading[DevicePlugins]],
+        watches: Callable[[], Reading[Watch]],
         api_skew: Callable[[], timedelta | None] = lambda: None,
+        server_version: Callable[[], str] = lambda: "",
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
         self._checkpoint_dirs = checkpoint_dirs
@@ -68,7 +71,8 @@ class LiveSources:
         self._docker, self._in_time = docker, Deadline("docker", docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
-        self._pods, self._node, self._api_skew = pods, node, api_skew
+        self._pods, self._node, self._watches = pods, node, watches
+        self._api_skew, self._server_version = api_skew, server_version
         self._device_plugins = device_plugins
 
     def reservations(self) -> tuple[Store, ...]:
@@ -98,8 +102,14 @@ class LiveSources:
     def device_plugins(self) -> Reading[DevicePlugins]:
         return self._device_plugins()
 
+    def watches(self) -> Reading[Watch]:
+        return self._watches()
+
     def api_skew(self) -> timedelta | None:
         return self._api_skew()
+
+    def server_version(self) -> str:
+        return self._server_version()
 
     # The second look: the same places, asked about one sandbox.
 

@@ -42,6 +42,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.watches import Watch
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
@@ -148,6 +149,12 @@ class InMemory:
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return NotAsked("device_plugins", "they have no say in addresses")
+
+    def watches(self) -> Reading[Watch]:
+        return NotAsked("watches", "they have no say in addresses")
+
+    def server_version(self) -> str:
+        return ""
 
     def api_skew(self) -> timedelta | None:
         return None

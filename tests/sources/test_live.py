@@ -41,6 +41,7 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         pods=lambda: NotAsked("pods", "--api=off"),
         node=lambda: NotAsked("node", "--api=off"),
         device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
+        watches=lambda: NotAsked("watches", "--api=off"),
     )
     docker.close()
 

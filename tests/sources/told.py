@@ -16,6 +16,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.watches import Watch
 from agent.sources.unavailable import Unavailable
 
 
@@ -65,6 +66,13 @@ class Told:
     def device_plugins(self) -> Reading[DevicePlugins]:
         self.asked.append("device_plugins")
         return self._told.device_plugins
+
+    def watches(self) -> Reading[Watch]:
+        self.asked.append("watches")
+        return self._told.watches
+
+    def server_version(self) -> str:
+        return self._told.server_version
 
     def api_skew(self) -> timedelta | None:
         self.skew_asked_after = tuple(self.asked)
