@@ -225,6 +225,7 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
         "shared_ip",
         "stranded_pod",
         "started_without_device",
+        "replayed_watch",
     }
     assert states(report, LOST.ip) is State.LEAKED
 

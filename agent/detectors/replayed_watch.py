@@ -6,9 +6,9 @@ new: an object that it has is added and deleted once more. Controllers then dele
 
 Means: the API server sent the daemon an event that is older than what its watch had shown or was started from. The
 daemon itself adopts no lower version. The finding ends an hour after the last such event.
-Do: upgrade the API server to 1.8.8, 1.9.3 or later. Until then, restart kube-controller-manager, or change any object of
-that kind (a label will do), so that the last event has a high version again. If all API servers are newer, ask whether
-the etcd of one of them was restored from a backup: then restart that API server, so that its cache is made anew.
+Do: upgrade the API server to 1.8.8, 1.9.3 or later. Until then, restart kube-controller-manager, or change any object
+of that kind (a label will do), so that the last event has a high version again. If all API servers are newer, ask
+whether etcd was restored from a backup: then restart them, so that their caches are made anew.
 """
 
 import re
