@@ -20,18 +20,8 @@ from agent.sources.unavailable import Unavailable
 from tests.sources.old_server import Etcd, Server, bookmark, line, pod
 
 STEPS = (
-    "create",
-    "update",
-    "delete",
-    "oldest",
-    "elsewhere",
-    "bookmark",
-    "end",
-    "break",
-    "gone",
-    "lag",
-    "restore",
-    "old",
+    *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),
+    *("break", "gone", "lag", "restore", "old"),
 )
 """What happens next: to etcd, to the watch, to the server that answers next."""
 
@@ -110,7 +100,8 @@ class World(Api):
                     return
                 case "break", _:
                     raise Unavailable("it broke")
-                case "gone", _:
+                case "gone", number:
+                    self._turn("lag", number)
                     yield line("ERROR", {"code": 410, "message": "too old resource version"})
                 case what, number:
                     self._change(what, number)
@@ -170,7 +161,7 @@ class World(Api):
         assert not isinstance(reading, Seen) or not self._told_dead & set(reading.items)
 
 
-steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=40)
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=12, max_size=50)
 
 
 @settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 8)
