@@ -21,7 +21,10 @@ class ServerVersion:
         """Empty: not known."""
 
     def asking(self, seconds: float) -> Callable[[Api], None]:
-        """Return what asks a server anew, for one thread. A server that refuses, or takes longer, is not known."""
+        """Return what asks a server anew, for one thread. A server that refuses, or takes longer, is not known.
+
+        A connection is used by one thread at a time, unless that is late: then nobody waits for it any more.
+        """
         within = Deadline("API server", seconds)
 
         def ask(api: Api) -> None:

@@ -85,9 +85,9 @@ class Ours:
         return Moment(NOW + span, UPTIME + span)
 
     @property
-    def pods(self) -> frozenset[str] | None:
+    def pods(self) -> set[str] | None:
         reading = self.reflector.reading()
-        return frozenset(reading.items) if isinstance(reading, Seen) else None
+        return set(reading.items) if isinstance(reading, Seen) else None
 
     @property
     def shown(self) -> dict[Evidence, Watch]:
@@ -252,7 +252,7 @@ def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
         etcd.delete("uid-0")
         for _ in range(5):
             etcd.create()
-        until(lambda: ours.pods == frozenset(etcd.at(etcd.revision)), "ours follows")
+        until(lambda: ours.pods == set(etcd.at(etcd.revision)), "ours follows")
         etcd.restore(FIRST + 2)
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "what had been deleted is there again, and that is true")
         assert set(ours.shown) == {Evidence.RV_RESET}
@@ -312,7 +312,7 @@ def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str,
         until(lambda: Evidence.REPLAYED in ours.shown, "it is seen")
         etcd.delete("uid-1")
         until(lambda: len(watched_from(server)) > 3, "life goes on")
-        assert ours.pods == frozenset()
+        assert ours.pods == set()
 
 
 @pytest.mark.parametrize("written", ["", "x", "0x10", "-5", "1.5", "\u0661\u0662", "9" * 30, "1_0"])

@@ -64,6 +64,11 @@ def test_the_api_servers_clock_is_asked_for_when_it_has_answered() -> None:
     assert look(Told(node())).api_skew is None
 
 
+def test_what_the_api_server_calls_its_version_is_kept() -> None:
+    assert look(Told(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
+    assert look(Told(node())).server_version == ""
+
+
 def test_each_source_is_asked_once() -> None:
     sources = Told(node(ORPHAN))
     look(sources)
@@ -134,10 +139,11 @@ def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
     )
 
 
-def test_device_plugins_have_no_say_in_addresses() -> None:
+def test_device_plugins_and_watches_have_no_say_in_addresses() -> None:
     closed = Unread("device_plugins", "Permission denied")
-    snapshot = look(Told(node(ORPHAN, device_plugins=closed), broken="checkpoints"))
-    assert snapshot.unread() == (Unread("checkpoints", "it broke"), closed)
+    silent = Unread("watches", "it gave no word")
+    snapshot = look(Told(node(ORPHAN, device_plugins=closed, watches=silent), broken="checkpoints"))
+    assert snapshot.unread() == (Unread("checkpoints", "it broke"), closed, silent)
     assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
 
 
