@@ -126,8 +126,8 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def _unread(report: Report, releases: object) -> Iterator[Unread]:
-    """Tell what the timeline lacks. libcni's cache only names pods, and the node object dates nothing."""
-    yield from (one for one in report.unread if one.source not in {"cni_results", "node"})
+    """Tell what the timeline lacks. libcni's cache only names pods; node object and watches date nothing."""
+    yield from (one for one in report.unread if one.source not in {"cni_results", "node", "watches"})
     yield from (Unread(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unread):
         yield releases

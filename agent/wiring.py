@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from agent import cycle, daemon
@@ -23,6 +24,7 @@ from agent.cleanup.steps import said
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
+from agent.model.watches import Watch
 from agent.sources.containers import Docker
 from agent.sources.live import AskCluster, LiveSources, device_plugins_in, never_asked
 from agent.sources.unavailable import Unavailable
@@ -50,21 +52,26 @@ def node_name(config: Config) -> str:
 def sources_for_a_look(config: Config) -> LiveSources:
     """Wire the sources for one command: the API server is asked once, and nothing is watched."""
     if config.api == "off":
-        return _sources(config, _left_alone("pods"), _left_alone("node"))
+        return _sources(config, _left_alone("pods"), _left_alone("node"), _left_alone("watches"))
     # The API client is the greater part of such a process: not without need.
     from agent.sources import node, pods
     from agent.sources.server_clock import ServerClock
+    from agent.sources.server_version import ServerVersion
 
-    clock = ServerClock(daemon.wall)
+    clock, version = ServerClock(daemon.wall), ServerVersion()
     api = _connector(config, clock)()
     # A little more than for silence, which has the better message.
     seconds = config.api_timeout.total_seconds() * 1.2
+    ask = version.asking(seconds)
+    greet = cache(lambda: ask(api))  # once a command, however often it looks
     return _sources(
         config,
-        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds),
-        _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds),
+        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, greet),
+        _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds, greet),
+        lambda: NotAsked("watches", "one look watches nothing"),
         _asking_the_cluster(config, clock),
         lambda: clock.skew,
+        lambda: version.said,
     )
 
 
@@ -172,20 +179,10 @@ def run_daemon(config: Config) -> int:
     from agent.exporters.last_seen import LastSeenExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
-    from agent.sources.server_clock import ServerClock
 
     threading.excepthook = _end_loudly
     stop = threading.Event()
-    clock = ServerClock(daemon.wall)
-    pods, node = _reflectors(config, clock)
-    watches = [reflector for reflector in (pods, node) if reflector is not None]
-    sources = _sources(
-        config,
-        pods.reading if pods else _left_alone("pods"),
-        node.reading if node else _left_alone("node"),
-        _asking_the_cluster(config, clock) if watches else never_asked,
-        lambda: clock.skew,
-    )
+    sources, watches = _watching(config)
     budget = Budget(
         per_round=(option("max_per_round"), config.max_per_round),
         per_hour=(option("max_per_hour"), config.max_per_hour),
@@ -284,18 +281,47 @@ def _telling_the_cluster(
     return courier, exporters
 
 
-def _reflectors(config: Config, clock: "ServerClock") -> tuple["Reflector[Pod] | None", "Reflector[Node] | None"]:
+def _watching(config: Config) -> tuple[LiveSources, "list[Reflector[Any]]"]:
+    """Wire the sources for the daemon, and the reflectors that it has to run for them."""
     if config.api == "off":
-        return None, None
+        return _sources(config, _left_alone("pods"), _left_alone("node"), _left_alone("watches")), []
     from agent.sources import node, pods
     from agent.sources.reflector import Reflector
+    from agent.sources.server_clock import ServerClock
+    from agent.sources.server_version import ServerVersion
+    from agent.sources.witness import Witness
 
-    connect = _connector(config, clock)
-    timing: Mapping[str, Any] = {"clock": daemon.clock, "stale_after": config.stale_after.total_seconds()}
-    return (
-        Reflector("pods", connect, pods.PATH, pods.query(config.node), pods.parse, **timing),
-        Reflector("node", connect, node.PATH, node.query(config.node), node.parse, **timing),
+    clock, version = ServerClock(daemon.wall), ServerVersion()
+    connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
+    witnesses: list[Witness] = []
+
+    def watched(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
+        witness = Witness(source, daemon.now, lambda: version.said)
+        witnesses.append(witness)
+        return Reflector(
+            source,
+            connect,
+            path,
+            query,
+            parse,
+            clock=daemon.clock,
+            stale_after=config.stale_after.total_seconds(),
+            saw=witness.saw,
+            greet=version.asking(seconds),
+        )
+
+    of_pods = watched("pods", pods.PATH, pods.query(config.node), pods.parse)
+    of_node = watched("node", node.PATH, node.query(config.node), node.parse)
+    sources = _sources(
+        config,
+        of_pods.reading,
+        of_node.reading,
+        lambda: Seen(tuple(watch for witness in witnesses for watch in witness.watches)),
+        _asking_the_cluster(config, clock),
+        lambda: clock.skew,
+        lambda: version.said,
     )
+    return sources, [of_pods, of_node]
 
 
 def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
@@ -314,8 +340,15 @@ def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
 
 
 def _asked_once(
-    source: str, api: "Api", path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T], seconds: float
+    source: str,
+    api: "Api",
+    path: str,
+    query: "Query",
+    parse: Callable[[Mapping[str, Any]], T],
+    seconds: float,
+    greet: Callable[[], None],
 ) -> Callable[[], Reading[T]]:
+    """Return what lists a resource; `greet` follows the first answer, so that no silence is waited for twice."""
     from agent.sources.deadline import Deadline
     from agent.sources.reflector import list_once
 
@@ -323,9 +356,11 @@ def _asked_once(
 
     def read() -> Reading[T]:
         try:
-            return Seen(within(lambda: list_once(api, path, query, parse)))
+            listed = within(lambda: list_once(api, path, query, parse))
         except Unavailable as error:
             return Unread(source, str(error))
+        greet()
+        return Seen(listed)
 
     return read
 
@@ -357,8 +392,10 @@ def _sources(
     config: Config,
     pods: Callable[[], Reading[Pod]],
     node: Callable[[], Reading[Node]],
+    watches: Callable[[], Reading[Watch]],
     autoscaler: AskCluster = never_asked,
     api_skew: Callable[[], timedelta | None] = lambda: None,
+    server_version: Callable[[], str] = lambda: "",
 ) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
@@ -378,7 +415,9 @@ def _sources(
         node_name=node_name(config),
         provider_id=config.provider_id,
         autoscaler=autoscaler,
+        watches=watches,
         api_skew=api_skew,
+        server_version=server_version,
     )
 
 

@@ -42,6 +42,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.watches import Evidence, Watch
 from agent.occupancy import judge
 
 T = TypeVar("T")
@@ -60,6 +61,10 @@ BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
 
 WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
 INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
+
+OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches")
+MUTE: Final = ("device_plugins", "registration", "autoscaler", "watches")
+"""The sources that have no say in addresses."""
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
@@ -239,6 +244,19 @@ def registration(
     return Registration(expected, last, kubelet_name, cloud_provider, listed_pods, why)
 
 
+def shown(
+    evidence: Evidence = Evidence.DELETED_BELOW,
+    resource: str = "pods",
+    *,
+    ago: timedelta = timedelta(minutes=1),
+    count: int = 1,
+    server_version: str = "v1.9.2",
+) -> Watch:
+    """Say how long ago a watch showed it for the last time; the first time was a minute earlier for each time more."""
+    first = NOW - ago - timedelta(minutes=count - 1)
+    return Watch(resource, evidence, 40, 7, count, first, NOW - ago, UPTIME - ago, server_version)
+
+
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
@@ -277,6 +295,7 @@ def node(
     device_plugins: DevicePlugins | Unread | NotAsked | None = None,
     registration: Registration | Unread | NotAsked | None = None,
     autoscaler: Autoscaler | Unread | NotAsked | None = None,
+    watches: Told[Watch] = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -310,6 +329,7 @@ def node(
         device_plugins=only(device_plugins, NO_DEVICES),
         registration=only(registration, REGISTERED),
         autoscaler=only(autoscaler, NOBODY_ASKED),
+        watches=reading(watches, (), Watch),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 
@@ -360,7 +380,7 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Say of a node that the API server was left alone on purpose."""
-    off: dict[str, Any] = {one: NotAsked(one, "--api=off") for one in ("pods", "node", "registration", "autoscaler")}
+    off: dict[str, Any] = {one: NotAsked(one, "--api=off") for one in OF_THE_API_SERVER}
     return replace(snapshot, **off)
 
 

@@ -24,6 +24,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.watches import Evidence, Watch
 from tests.builders import (
     GRACE,
     INSTANCE,
@@ -47,6 +48,7 @@ from tests.builders import (
     registered,
     registration,
     reservation,
+    shown,
     without,
     without_api,
     worker,
@@ -195,6 +197,14 @@ def device_managers(draw: st.DrawFn) -> DevicePlugins:
     )
 
 
+def watches() -> st.SearchStrategy[list[Watch]]:
+    """What the watches showed, of each kind once."""
+    kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
+    return st.lists(st.builds(lambda kind, ago: shown(*kind, ago=ago), kinds, agos), max_size=3).map(
+        lambda told: list({(one.resource, one.evidence): one for one in told}.values())
+    )
+
+
 def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     """The runtime, and the kubelet's directory, have an id once."""
     return st.lists(
@@ -222,6 +232,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         device_plugins=draw(device_managers()) if draw(seldom()) else None,
         registration=draw(registrations),
         autoscaler=draw(autoscalers),
+        watches=draw(watches()) if draw(seldom()) else None,
         later=timedelta(seconds=draw(st.integers(0, 3))),
     )
     networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.sources.old_server import FIRST, Etcd, Server
 from tests.wire import (
     HTML,
     ID,
@@ -518,6 +520,31 @@ def test_docker_may_come_late(node: LittleNode, quick: list[str]) -> None:
         assert agent.said("source.read")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
         assert agent.said("finding.opened")["detector"] == "leaked_reservation"
+        assert agent.end()[0] == 0
+
+
+def test_an_api_server_that_hands_out_old_versions_is_found(node: LittleNode, quick: list[str]) -> None:
+    etcd, nodes = Etcd(), Etcd()
+    for name in ("oldest", "web-0"):
+        etcd.create(name)
+    nodes.create("worker-1")
+
+    def answers(request: Request) -> Answer:
+        return Server(nodes if request.path == "/api/v1/nodes" else etcd, old=True).answer(request)
+
+    with api_server(node.home, answers) as api, running(*api, *quick, "--confirm", "0s") as agent:
+        port = agent.said("agent.started")["port"]
+        until(lambda: '"server_version": "v1.9.2"' in served(port, "/api/v1/report")[1], "it is asked")
+        etcd.delete("uid-0")
+        until(lambda: [one for one in agent.events if one.get("detector") == "replayed_watch"], "it is found")
+        (opened,) = [one for one in agent.events if one.get("detector") == "replayed_watch"]
+        assert (opened["subject"], opened["severity"]) == ("pods deleted_below", "warning")
+        assert "the API server (v1.9.2) sent a DELETED event with version 101 after 102 on the same" in opened["text"]
+        metrics = served(port, "/metrics")[1]
+        assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
+        assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
+        etcd.restore(FIRST + 1)
+        assert agent.said("watch.reset")["resource"] == "pods", "an etcd from a backup is told apart"
         assert agent.end()[0] == 0
 
 

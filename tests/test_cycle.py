@@ -228,6 +228,7 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
         "stranded_pod",
         "started_without_device",
         "unregistered_node",
+        "replayed_watch",
     }
     assert states(report, LOST.ip) is State.LEAKED
 

@@ -7,6 +7,7 @@ from agent.detectors import (
     exhausted_range,
     late_device_plugin,
     leaked_reservation,
+    replayed_watch,
     shared_ip,
     started_without_device,
     stranded_pod,
@@ -47,4 +48,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     stranded_pod,
     started_without_device,
     unregistered_node,
+    replayed_watch,
 )

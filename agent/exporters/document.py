@@ -23,6 +23,7 @@ def document(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "node": snapshot.node_name,
         "taken_at": moment(snapshot.taken_at),
+        "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
         "reservations": [_reservation(one, snapshot.taken_at) for one in in_order(report.scene.occupancies)],
         "device_plugins": _devices(snapshot),

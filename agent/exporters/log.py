@@ -16,7 +16,8 @@ from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Blind, Reservation, Snapshot, Unread
+from agent.model.snapshot import Blind, Reservation, Seen, Snapshot, Unread
+from agent.model.watches import Evidence
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
@@ -57,12 +58,14 @@ class LogExporter:
         self._stopped = ""
         self._warnings: frozenset[str] = frozenset()
         self._milestones: _News | None = None
+        self._watches: dict[tuple[str, Evidence], datetime] = {}
 
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         if report.clock_stepped:
             self._log.warning("clock.stepped", text="the node's clock was set; findings are confirmed anew")
         self._tell_sources(report)
         self._tell_milestones(report.scene.snapshot)
+        self._tell_watches(report.scene.snapshot)
         self._tell_findings(report)
         if report.cleaning is not None:
             self._tell_cleaning(report.cleaning, _leaks(report))
@@ -102,6 +105,18 @@ class LogExporter:
                     self._log.warning("device_plugin.lost", **fields)
                 case _:
                     pass  # what follows from these; that it lasts is a finding
+
+    def _tell_watches(self, snapshot: Snapshot) -> None:
+        """Tell of old versions that are nobody's fault, once as long as they go on: the others are findings."""
+        for one in snapshot.watches.items if isinstance(snapshot.watches, Seen) else ():
+            if self._watches.get((one.resource, one.evidence)) == one.first:
+                continue
+            self._watches[one.resource, one.evidence] = one.first
+            fields = {"resource": one.resource, "before": one.before, "version": one.version}
+            if one.evidence is Evidence.RV_RESET:
+                self._log.warning("watch.reset", **fields, text="versions went back: etcd was restored from a backup")
+            elif one.evidence is Evidence.OLDER_LIST:
+                self._log.info("watch.lagging", **fields, text="a server's cache lags behind; etcd itself is asked")
 
     def _tell_findings(self, report: Report) -> None:
         now = {one.finding.key: one for one in report.findings if one.confirmed}

@@ -8,6 +8,7 @@ from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
+from agent.model.watches import Watch
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -236,6 +237,7 @@ class Snapshot:
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
     registration: Reading[Registration] = NotAsked("registration", "this look was taken before they were read")
     autoscaler: Reading[Autoscaler] = NotAsked("autoscaler", "this look was taken before they were read")
+    watches: Reading[Watch] = NotAsked("watches", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -248,8 +250,8 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
-        """Return what failed of all that has a say in an address: device plugins and registration have none."""
-        mute: tuple[Reading[object], ...] = (self.device_plugins, self.registration, self.autoscaler)
+        """Return what failed of all that has a say in an address."""
+        mute: tuple[Reading[object], ...] = (self.device_plugins, self.registration, self.autoscaler, self.watches)
         return tuple(one for one in self.unread() if not any(one is other for other in mute))
 
     def others(self) -> tuple[Reading[object], ...]:
@@ -265,6 +267,7 @@ class Snapshot:
             self.device_plugins,
             self.registration,
             self.autoscaler,
+            self.watches,
         )
 
 
@@ -280,5 +283,6 @@ SOURCES = (
     "device_plugins",
     "registration",
     "autoscaler",
+    "watches",
 )
 """Every source by the name of its field, its file and its metric label."""

@@ -23,6 +23,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.watches import Watch
 from agent.sources import doubt
 from agent.sources.unavailable import Unavailable
 
@@ -43,7 +44,9 @@ class Sources(Protocol):
     def device_plugins(self) -> Reading[DevicePlugins]: ...
     def registration(self, node: Reading[Node], pods: Reading[Pod], at: datetime, /) -> Reading[Registration]: ...
     def autoscaler(self, node: Reading[Node], registration: Reading[Registration], /) -> Reading[Autoscaler]: ...
+    def watches(self) -> Reading[Watch]: ...
     def api_skew(self) -> timedelta | None: ...
+    def server_version(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
     registration = timed("registration", lambda: sources.registration(node, pods, now.wall))
+    watches = timed("watches", sources.watches)
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
@@ -97,8 +101,10 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         device_plugins=device_plugins,
         registration=registration,
         autoscaler=autoscaler,
-        # Asked after the API server has answered: it is its answer's.
+        watches=watches,
+        # Asked after the API server has answered: both are its answers'.
         api_skew=sources.api_skew(),
+        server_version=sources.server_version(),
         timings=tuple(timed.timings),
     )
 

@@ -15,6 +15,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from agent.sources.notation import resource_version
 from agent.sources.server_clock import ServerClock
 from agent.sources.unavailable import Unavailable, in_short
 
@@ -209,7 +210,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
 
 
 def _metadata(tree: Any) -> tuple[int, str]:
-    return int(tree["metadata"]["resourceVersion"]), str(tree["metadata"].get("continue") or "")
+    return resource_version(tree["metadata"]), str(tree["metadata"].get("continue") or "")
 
 
 def _listed(items: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from agent.model.snapshot import (
     Store,
     Unread,
 )
+from agent.model.watches import Watch
 from agent.sources import addresses, checkpoints, reservations
 from agent.sources.chronicle import StoredChronicle
 from agent.sources.cni_results import CniResults
@@ -73,7 +74,9 @@ class LiveSources:
         node_name: str,
         provider_id: Expected = Expected.AUTO,
         autoscaler: AskCluster = never_asked,
+        watches: Callable[[], Reading[Watch]] = lambda: NotAsked("watches", "nobody watches"),
         api_skew: Callable[[], timedelta | None] = lambda: None,
+        server_version: Callable[[], str] = lambda: "",
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
         self._checkpoint_dirs = checkpoint_dirs
@@ -82,7 +85,8 @@ class LiveSources:
         self._docker, self._in_time = docker, Deadline("docker", docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
-        self._pods, self._node, self._api_skew = pods, node, api_skew
+        self._pods, self._node, self._watches = pods, node, watches
+        self._api_skew, self._server_version = api_skew, server_version
         self._device_plugins = device_plugins
         self._registrar = Registrar(node_name, provider_id, state_dir, self._process_table.kubelet_flags, proc)
         self._autoscaler = autoscaler
@@ -120,8 +124,14 @@ class LiveSources:
     def autoscaler(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
         return self._autoscaler(node, registration)
 
+    def watches(self) -> Reading[Watch]:
+        return self._watches()
+
     def api_skew(self) -> timedelta | None:
         return self._api_skew()
+
+    def server_version(self) -> str:
+        return self._server_version()
 
     # The second look: the same places, asked about one sandbox.
 

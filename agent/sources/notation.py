@@ -1,8 +1,8 @@
-"""How the API server writes what we read of devices: moments, counts, and the names of resources."""
+"""How the API server writes what we read: moments, counts, the names of device resources, and versions."""
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ _SCALES = {
     **{letter: 1000**power for power, letter in enumerate("kMGTPE", start=1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)},
 }
+_VERSION = re.compile(r"[0-9]{1,20}")
 _YEARS = range(1970, 9000)
 """Nearer to the ends of the calendar no span can be added."""
 
@@ -33,6 +34,17 @@ def count(written: Any) -> int | None:
     """Read a whole quantity; the server writes 1000 as `1k`, which is how many devices KubeVirt offers."""
     matched = _COUNT.fullmatch(str(written))
     return int(matched[1]) * _SCALES.get(matched[2], 1) if matched else None
+
+
+def resource_version(metadata: Mapping[str, Any]) -> int:
+    """Read the version of an object or a list; raises KeyError or ValueError where it is no number.
+
+    Officially it is opaque. It is etcd's revision, which only grows, and servers compare it as a number themselves.
+    """
+    written = str(metadata["resourceVersion"])
+    if _VERSION.fullmatch(written) is None:
+        raise ValueError(f"resourceVersion {written[:40]!r} is not a number")
+    return int(written)
 
 
 def is_device(resource: str) -> bool:

@@ -1,7 +1,8 @@
 """list + watch of one resource, kept fresh in a thread of its own. It waits for its stream, and is told the time.
 
 It starts from a list's version, asks for bookmarks, never adopts a lower version, lists anew only when the server says
-that its version has expired, and never believes silence: what has not been heard for too long is unread.
+that its version has expired, and never believes silence: what has not been heard for too long is unread. What it sees
+of a server that hands out old versions it tells a witness, and adopts none of it.
 """
 
 import random
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from agent.model.snapshot import Reading, Seen, Unread
 from agent.sources.api import Api, Query, Refused, list_all
-from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica, Strange
+from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
 from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     """Its version was none that the server has: a list followed."""
     REGRESSED = "regressed"
-    """The server listed an older version than it had before."""
+    """The server listed something older than it had before, or sent news of what was deleted."""
     REFUSED = "refused"
     """The server answered with an error."""
     BROKEN = "broken"
@@ -68,18 +69,25 @@ class Reflector(Generic[T]):
         *,
         clock: Callable[[], float],
         stale_after: float,
+        saw: Saw = lambda *_: None,
+        greet: Callable[[Api], None] = lambda _: None,
     ) -> None:
-        """`clock`: seconds, never jumping. `stale_after`: seconds without a word after which nothing is known."""
+        """`clock`: seconds, never jumping. `stale_after`: seconds without a word after which nothing is known.
+
+        `saw`: is told of evidence that the server hands out old versions. `greet`: asks what else there is to ask, once
+        a connection, as soon as the server has answered on it.
+        """
         self.source = source
         self.restarts: Counter[Cause] = Counter(dict.fromkeys(Cause, 0))
         """How often the watch was started again, by cause."""
         self.answered = Event()
         """Set when the first list was read, or could not be."""
         self._connect, self._path, self._query = connect, path, tuple(query)
-        self._replica = Replica(parse)
-        self._clock, self._stale_after = clock, stale_after
+        self._replica = Replica(parse, saw)
+        self._clock, self._stale_after, self._greet = clock, stale_after, greet
         self._held: _Held[T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
+        self._greeted = False
         # As client-go: any version first, then nothing older than what we have, then (the server has said no) "",
         # which is read through to etcd. None: no list is due.
         self._list_from: str | None = "0"
@@ -134,8 +142,13 @@ class Reflector(Generic[T]):
             ("resourceVersion", str(self._replica.version)),
             ("timeoutSeconds", str(seconds)),
         )
-        lines = self._connected().stream(self._path, query, silence=seconds + 10)
+        self._replica.begin()
+        api = self._connected()
+        lines = api.stream(self._path, query, silence=seconds + 10)
         self._hand_over()
+        if not self._greeted:
+            self._greet(api)
+            self._greeted = True
         for line in lines:
             self._replica.apply(line)
             self._hand_over()
@@ -162,7 +175,7 @@ class Reflector(Generic[T]):
 
     def _connected(self) -> Api:
         if self._api is None:
-            self._api = self._connect()
+            self._api, self._greeted = self._connect(), False
         return self._api
 
 

@@ -19,6 +19,7 @@ from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Snapshot
 from tests.builders import (
     GRACE,
+    MUTE,
     NOW,
     RESERVATIONS,
     Thing,
@@ -254,9 +255,6 @@ def test_a_veto_that_cannot_be_asked_is_a_no(source: str, kind: Callable[[str], 
         assert Reason.SOURCE_UNREAD in {one.reason for one in said}
 
 
-MUTE = ("device_plugins", "registration", "autoscaler")
-
-
 @pytest.mark.parametrize("source", sorted({*SOURCES} - {*MUTE}))
 def test_one_silent_source_is_enough_to_do_nothing(source: str) -> None:
     silent = without(node(LEAK), source)
@@ -264,7 +262,7 @@ def test_one_silent_source_is_enough_to_do_nothing(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", MUTE)
-def test_neither_device_plugins_nor_registration_have_a_say_in_an_address(source: str) -> None:
+def test_what_knows_nothing_of_addresses_has_no_say_in_them(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no == () for no in verdicts(case(silent)).values())
 

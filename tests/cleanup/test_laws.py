@@ -22,7 +22,7 @@ from agent.model.report import Report
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Seen, Snapshot
 from agent.occupancy import made_at
-from tests.builders import NOW, case, pod, reservation, without
+from tests.builders import MUTE, NOW, case, pod, reservation, without
 from tests.cleanup.hands import Files, Notebook, Owners, kept
 from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
 
@@ -211,7 +211,7 @@ def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: 
 
 
 @_LONGER
-@given(rounds(), st.sampled_from(sorted({*SOURCES} - {"device_plugins", "registration", "autoscaler"})))
+@given(rounds(), st.sampled_from(sorted({*SOURCES} - {*MUTE})))
 def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -> None:
     cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
     assert cleaned.removed == set()

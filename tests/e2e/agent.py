@@ -74,6 +74,10 @@ class Said:
         return {one["source"] for one in self.document["unread"]}
 
     @property
+    def blind(self) -> set[str]:
+        return {one["detector"] for one in self.document["blind"]}
+
+    @property
     def network(self) -> dict[str, Any]:
         (network,) = self.document["networks"]
         return dict(network)

@@ -48,11 +48,12 @@ def told(report: Report) -> Any:
 
 
 def test_a_healthy_node_is_told_in_full() -> None:
-    tree = told(scanned(node()))
+    tree = told(scanned(replace(node(), server_version="v1.20.2")))
     assert tree == {
         "schema": "nodeleak.scan/v1",
         "node": "worker-1",
         "taken_at": "2026-03-26T20:00:00Z",
+        "server_version": "v1.20.2",
         "networks": [
             {
                 "name": "kubenet",
@@ -121,6 +122,10 @@ def test_in_the_dark_nothing_is_zero() -> None:
     assert {one["source"] for one in tree["unread"]} >= {"reservations", "containers", "pods"}
     assert all(one["why"] == "it gave no word" for one in tree["unread"])
     assert {one["detector"] for one in tree["blind"]} == {detector.NAME for detector in DETECTORS}
+
+
+def test_a_server_version_that_is_not_known_is_null() -> None:
+    assert told(scanned(node()))["server_version"] is None
 
 
 def test_what_was_left_alone_by_choice_is_not_unread_but_blinds() -> None:

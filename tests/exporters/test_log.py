@@ -18,6 +18,7 @@ from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Snapshot, Unread
+from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
     GONE,
@@ -31,6 +32,7 @@ from tests.builders import (
     milestone,
     node,
     reservation,
+    shown,
     without,
 )
 from tests.exporters.cleanings import BUDGET, DUAL, ENTRY, YOUNG, cleaning, outcome, refused, released
@@ -436,3 +438,27 @@ def test_away_from_a_terminal_text_has_no_colours(capsys: pytest.CaptureFixture[
 def test_auto_is_json_away_from_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     configure("auto").info("agent.started")
     assert json.loads(capsys.readouterr().err)["event"] == "agent.started"
+
+
+# Watches
+
+
+def test_a_restored_etcd_and_a_server_that_lags_are_told_once_as_long_as_they_go_on(daemon: Daemon) -> None:
+    restored, lags = shown(Evidence.RV_RESET), shown(Evidence.OLDER_LIST)
+    lines = daemon.round(node(watches=[restored, lags]))
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("watch.reset", "warning"), ("watch.lagging", "info"),
+    ]  # fmt: skip
+    assert (lines[0]["resource"], lines[0]["before"], lines[0]["version"]) == ("pods", 40, 7)
+    assert daemon.round(node(watches=[replace(restored, count=9), lags])) == []
+    assert daemon.round(without(node(), "watches"))[0]["event"] == "source.unread"
+    again = replace(restored, first=restored.first + timedelta(hours=3))
+    assert events(daemon.round(node(watches=[again, lags]))) == ["source.read", "watch.reset"]
+
+
+def test_what_is_held_against_the_server_is_told_as_a_finding(daemon: Daemon) -> None:
+    (line,) = confirmed(daemon, node(watches=[shown()]))
+    assert (line["event"], line["detector"], line["subject"]) == (
+        "finding.opened", "replayed_watch", "pods deleted_below",
+    )  # fmt: skip
+    assert daemon.round(node(watches=[replace(shown(), count=2)])) == []

@@ -17,6 +17,7 @@ from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.report import Report
 from agent.model.snapshot import Address, Node, NodeDevices, NotAsked, Snapshot, Unread
+from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
     GONE,
@@ -42,6 +43,7 @@ from tests.builders import (
     registration,
     reservation,
     sandbox,
+    shown,
     without_api,
     worker,
 )
@@ -89,8 +91,9 @@ def replayed(text: str) -> Report:
         node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
         replace(RACE, api_skew=timedelta(seconds=-1.5)),
         UNKNOWN,
+        replace(node(watches=[shown(), shown(Evidence.RV_RESET, "node")]), server_version="v1.9.2"),
     ],
-    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused", "unknown to its cluster"],
+    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused", "unregistered", "replayed"],
 )
 def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> None:
     written = recording(snapshot, snapshot)
@@ -271,6 +274,14 @@ def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
     (look,) = loads(json.dumps(tree)).looks
     assert isinstance(look.device_plugins, NotAsked)
     assert [one.rejection for one in look.pods.known()] == [None] * 4
+
+
+def test_a_recording_from_before_watches_were_kept_is_read() -> None:
+    tree = json.loads(dumps(recording(node())))
+    del tree["looks"][0]["watches"], tree["looks"][0]["server_version"]
+    (look,) = loads(json.dumps(tree)).looks
+    assert look.watches == NotAsked("watches", "this look was taken before they were read")
+    assert look.server_version == ""
 
 
 def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:

@@ -28,6 +28,7 @@ from agent.model.snapshot import (
     Store,
     Unread,
 )
+from agent.model.watches import Evidence, Watch
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
 from tests.nodes import devices, registration
 
@@ -150,6 +151,26 @@ def power_cut() -> Snapshot:
     return node(empty_file("10.244.1.9"))
 
 
+def old_api_server() -> Snapshot:
+    """An API server of the incident's age, as a daemon saw it: a pod was deleted, and nothing has changed since."""
+    now = node()
+    return replace(now, server_version="v1.9.2", watches=Seen((_shown(now, Evidence.DELETED_BELOW, "v1.9.2", 14),)))
+
+
+def etcd_restored() -> Snapshot:
+    """Etcd came back from a backup while one of its API servers lagged: nobody replays anything."""
+    now = node()
+    several = Evidence.RV_RESET, Evidence.OLDER_LIST
+    told = tuple(_shown(now, evidence, "v1.20.2", 1) for evidence in several)
+    return replace(now, server_version="v1.20.2", watches=Seen(told))
+
+
+def _shown(now: Snapshot, evidence: Evidence, server_version: str, count: int) -> Watch:
+    first, last = now.taken_at - timedelta(minutes=count), now.taken_at - timedelta(seconds=20)
+    uptime = now.uptime - timedelta(seconds=20)
+    return Watch("pods", evidence, 48151, 1623, count, first, last, uptime, server_version)
+
+
 NODES: Final = {
     "incident": incident,
     "docker-silent": docker_silent,
@@ -159,6 +180,8 @@ NODES: Final = {
     "docker-upgrade-orphan": docker_upgrade_orphan,
     "files-removed-by-hand": files_removed_by_hand,
     "power-cut": power_cut,
+    "old-api-server": old_api_server,
+    "etcd-restored": etcd_restored,
     **devices.NODES,
     **registration.NODES,
 }

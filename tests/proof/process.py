@@ -43,6 +43,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.watches import Watch
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
@@ -155,6 +156,12 @@ class InMemory:
 
     def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
         return NotAsked("autoscaler", "it has no say in addresses")
+
+    def watches(self) -> Reading[Watch]:
+        return NotAsked("watches", "they have no say in addresses")
+
+    def server_version(self) -> str:
+        return ""
 
     def api_skew(self) -> timedelta | None:
         return None

@@ -43,6 +43,7 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
         state_dir=tmp_path / "state",
         node_name="worker-1",
+        watches=lambda: NotAsked("watches", "--api=off"),
     )
     docker.close()
 

@@ -167,10 +167,10 @@ class Watched(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.replica = at(1)
-        self.now, self.named = 1, 0
+        self.replica = at(100)
+        self.now, self.named = 100, 0
         self.deleted: set[str] = set()
-        self.highest = 1
+        self.highest = 100
 
     @rule(target=living)
     def appear(self) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, take_snapshot
 from tests import builders
-from tests.builders import GONE, WORKER, daemons, last_seen, node, refused_pod, registration, reservation, sandbox
+from tests.builders import GONE, MUTE, WORKER, daemons, last_seen, node, refused_pod, registration, reservation, sandbox
 from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
@@ -63,6 +64,11 @@ def test_the_api_servers_clock_is_asked_for_when_it_has_answered() -> None:
     assert look(sources).api_skew == timedelta(seconds=2)
     assert {"pods", "node"} <= set(sources.skew_asked_after)
     assert look(Told(node())).api_skew is None
+
+
+def test_what_the_api_server_calls_its_version_is_kept() -> None:
+    assert look(Told(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
+    assert look(Told(node())).server_version == ""
 
 
 def test_each_source_is_asked_once() -> None:
@@ -143,11 +149,10 @@ def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
     )
 
 
-def test_neither_device_plugins_nor_registration_have_a_say_in_addresses() -> None:
-    closed = [Unread(source, "Permission denied") for source in ("device_plugins", "registration", "autoscaler")]
-    told = node(ORPHAN, device_plugins=closed[0], registration=closed[1], autoscaler=closed[2])
-    snapshot = look(Told(told, broken="checkpoints"))
-    assert snapshot.unread() == (Unread("checkpoints", "it broke"), *closed)
+def test_what_knows_nothing_of_addresses_has_no_say_in_them() -> None:
+    closed: dict[str, Any] = {source: Unread(source, "Permission denied") for source in MUTE}
+    snapshot = look(Told(replace(node(ORPHAN), **closed), broken="checkpoints"))
+    assert snapshot.unread() == (Unread("checkpoints", "it broke"), *closed.values())
     assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
 
 

@@ -17,6 +17,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.watches import Watch
 from agent.sources.unavailable import Unavailable
 
 
@@ -74,6 +75,13 @@ class Told:
     def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
         self.asked.append("autoscaler")
         return self._told.autoscaler
+
+    def watches(self) -> Reading[Watch]:
+        self.asked.append("watches")
+        return self._told.watches
+
+    def server_version(self) -> str:
+        return self._told.server_version
 
     def api_skew(self) -> timedelta | None:
         self.skew_asked_after = tuple(self.asked)

@@ -1,0 +1,68 @@
+"""The API server hands out old versions on a watch: clients that trust them replay the past, and delete what lives.
+
+Before 1.8.8 and 1.9.3, API servers sent a DELETED event with the version of the object's last update. A client that
+adopts the version of the last event (client-go did) watches again from there, and is sent old events as if they were
+new: an object that it has is added and deleted once more. Controllers then delete endpoints of services that live.
+
+Means: the API server sent the daemon an event that is older than what its watch had shown or was started from. The
+daemon itself adopts no lower version. The finding ends an hour after the last such event.
+Do: upgrade the API server to 1.8.8, 1.9.3 or later. Until then, restart kube-controller-manager, or change any object
+of that kind (a label will do), so that the last event has a high version again. If all API servers are newer, ask
+whether etcd was restored from a backup: then restart them, so that their caches are made anew.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from agent.model.finding import Finding, Severity, in_words
+from agent.model.scene import Scene
+from agent.model.snapshot import Unread
+from agent.model.watches import LASTS, Evidence, Watch
+
+NAME = "replayed_watch"
+SEVERITIES: Final = (Severity.WARNING,)
+
+_SHOWN: Final = {
+    Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
+    Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had got to {}",
+}
+"""What is against the server. Lists have better explanations: another server that lags, an etcd that was restored."""
+
+
+def find(scene: Scene) -> Iterator[Finding]:
+    snapshot = scene.snapshot
+    for watch in snapshot.watches.known():
+        if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
+            continue
+        shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
+        yield Finding(
+            detector=NAME,
+            subject=f"{watch.resource} {watch.evidence.value}",
+            message=f"{watch.resource}: the API server{_called(watch)} sent {shown}{_times(watch)}; clients that adopt "
+            f"it replay old events, and delete what lives{_but_repaired(watch)}",
+            since=watch.first,
+        )
+    # Where nothing is heard, nothing is shown: no finding is no word then.
+    for reading in (snapshot.pods, snapshot.node):
+        if isinstance(reading, Unread):
+            reading.known()
+
+
+def _called(watch: Watch) -> str:
+    return f" ({watch.server_version})" if watch.server_version else ""
+
+
+def _times(watch: Watch) -> str:
+    if watch.count == 1:
+        return f", at {in_words(watch.last)}"
+    return f", {watch.count} times since {in_words(watch.first)}, last at {in_words(watch.last)}"
+
+
+def _but_repaired(watch: Watch) -> str:
+    numbers = re.match(r"v(\d+)\.(\d+)\.(\d+)", watch.server_version)
+    if numbers is None:
+        return ""
+    version = tuple(map(int, numbers.groups()))
+    repaired = version >= (1, 9, 3) or (1, 8, 8) <= version < (1, 9)
+    return ", though this version is repaired: is there an older API server beside it?" if repaired else ""

@@ -1,0 +1,72 @@
+"""What the API server's versions showed, and for how long it is held against the server."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.detectors import replayed_watch
+from agent.model.snapshot import Blind, LeftAlone
+from agent.model.watches import LASTS, Evidence
+from tests.builders import NOW, found, node, scene, shown, unread, without, without_api
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -> None:
+    (finding,) = found(replayed_watch, node(watches=[shown(count=3)]))
+    assert finding.subject == "pods deleted_below"
+    assert finding.message == (
+        "pods: the API server (v1.9.2) sent a DELETED event with version 7 after 40 on the same watch, "
+        "3 times since 2026-03-26 19:57:00Z, last at 2026-03-26 19:59:00Z; "
+        "clients that adopt it replay old events, and delete what lives"
+    )
+    assert finding.since == NOW - 3 * MINUTE
+
+
+def test_a_replay_is_told_of_each_resource_apart() -> None:
+    watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown()]
+    findings = found(replayed_watch, node(watches=watches))
+    assert [one.subject for one in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
+    assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had got to 40, at " in findings[0].message
+
+
+@pytest.mark.parametrize("evidence", [Evidence.OLDER_LIST, Evidence.RV_RESET])
+def test_a_server_that_lags_and_an_etcd_that_was_restored_are_no_replay(evidence: Evidence) -> None:
+    assert found(replayed_watch, node(watches=[shown(evidence)])) == []
+
+
+def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
+    assert found(replayed_watch, node(watches=[shown(ago=LASTS)]))
+    assert not found(replayed_watch, node(watches=[shown(ago=LASTS + MINUTE)]))
+    assert found(replayed_watch, node(watches=[shown(ago=MINUTE)], clock_set_by=timedelta(days=2)))
+    assert not found(replayed_watch, node(watches=[shown(ago=MINUTE)], later=LASTS))
+
+
+@pytest.mark.parametrize(
+    ("version", "repaired"),
+    [
+        ("v1.9.2", False), ("v1.9.3", True), ("v1.8.7", False), ("v1.8.8-gke.0", True), ("v1.9.0", False),
+        ("v1.10.0", True), ("v1.20.2", True), ("v2.0.0", True), ("v1.7.16", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_version_that_is_repaired_is_asked_about(version: str, repaired: bool) -> None:
+    (finding,) = found(replayed_watch, node(watches=[shown(server_version=version)]))
+    assert ("though this version is repaired" in finding.message) is repaired
+    assert (f"the API server ({version}) sent" in finding.message) is bool(version)
+
+
+def test_without_the_api_server_nothing_is_watched_by_choice() -> None:
+    with pytest.raises(LeftAlone, match="watches: --api=off"):
+        found(replayed_watch, without_api(node()))
+
+
+@pytest.mark.parametrize("source", ["pods", "node"])
+def test_while_a_watch_is_silent_what_it_showed_stays_and_no_finding_is_no_word(source: str) -> None:
+    silent = without(node(watches=[shown()]), source)
+    findings = replayed_watch.find(scene(silent))
+    assert next(findings).subject == "pods deleted_below"
+    with pytest.raises(Blind, match=source):
+        next(findings)
+    with pytest.raises(Blind):
+        found(replayed_watch, replace(node(), watches=unread("watches")))

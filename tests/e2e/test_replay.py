@@ -1,0 +1,59 @@
+"""The real API server, whose deletions have versions of their own: pods come and go, and nothing is held against it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from .agent import Daemon, Nodeleak
+from .node import Cluster, Pods, applied, eventually, pod_with
+
+pytestmark = pytest.mark.e2e
+
+VERSION = "v1.20.2"
+
+
+def test_a_real_api_server_gives_no_evidence_while_pods_come_and_go(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    # Watches that last a second or two: each deletion ends some of them, and begins others.
+    with nodeleak.running("--interval=200ms", "--confirm=0s", "--stale-after=3s") as daemon:
+        eventually(lambda: _hears(daemon))
+        for batch in range(4):
+            names = [f"e2e-replay-{batch}-{number}" for number in range(10)]
+            applied(cluster, *(_unwanted(cluster, name) for name in names))
+            # The oldest last, as in the incident.
+            cluster.kubectl("delete", "pods", *reversed(names), "--grace-period=0", "--force")
+        eventually(lambda: _is_done(daemon))
+        said = daemon.report()
+        assert (said.subjects("replayed_watch"), said.document["server_version"]) == ({}, VERSION)
+        assert "replayed_watch" not in said.blind, "it was looked for"
+        metrics = daemon.metrics()
+        assert metrics.get("findings", detector="replayed_watch", severity="warning", phase="confirmed") == 0
+        for resource in ("pods", "node"):
+            assert metrics.get("watch_regressions_total", resource=resource) == 0
+            assert (metrics.get("watch_restarts_total", resource=resource, cause="ended") or 0) >= 3
+        assert daemon.events("watch.reset") == daemon.events("watch.lagging") == []
+
+
+def test_a_record_has_the_servers_version_and_one_look_watches_nothing(pods: Pods, nodeleak: Nodeleak) -> None:
+    assert pods.now() == []
+    (look, *_) = json.loads(nodeleak.record())["looks"]
+    assert look["server_version"] == VERSION
+    assert look["watches"] == {"not_asked": {"source": "watches", "why": "one look watches nothing"}}
+
+
+def _unwanted(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Return a pod of the node that the kubelet refuses, and starts nothing for: it asks for another node."""
+    pod = pod_with(cluster, name, {})
+    pod["spec"]["nodeSelector"] = {"nodeleak": "another-node"}
+    return pod
+
+
+def _hears(daemon: Daemon) -> None:
+    assert daemon.report().document["server_version"] == VERSION
+    assert (daemon.metrics().up("pods"), daemon.metrics().up("watches")) == (1, 1)
+
+
+def _is_done(daemon: Daemon) -> None:
+    ended = daemon.metrics().get("watch_restarts_total", resource="pods", cause="ended")
+    assert ended is not None
+    assert ended >= 3

@@ -1,0 +1,335 @@
+"""The incident of 2018 over real sockets: what a naive client makes of an old server's watch, and what ours does.
+
+The server is a stand-in (`old_server.py`), because servers of that age cannot run here.
+"""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agent.model.snapshot import Seen, Unread
+from agent.model.watches import Evidence, Watch
+from agent.sources import Moment
+from agent.sources import reflector as reflectors
+from agent.sources.api import Api
+from agent.sources.reflector import Cause, Reflector
+from agent.sources.server_version import ServerVersion
+from agent.sources.witness import Witness
+from tests.builders import NOW, UPTIME
+from tests.sources.old_server import FIRST, Etcd, Server, bookmark, line, pod
+from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, Standin, chunk, http, kubeconfig, until
+
+Answering = Callable[[Request], Answer]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
+
+
+class Naive:
+    """Does what client-go's reflector did: it adopts the version of the last event, whatever it is."""
+
+    def __init__(self, url: str) -> None:
+        self._at = urlsplit(url)
+        tree = json.loads(self._get("/api/v1/pods?resourceVersion=0"))
+        self.version = int(tree["metadata"]["resourceVersion"])
+        self.pods = {one["metadata"]["name"] for one in tree["items"]}
+        self.deleted: list[str] = []
+
+    def watch(self) -> None:
+        """Follow one watch to its end."""
+        for told in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
+            event = json.loads(told)
+            metadata = event["object"]["metadata"]
+            if event["type"] == "DELETED":
+                self.pods.discard(metadata["name"])
+                self.deleted.append(metadata["name"])
+            else:
+                self.pods.add(metadata["name"])
+            self.version = int(metadata["resourceVersion"])
+
+    def _get(self, target: str) -> bytes:
+        connection = HTTPConnection(str(self._at.hostname), self._at.port, timeout=5)
+        try:
+            connection.request("GET", target)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+
+class Ours:
+    """The reflector and its witness, as the daemon has them."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        path = kubeconfig(directory / "kubeconfig", url)
+        self.version = ServerVersion()
+        self.moments = 0
+        self.witness = Witness("pods", self._now, lambda: self.version.said)
+        self.reflector = Reflector(
+            "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
+            clock=lambda: 0.0, stale_after=120, saw=self.witness.saw, greet=self.version.asking(5),
+        )  # fmt: skip
+
+    def _now(self) -> Moment:
+        self.moments += 1
+        span = timedelta(seconds=self.moments)
+        return Moment(NOW + span, UPTIME + span)
+
+    @property
+    def pods(self) -> set[str] | None:
+        reading = self.reflector.reading()
+        return set(reading.items) if isinstance(reading, Seen) else None
+
+    @property
+    def shown(self) -> dict[Evidence, Watch]:
+        return {one.evidence: one for one in self.witness.watches}
+
+
+@contextmanager
+def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, Standin]]:
+    """Run ours against a server."""
+    stop = threading.Event()
+    with Standin(answering) as server:
+        ours = Ours(directory, server.url)
+        thread = threading.Thread(target=ours.reflector.run, args=(stop,))
+        thread.start()
+        try:
+            yield ours, server
+        finally:
+            stop.set()
+            server.closing.set()
+            thread.join(20)  # a request that the server accepts no more has the API timeout to end
+            assert not thread.is_alive()
+
+
+def incident() -> Etcd:
+    """Two pods that have been there for long."""
+    etcd = Etcd()
+    etcd.create("oldest")
+    etcd.create("old")
+    return etcd
+
+
+def play(etcd: Etcd) -> str:
+    """Replace a pod by another of its name, and delete the oldest last: its event ends what a watch shows."""
+    replaced = etcd.create("web-0")
+    etcd.delete(replaced)
+    live = etcd.create("web-0")
+    etcd.delete("uid-0")
+    return live
+
+
+def either(*servers: Server) -> Answering:
+    """Have one of them answer, as a balancer does."""
+    balancer = random.Random(7)  # noqa: S311 (the same in each run)
+    return lambda request: balancer.choice(servers).answer(request)
+
+
+def versions(shown: Iterable[bytes]) -> list[int]:
+    return [int(json.loads(one)["object"]["metadata"]["resourceVersion"]) for one in shown]
+
+
+def watched_from(server: Standin) -> list[int]:
+    """Return the versions that ours has started watches from."""
+    return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
+
+
+def test_the_sequence_of_the_incident_is_not_monotonic_and_a_repaired_servers_is() -> None:
+    etcd = incident()
+    play(etcd)
+    assert versions(Server(etcd, old=True).events(FIRST + 2)) == [FIRST + 3, FIRST + 3, FIRST + 5, FIRST + 1]
+    assert versions(Server(etcd).events(FIRST + 2)) == [FIRST + 3, FIRST + 4, FIRST + 5, FIRST + 6]
+
+
+def test_a_naive_client_loses_a_live_pod_to_a_replay_and_ours_does_not(tmp_path: Path) -> None:
+    etcd = incident()
+    old = Server(etcd, old=True)
+    with following(tmp_path, old.answer) as (ours, server):
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
+        naive = Naive(server.url)
+        live = play(etcd)
+        until(lambda: ours.pods == {"uid-1", live}, "ours follows")
+
+        naive.watch()
+        assert "web-0" in naive.pods
+        assert naive.version == FIRST + 1, "the version of the deleted pod's last update"
+        naive.deleted.clear()
+        naive.watch()  # nothing has happened meanwhile
+        assert "web-0" in naive.deleted, "the live pod was deleted where it reads: a service loses its endpoint"
+
+        known = ours.shown[Evidence.DELETED_BELOW].count
+
+        def shown_on() -> bool:
+            assert ours.pods == {"uid-1", live}, "through replay after replay"
+            return ours.shown[Evidence.DELETED_BELOW].count >= known + 3
+
+        until(shown_on, "each watch shows it again")
+        shown = ours.shown[Evidence.DELETED_BELOW]
+        assert (shown.before, shown.version, shown.server_version) == (FIRST + 5, FIRST + 1, "v1.9.2")
+        assert shown.first < shown.last
+        assert shown.resource == "pods"
+        assert watched_from(server) == sorted(watched_from(server)), "no lower version is adopted"
+        assert ours.reflector.regressions >= shown.count
+
+
+def test_a_repaired_server_gives_no_evidence_whatever_happens_to_pods(tmp_path: Path) -> None:
+    etcd = incident()
+    with following(tmp_path, Server(etcd).answer) as (ours, server):
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
+        for _ in range(5):
+            one, other = etcd.create(), etcd.create()
+            etcd.update(one)
+            etcd.delete(other)
+            etcd.delete(one)
+            etcd.elsewhere()
+        etcd.delete("uid-0")
+        until(lambda: ours.pods == {"uid-1"}, "ours follows")
+        assert (ours.shown, ours.reflector.regressions) == ({}, 0)
+        assert ours.version.said == "v1.20.2"
+        assert len(server.asked("/version")) == 1, "once a connection"
+
+
+def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
+    # One ahead of events that are still to come, as some servers sent them, and one that is behind.
+    etcd = incident()
+    repaired = Server(etcd)
+
+    def answering(request: Request) -> Answer:
+        return repaired.answer(request, bookmark(FIRST + 50), bookmark(FIRST + 1), line("DELETED", pod("uid-0", 140)))
+
+    with following(tmp_path, answering) as (ours, server):
+        until(lambda: FIRST + 50 in watched_from(server), "the bookmark is adopted")
+        assert ours.pods == {"uid-1"}
+        assert {one.before for one in ours.witness.watches} <= {FIRST + 50}, "a watch was started from it"
+
+
+def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
+    etcd = incident()
+    old = Server(etcd, old=True)
+    assert versions(old.events(0)) == [FIRST + 2, FIRST + 1], "in no order"
+
+    def answering(request: Request) -> Answer:
+        return old.answer(request) if request.watches else [http('{"metadata":{"resourceVersion":"0"},"items":[]}')]
+
+    with following(tmp_path, answering) as (ours, server):
+        until(lambda: len(server.requests) > 3, "it is tried again")
+        reading = ours.reflector.reading()
+        assert reading == Unread("pods", "API server: it listed version 0, which is none to watch from")
+        assert watched_from(server) == [], "no such watch is ever started"
+        assert ours.shown == {}
+
+
+def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: Path) -> None:
+    etcd = incident()
+    old = Server(etcd, old=True)
+    with following(tmp_path, old.answer) as (ours, server):
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
+        etcd.delete("uid-0")
+        until(lambda: ours.pods == {"uid-1"}, "ours follows")
+        assert ours.reflector.restarts[Cause.EXPIRED] == 0
+        # Far behind: its cache still has the pod, and is not older than the version we know.
+        old.behind, old.compacted = 1, FIRST + 100
+        until(lambda: ours.reflector.restarts[Cause.REGRESSED] >= 1, "the list has what was deleted")
+        old.behind, old.compacted = 0, 0
+        until(lambda: len(watched_from(server)) > 1 and watched_from(server)[-1] == FIRST + 3, "etcd itself was asked")
+        assert ours.pods == {"uid-1"}
+        assert Evidence.OLDER_LIST in ours.shown
+
+
+def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
+    etcd = incident()
+    with following(tmp_path, Server(etcd).answer) as (ours, _):
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
+        etcd.delete("uid-0")
+        for _ in range(5):
+            etcd.create()
+        until(lambda: ours.pods == set(etcd.at(etcd.revision)), "ours follows")
+        etcd.restore(FIRST + 2)
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "what had been deleted is there again, and that is true")
+        assert set(ours.shown) == {Evidence.RV_RESET}
+        shown = ours.shown[Evidence.RV_RESET]
+        assert (shown.before, shown.version, shown.count) == (FIRST + 8, FIRST + 2, 1)
+        etcd.delete("uid-1")
+        until(lambda: ours.pods == {"uid-0"}, "ours follows the new history")
+        assert set(ours.shown) == {Evidence.RV_RESET}
+
+
+def test_of_two_servers_behind_one_address_one_may_lag_without_being_accused(tmp_path: Path) -> None:
+    etcd = incident()
+    answering = either(Server(etcd), Server(etcd, behind=4))
+    with following(tmp_path, answering) as (ours, _):
+        until(lambda: ours.pods is not None, "ours has listed")
+        for _ in range(10):
+            doomed = etcd.create()
+            etcd.elsewhere()
+            etcd.delete(doomed)
+            etcd.elsewhere()
+            until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours follows whoever has got further")
+            assert not {Evidence.DELETED_BELOW, Evidence.REPLAYED, Evidence.RV_RESET} & set(ours.shown)
+
+
+def test_one_server_after_another_that_deletes_with_old_versions_resurrects_nothing(tmp_path: Path) -> None:
+    etcd = incident()
+    answering = either(Server(etcd, old=True), Server(etcd, old=True, behind=2))
+    with following(tmp_path, answering) as (ours, _):
+        until(lambda: ours.pods is not None, "ours has listed")
+        live = play(etcd)
+        until(lambda: ours.pods == {"uid-1", live}, "ours follows")
+        ends = ours.reflector.restarts[Cause.ENDED] + 10
+
+        def watched_on() -> bool:
+            assert ours.pods == {"uid-1", live}
+            return ours.reflector.restarts[Cause.ENDED] >= ends
+
+        until(watched_on, "watches end and are started again")
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
+@pytest.mark.parametrize("version", [FIRST + 1, FIRST + 2, FIRST + 900], ids=["old", "the list's", "new"])
+def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str, version: int) -> None:
+    etcd = incident()
+    etcd.delete("uid-0")
+    repaired = Server(etcd)
+    told = threading.Event()
+
+    def answering(request: Request) -> Answer:
+        if request.watches and not told.is_set():
+            told.set()
+            deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line(kind, pod("uid-1", version))
+            return [CHUNKED, chunk(deleted), chunk(news), LAST_CHUNK]
+        return repaired.answer(request)
+
+    with following(tmp_path, answering) as (ours, server):
+        until(lambda: Evidence.REPLAYED in ours.shown, "it is seen")
+        etcd.delete("uid-1")
+        until(lambda: len(watched_from(server)) > 3, "life goes on")
+        assert ours.pods == set()
+
+
+@pytest.mark.parametrize("written", ["", "x", "0x10", "-5", "1.5", "\u0661\u0662", "9" * 30, "1_0"])
+def test_a_version_that_is_no_number_is_no_evidence_and_ends_nothing(tmp_path: Path, written: str) -> None:
+    etcd = incident()
+    repaired = Server(etcd)
+    odd = pod("uid-0", 1)
+    odd["metadata"]["resourceVersion"] = written
+    told = threading.Event()
+
+    def answering(request: Request) -> Answer:
+        if request.watches and not told.is_set():
+            told.set()
+            return [CHUNKED, chunk(line("DELETED", odd)), LAST_CHUNK]
+        return repaired.answer(request)
+
+    with following(tmp_path, answering) as (ours, server):
+        until(lambda: len(watched_from(server)) > 2, "it lists anew, and goes on")
+        assert ours.pods == {"uid-0", "uid-1"}
+        assert ours.shown == {}

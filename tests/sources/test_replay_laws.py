@@ -1,0 +1,207 @@
+"""What holds of the reflector whatever the API server does: changes, lags, replays, forgets, or is restored.
+
+The server is a stand-in in memory (`old_server.py`); the reflector's own loop runs against it, without waiting.
+"""
+
+import json
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.snapshot import Seen
+from agent.model.watches import Evidence
+from agent.sources.api import Api, Query, Refused
+from agent.sources.reflector import Reflector
+from agent.sources.replica import MOST_DEAD, Replica
+from agent.sources.unavailable import Unavailable
+from tests.sources.old_server import Etcd, Server, bookmark, line, pod
+
+STEPS = (
+    *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),
+    *("break", "gone", "lag", "restore", "old"),
+)
+"""What happens next: to etcd, to the watch, to the server that answers next."""
+
+
+class Hurry(Event):
+    """To be told to stop, without ever waiting for it."""
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 (nobody waits)
+        return self.is_set()
+
+
+class World(Api):
+    """An API server in memory, its etcd, and what has to be true of whoever follows it."""
+
+    def __init__(self, steps: list[tuple[str, int]]) -> None:
+        self.etcd = Etcd()
+        self.server = Server(self.etcd, old=True)
+        self.etcd.create()
+        self.stop = Hurry()
+        self.evidence: list[Evidence] = []
+        self.reflector = Reflector(
+            "pods", lambda: self, "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
+            clock=lambda: 0.0, stale_after=120, saw=lambda evidence, _before, _version: self.evidence.append(evidence),
+        )  # fmt: skip
+        self.checked = 0
+        self._steps = iter(steps)
+        self._told_dead: set[str] = set()
+        self._highest = 0
+        self._ended = False
+
+    def get(self, path: str, query: Query = ()) -> bytes:
+        assert path == "/api/v1/pods"
+        version = dict(query)["resourceVersion"]
+        status, body = self.server.list(version)
+        self._never_raises_the_dead()
+        if status != 200:
+            raise Refused(status, "Too large resource version")
+        if version == "":
+            # Read through to etcd: the truth, whatever was told before.
+            self._highest = self.etcd.revision
+            self._told_dead -= set(self.etcd.at(self.etcd.revision))
+        return body
+
+    def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
+        assert (path, silence > 0) == ("/api/v1/pods", True)
+        version = int(dict(query)["resourceVersion"])
+        assert version >= self._highest, "a version was lowered"
+        self._highest = version
+        refusal = self.server.refusal(version)
+        if refusal:
+            self._catch_up_at_the_end()
+            raise Refused(*refusal)
+        return self._shown(version)
+
+    def close(self) -> None: ...
+
+    def _shown(self, since: int) -> Iterator[bytes]:
+        shown = 0
+        while True:
+            events = list(self.server.events(since))
+            for one in events[shown:]:
+                yield self._told(one)
+            shown = len(events)
+            self._check()
+            step = next(self._steps, None)
+            if step is None:
+                if self._catch_up_at_the_end():
+                    self.stop.set()
+                    return
+                continue
+            match step:
+                case "bookmark", _:
+                    yield self._told(bookmark(self.server.position))
+                case (("end" | "restore" | "lag" | "old"), number):
+                    self._turn(step[0], number)
+                    return
+                case "break", _:
+                    raise Unavailable("it broke")
+                case "gone", number:
+                    self._turn("lag", number)
+                    yield line("ERROR", {"code": 410, "message": "too old resource version"})
+                case what, number:
+                    self._change(what, number)
+
+    def _turn(self, what: str, number: int) -> None:
+        """Have another server answer next, or another etcd."""
+        if what == "restore" and self.server.behind == 0:
+            # To before what we know of: to what lies after it, nobody could see that anything went back.
+            self.etcd.restore(max(2, min(self.etcd.revision, self._highest) - 1 - number))
+        elif what == "lag":
+            self.server = Server(self.etcd, old=self.server.old, behind=number)
+        elif what == "old":
+            self.server = Server(self.etcd, old=number % 2 == 0)
+
+    def _change(self, what: str, number: int) -> None:
+        alive = list(self.etcd.at(self.etcd.revision))
+        match what:
+            case "elsewhere":
+                self.etcd.elsewhere()
+            case "update" if alive:
+                self.etcd.update(alive[number % len(alive)])
+            case "delete" if alive:
+                self.etcd.delete(alive[number % len(alive)])
+            case "oldest" if alive:
+                self.etcd.delete(alive[0])
+            case _:
+                self.etcd.create()
+
+    def _catch_up_at_the_end(self) -> bool:
+        """Have a server answer that lags no more; tells whether it did not before."""
+        if self._ended:
+            return True
+        if next(self._steps, None) is None:
+            self._ended = True
+            self.server.behind = 0
+        return False
+
+    def _told(self, one: bytes) -> bytes:
+        event = json.loads(one)
+        metadata: dict[str, Any] = event["object"]["metadata"]
+        self._highest = max(self._highest, int(metadata["resourceVersion"]))
+        if event["type"] == "DELETED":
+            self._told_dead.add(metadata["uid"])
+        return one
+
+    def _check(self) -> None:
+        """What was yielded is applied by now: all of it, and nothing else, is known."""
+        self._never_raises_the_dead()
+        if self.server.behind == 0:
+            reading = self.reflector.reading()
+            assert isinstance(reading, Seen)
+            assert set(reading.items) == set(self.etcd.at(self.etcd.revision))
+            self.checked += 1
+
+    def _never_raises_the_dead(self) -> None:
+        reading = self.reflector.reading()
+        assert not isinstance(reading, Seen) or not self._told_dead & set(reading.items)
+
+
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=12, max_size=50)
+
+
+@settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 8)
+@given(steps)
+def test_what_is_known_is_true_the_dead_stay_dead_and_no_version_is_lowered(steps: list[tuple[str, int]]) -> None:
+    world = World(steps)
+    world.reflector.run(world.stop)
+    assert world.checked
+
+
+@given(steps)
+def test_a_server_of_today_is_never_accused(steps: list[tuple[str, int]]) -> None:
+    world = World([one for one in steps if one[0] not in {"old", "restore"}])
+    world.server.old = False
+    world.reflector.run(world.stop)
+    assert set(world.evidence) <= {Evidence.OLDER_LIST}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.integers(0, 3), st.integers(0, 20))))
+def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple[str, int, int]]) -> None:
+    replica = Replica(lambda item: str(item["metadata"]["uid"]))
+    replica.replace(10, [pod("uid-0", 3)], consistent=False)
+    dead, highest = set(), 10
+    for kind, number, version in events:
+        try:
+            replica.apply(line(kind, pod(f"uid-{number}", version)))
+        except Unavailable:
+            assert f"uid-{number}" in dead
+        if kind == "DELETED":
+            dead.add(f"uid-{number}")
+        assert not dead & set(replica.items())
+        assert replica.version >= highest
+        highest = replica.version
+
+
+def test_the_memory_of_the_dead_is_bounded() -> None:
+    replica = Replica(lambda item: str(item["metadata"]["uid"]))
+    replica.replace(10, [], consistent=False)
+    for number in range(MOST_DEAD + 100):
+        replica.apply(line("DELETED", pod(f"uid-{number}", 9)))
+    assert len(replica._dead) == MOST_DEAD  # noqa: SLF001 (what it holds is what is asked)
+    replica.apply(line("ADDED", pod("uid-0", 9)))
+    assert replica.items() == (), "the versions keep away what was forgotten"

@@ -1,0 +1,75 @@
+"""What the API server calls its version: asked for, believed only in its form, and never waited for long."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.api import Api
+from agent.sources.server_version import ServerVersion, parse
+from tests.wire import HTML, Answers, Standin, hang, http, kubeconfig
+
+
+def told(version: object) -> bytes:
+    return json.dumps({"major": "1", "minor": "20", "gitVersion": version}).encode()
+
+
+def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
+    version = ServerVersion()
+    version.said = before
+    with Standin(answers) as server:
+        api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
+        version.asking(0.3)(api)
+        assert server.asked("") == ["/version"]
+        server.closing.set()
+        api.close()
+    return version.said
+
+
+@pytest.mark.parametrize(
+    "version", ["v1.20.2", "v1.18.9-eks-d1db3c", "v1.9.2+coreos.0", "v1.21.5-gke.1302", "v1.10.0-beta.4.1+abc_def"]
+)
+def test_every_distributions_version_is_one(tmp_path: Path, version: str) -> None:
+    assert asked(tmp_path, lambda _: [http(told(version))]) == version
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http("{}", "403 Forbidden"), http("{}", "404 Not Found"), http(HTML, kind="text/html"), http(HTML), b"",
+        http(told("v1.20.2"))[:-3],
+    ],
+    ids=["403", "404", "HTML", "HTML as JSON", "nothing", "cut"],
+)  # fmt: skip
+def test_a_refusal_or_an_oddity_leaves_it_unknown(tmp_path: Path, answer: bytes) -> None:
+    assert asked(tmp_path, lambda _: [answer]) == ""
+
+
+def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    server: Standin = Standin(lambda _: hang(server))
+    version = ServerVersion()
+    with server:
+        api = Api(kubeconfig(tmp_path / "kubeconfig", server.url), 5)
+        ask = version.asking(0.2)
+        ask(api)
+        ask(api)  # the first answer is still awaited
+        assert version.said == ""
+        server.closing.set()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "", "1.20.2", "v1.20", "v1.20.2\n", "v1.20.2\x1b[31m", "v1.20.2 rm -rf", "v1.20.2-" + "x" * 99, "v\u0663.1.2",
+        None, 7, ["v1.20.2"], {},
+    ],
+)  # fmt: skip
+def test_what_is_no_version_is_not_known(said: object) -> None:
+    assert parse(told(said)) == ""
+
+
+@given(st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(lambda one: json.dumps(one).encode()))
+def test_whatever_is_answered_it_can_be_printed(body: bytes) -> None:
+    assert parse(body).isprintable()
