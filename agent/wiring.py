@@ -24,7 +24,7 @@ from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources, device_plugins_in
+from agent.sources.live import Inquire, LiveSources, device_plugins_in, mounts_below, nobody_asked
 from agent.sources.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def sources_for_a_look(config: Config) -> LiveSources:
         _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds),
         _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds),
         lambda: clock.skew,
+        _attachments(config, clock),
     )
 
 
@@ -181,6 +182,7 @@ def run_daemon(config: Config) -> int:
         pods.reading if pods else _left_alone("pods"),
         node.reading if node else _left_alone("node"),
         lambda: clock.skew,
+        None if config.api == "off" else _attachments(config, clock),
     )
     budget = Budget(
         per_round=(option("max_per_round"), config.max_per_round),
@@ -291,11 +293,21 @@ def _asked_once(
     return read
 
 
+def _attachments(config: Config, clock: "ServerClock") -> Inquire:
+    from agent.sources.attachments import AttachmentsSource
+    from agent.sources.deadline import Deadline
+
+    # A few objects, each of which may take its time; a round does not wait for all of them at their slowest.
+    within = Deadline("API server", config.api_timeout.total_seconds() * 1.2)
+    return AttachmentsSource(_connector(config, clock), config.node, within, daemon.clock).read
+
+
 def _sources(
     config: Config,
     pods: Callable[[], Reading[Pod]],
     node: Callable[[], Reading[Node]],
     api_skew: Callable[[], timedelta | None] = lambda: None,
+    attachments: Inquire | None = None,
 ) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
@@ -311,6 +323,8 @@ def _sources(
         pods=pods,
         node=node,
         device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
+        mounts=mounts_below(config.kubelet_dir, config.proc),
+        attachments=attachments or nobody_asked,
         api_skew=api_skew,
     )
 

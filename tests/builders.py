@@ -41,10 +41,11 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.volumes import Attachment, Attachments, Mount
 from agent.occupancy import judge
 
 T = TypeVar("T")
-Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod
+Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod | Mount
 Told: TypeAlias = Iterable[T] | Unread | NotAsked | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
@@ -199,6 +200,31 @@ def refused_pod(
     )
 
 
+# Volumes
+
+DISK: Final = "kubernetes.io/csi/disk.example.com^vol-7"
+CLOUD_DISK: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-8"
+
+
+def waiting_pod(
+    name: str = "shop/db-0", *volumes: str, claims: Iterable[str] = ("data-db-0",), ago: timedelta = OLD, uid: str = ""
+) -> Pod:
+    """A pod that was given to the node so long ago, and has not begun."""
+    scheduled = NOW - ago
+    return replace(
+        pod(name, phase="Pending", uid=uid), scheduled=scheduled, claims=tuple(claims), volumes=tuple(volumes)
+    )
+
+
+def worker(*in_use: str, attached: Iterable[str] = (), **changes: Any) -> Node:
+    """The node, whose kubelet uses volumes of which the controller says that it has attached only some."""
+    return replace(WORKER, volumes_in_use=in_use, volumes_attached=tuple(attached), **changes)
+
+
+def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_asked: Iterable[str] = ()) -> Attachments:
+    return Attachments(words, tuple(failed_pods), tuple(not_asked))
+
+
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
@@ -219,7 +245,7 @@ PODS: Final = (
     pod("shop/db", "10.244.1.3"),
     pod("kube-system/proxy", "192.168.0.7", host_network=True),
 )
-WORKER: Final = Node("worker-1", (CIDR,), 110)
+WORKER: Final = Node("worker-1", (CIDR,), 110, ready=True, controller_attach=True)
 NO_DEVICES: Final = device_plugins()
 
 
@@ -234,6 +260,8 @@ def node(
     node: Told[Node] = None,
     daemons: Told[Daemons] = None,
     device_plugins: DevicePlugins | Unread | NotAsked | None = None,
+    mounts: Told[Mount] = None,
+    attachments: Attachments | Unread | NotAsked | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -265,6 +293,8 @@ def node(
         node=reading(node, (WORKER,), Node),
         daemons=reading(daemons, (_DAEMONS,), Daemons),
         device_plugins=reading(devices, (NO_DEVICES,), DevicePlugins),
+        mounts=reading(mounts, (), Mount),
+        attachments=reading((attachments,) if isinstance(attachments, Attachments) else attachments, (), Attachments),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from agent.detectors import (
+    detached_volume,
     exhausted_range,
     late_device_plugin,
     leaked_reservation,
@@ -45,4 +46,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     late_device_plugin,
     stranded_pod,
     started_without_device,
+    detached_volume,
 )

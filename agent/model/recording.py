@@ -7,6 +7,7 @@ missing one is an error that names its place.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -68,6 +69,9 @@ def anonymous(text: str, salt: str) -> str:
             return [clean(value, field) for value in node]
         if isinstance(node, str) and field in _NAMED:
             return "/".join(names.get(part, part) for part in node.split("/"))
+        if isinstance(node, str) and field in _VOLUMES:
+            kind, parts = _volume(node)
+            return kind + "/".join(names.get(part, part) for part in parts)
         if isinstance(node, str) and field in {"why", "message"}:
             for name in longest_first:
                 node = node.replace(name, names[name])
@@ -76,7 +80,19 @@ def anonymous(text: str, salt: str) -> str:
     return json.dumps(clean(tree), indent=1)
 
 
-_NAMED = frozenset({"node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller"})
+_NAMED = frozenset({
+    "node_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller", "claim", "claims",
+    "failed_pods",
+})  # fmt: skip
+_VOLUMES = frozenset({"volume", "volumes", "volumes_in_use", "volumes_attached"})
+_KIND = re.compile(r"kubernetes\.io/csi/[^^]*\^|[^/]+/[^/]+/")
+"""What a volume's name begins with: its plugin or driver, which its maker named."""
+
+
+def _volume(name: str) -> tuple[str, list[str]]:
+    """Return the kind of a volume, and the parts of its id."""
+    kind = matched[0] if (matched := _KIND.match(name)) else ""
+    return kind, name.removeprefix(kind).split("/")
 
 
 def _names(node: Any, field: str = "") -> Iterator[str]:
@@ -91,6 +107,8 @@ def _names(node: Any, field: str = "") -> Iterator[str]:
         yield from node.split("/")[1:]  # its kind is no name
     elif isinstance(node, str) and field in _NAMED:
         yield from (part for part in node.split("/") if part)
+    elif isinstance(node, str) and field in _VOLUMES:
+        yield from (part for part in _volume(node)[1] if part)
 
 
 def _is_kept(node: Mapping[str, Any], field: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
+from agent.model.volumes import Attachments, Mount
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -162,6 +163,12 @@ class Pod:
     deletion: datetime | None = None
     """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
+    scheduled: datetime | None = None
+    """When it was given to the node; None: not known."""
+    claims: tuple[str, ...] = ()
+    """The names of its PersistentVolumeClaims, which are of its namespace."""
+    volumes: tuple[str, ...] = ()
+    """What it has to have attached without a claim, as the node's status names it."""
 
     @property
     def live(self) -> bool:
@@ -186,6 +193,13 @@ class Node:
     """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
     devices: tuple[NodeDevices, ...] = ()
     """The device resources of its status."""
+    ready: bool = False
+    controller_attach: bool = False
+    """The controller-manager attaches volumes to it, and not the kubelet by itself."""
+    volumes_in_use: tuple[str, ...] = ()
+    """What the kubelet has to have attached, or has."""
+    volumes_attached: tuple[str, ...] = ()
+    """What the controller says that it has attached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +234,8 @@ class Snapshot:
     node: Reading[Node]
     daemons: Reading[Daemons]
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
+    mounts: Reading[Mount] = NotAsked("mounts", "this look was taken before they were read")
+    attachments: Reading[Attachments] = NotAsked("attachments", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -232,8 +248,9 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unread))
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
-        """Return what failed of all that has a say in an address: device plugins have none."""
-        return tuple(one for one in self.unread() if one is not self.device_plugins)
+        """Return what failed of all that has a say in an address: device plugins and volumes have none."""
+        no_say = (self.device_plugins, self.mounts, self.attachments)
+        return tuple(one for one in self.unread() if not any(one is other for other in no_say))
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -246,6 +263,8 @@ class Snapshot:
             self.node,
             self.daemons,
             self.device_plugins,
+            self.mounts,
+            self.attachments,
         )
 
 
@@ -259,5 +278,7 @@ SOURCES = (
     "node",
     "daemons",
     "device_plugins",
+    "mounts",
+    "attachments",
 )
 """Every source by the name of its field, its file and its metric label."""

@@ -1,10 +1,11 @@
 """READING. Each file fills the snapshot's field it is named for. Nothing under here changes anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from agent import volumes
 from agent.model.devices import DevicePlugins
 from agent.model.snapshot import (
     Address,
@@ -22,6 +23,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.sources import doubt
 from agent.sources.unavailable import Unavailable
 
@@ -40,6 +42,8 @@ class Sources(Protocol):
     def pods(self) -> Reading[Pod]: ...
     def node(self) -> Reading[Node]: ...
     def device_plugins(self) -> Reading[DevicePlugins]: ...
+    def mounts(self) -> Reading[Mount]: ...
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]: ...
     def api_skew(self) -> timedelta | None: ...
 
 
@@ -67,6 +71,8 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     # The API server last: its word may only save an address, and the later it speaks the more it has heard.
     pods = timed("pods", sources.pods)
     node = timed("node", sources.node)
+    # Asked after the API server has answered: it is its answer's.
+    api_skew = sources.api_skew()
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
@@ -76,6 +82,14 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
         addresses = doubt.addresses(addresses, daemons)
+    mounts: Reading[Mount] = NotAsked("mounts", "no volume is missing from the node's volumesAttached")
+    if isinstance(node, Seen) and any(map(volumes.missing, node.items)):
+        mounts = doubt.mounts(timed("mounts", sources.mounts), daemons)
+    attachments: Reading[Attachments] = NotAsked("attachments", "no pod waits for a volume that is missing")
+    if isinstance(node, Seen) and isinstance(pods, Seen):
+        asked = volumes.question(node.items, pods.items, now.wall, api_skew)
+        if asked is not None:
+            attachments = timed("attachments", lambda: sources.attachments(asked.volumes, asked.pods))
     return Snapshot(
         node_name=node_name,
         taken_at=now.wall,
@@ -89,8 +103,9 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         node=node,
         daemons=daemons,
         device_plugins=device_plugins,
-        # Asked after the API server has answered: it is its answer's.
-        api_skew=sources.api_skew(),
+        mounts=mounts,
+        attachments=attachments,
+        api_skew=api_skew,
         timings=tuple(timed.timings),
     )
 

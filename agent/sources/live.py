@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.model.devices import DevicePlugins
 from agent.model.snapshot import (
@@ -19,7 +20,8 @@ from agent.model.snapshot import (
     Store,
     Unread,
 )
-from agent.sources import addresses, checkpoints, reservations
+from agent.model.volumes import Attachments, Mount
+from agent.sources import addresses, checkpoints, mounts, reservations
 from agent.sources.chronicle import StoredChronicle
 from agent.sources.cni_results import CniResults
 from agent.sources.containers import Docker
@@ -44,6 +46,29 @@ def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Ca
     return read
 
 
+def mounts_below(kubelet_dir: Path | None, proc: Path) -> Callable[[], Reading[Mount]]:
+    """Return what reads which volumes are mounted; without the kubelet's directory, they are left alone."""
+    if kubelet_dir is None:
+        return lambda: NotAsked("mounts", "--kubelet-dir=off")
+    below = kubelet_dir
+
+    def read() -> Reading[Mount]:
+        try:
+            return Seen(mounts.read(proc, below))
+        except Unavailable as error:
+            return Unread("mounts", str(error))
+
+    return read
+
+
+Inquire: TypeAlias = Callable[[Sequence[str], Sequence[Pod]], Reading[Attachments]]
+"""Asks the API server about volumes that are missing and pods that wait."""
+
+
+def nobody_asked(_volumes: Sequence[str], _pods: Sequence[Pod]) -> NotAsked:
+    return NotAsked("attachments", "--api=off")
+
+
 class LiveSources:
     """What one node is read from; pods and node come from whoever talks to the API server, or from nobody."""
 
@@ -59,6 +84,8 @@ class LiveSources:
         pods: Callable[[], Reading[Pod]],
         node: Callable[[], Reading[Node]],
         device_plugins: Callable[[], Reading[DevicePlugins]],
+        mounts: Callable[[], Reading[Mount]],
+        attachments: Inquire = nobody_asked,
         api_skew: Callable[[], timedelta | None] = lambda: None,
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
@@ -70,6 +97,7 @@ class LiveSources:
         self._process_table = ProcessTable(proc)
         self._pods, self._node, self._api_skew = pods, node, api_skew
         self._device_plugins = device_plugins
+        self._mounts, self._attachments = mounts, attachments
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(reservations.read(self._networks_dir, network) for network in self._networks)
@@ -97,6 +125,12 @@ class LiveSources:
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return self._device_plugins()
+
+    def mounts(self) -> Reading[Mount]:
+        return self._mounts()
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        return self._attachments(volumes, pods)
 
     def api_skew(self) -> timedelta | None:
         return self._api_skew()

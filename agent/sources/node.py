@@ -7,6 +7,8 @@ from agent.model.snapshot import Node, NodeDevices
 from agent.sources.api import Query
 from agent.sources.notation import count, is_device, shared
 
+_CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
+
 PATH = "/api/v1/nodes"
 
 
@@ -26,6 +28,10 @@ def parse(item: Mapping[str, Any]) -> Node:
         pod_cidrs=tuple(map(str, cidrs)),
         max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
         devices=tuple(_devices(capacity, allocatable)),
+        ready=any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()),
+        controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
+        volumes_in_use=shared(map(str, status.get("volumesInUse") or ())),
+        volumes_attached=shared(str(one["name"]) for one in status.get("volumesAttached") or ()),
     )
 
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from agent.model.snapshot import Pod
-from agent.sources import admission
+from agent.sources import admission, volume_names
 from agent.sources.api import Query
 from agent.sources.notation import count, is_device, moment, shared
 
@@ -43,6 +43,9 @@ def parse(item: Mapping[str, Any]) -> Pod:
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
+        scheduled=_scheduled(status),
+        claims=shared(_claims(str(metadata["name"]), spec)),
+        volumes=shared(filter(None, (volume_names.unique_name(one, one["name"]) for one in _volumes(spec)))),
     )
 
 
@@ -64,6 +67,23 @@ def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
         resources = container.get("resources") or {}
         for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
             yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
+
+
+def _volumes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from spec.get("volumes") or ()
+
+
+def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in _volumes(spec):
+        if claim := volume.get("persistentVolumeClaim"):
+            yield str(claim["claimName"])
+        elif volume.get("ephemeral"):
+            yield f"{pod}-{volume['name']}"
+
+
+def _scheduled(status: Mapping[str, Any]) -> datetime | None:
+    conditions = (one for one in status.get("conditions") or () if one["type"] == "PodScheduled")
+    return next((moment(one.get("lastTransitionTime")) for one in conditions if one["status"] == "True"), None)
 
 
 def _started(status: Mapping[str, Any]) -> datetime | None:

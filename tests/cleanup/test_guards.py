@@ -254,14 +254,15 @@ def test_a_veto_that_cannot_be_asked_is_a_no(source: str, kind: Callable[[str], 
         assert Reason.SOURCE_UNREAD in {one.reason for one in said}
 
 
-@pytest.mark.parametrize("source", sorted({*SOURCES} - {"device_plugins"}))
+@pytest.mark.parametrize("source", sorted({*SOURCES} - {"device_plugins", "mounts", "attachments"}))
 def test_one_silent_source_is_enough_to_do_nothing(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no and no[0].reason is Reason.SOURCE_UNREAD for no in verdicts(case(silent)).values())
 
 
-def test_device_plugins_have_no_say_in_an_address() -> None:
-    silent = without(node(LEAK), "device_plugins")
+@pytest.mark.parametrize("source", ["device_plugins", "mounts", "attachments"])
+def test_devices_and_volumes_have_no_say_in_an_address(source: str) -> None:
+    silent = without(node(LEAK), source)
     assert all(no == () for no in verdicts(case(silent)).values())
 
 

@@ -42,6 +42,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
@@ -148,6 +149,12 @@ class InMemory:
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return NotAsked("device_plugins", "they have no say in addresses")
+
+    def mounts(self) -> Reading[Mount]:
+        return NotAsked("mounts", "they have no say in addresses")
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        return NotAsked("attachments", f"{len(volumes)} volumes of {len(pods)} pods have no say in addresses")
 
     def api_skew(self) -> timedelta | None:
         return None

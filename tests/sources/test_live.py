@@ -11,7 +11,7 @@ from agent.model.chronicle import FILE, dumps
 from agent.model.devices import Happening
 from agent.model.snapshot import NotAsked, Unread
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources, device_plugins_in
+from agent.sources.live import LiveSources, device_plugins_in, mounts_below
 from agent.sources.unavailable import Unavailable
 from tests.builders import KVM, milestone
 from tests.wire import ID, Answer, Request, Standin, hang, http
@@ -41,6 +41,7 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         pods=lambda: NotAsked("pods", "--api=off"),
         node=lambda: NotAsked("node", "--api=off"),
         device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
+        mounts=mounts_below(None, tmp_path / "proc"),
     )
     docker.close()
 

@@ -1,5 +1,6 @@
 """Sources that have it from a snapshot."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.sources.unavailable import Unavailable
 
 
@@ -25,6 +27,7 @@ class Told:
     def __init__(self, told: Snapshot, broken: str = "") -> None:
         self.asked: list[str] = []
         self.skew_asked_after: tuple[str, ...] = ()
+        self.asked_about: tuple[str, ...] = ()
         self.broken = broken
         self._told = told
 
@@ -65,6 +68,15 @@ class Told:
     def device_plugins(self) -> Reading[DevicePlugins]:
         self.asked.append("device_plugins")
         return self._told.device_plugins
+
+    def mounts(self) -> Reading[Mount]:
+        self.asked.append("mounts")
+        return self._told.mounts
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        self.asked.append("attachments")
+        self.asked_about = (*volumes, *(pod.name for pod in pods))
+        return self._told.attachments
 
     def api_skew(self) -> timedelta | None:
         self.skew_asked_after = tuple(self.asked)
