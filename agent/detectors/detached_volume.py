@@ -6,8 +6,8 @@ it, `status.volumesAttached` does not, and the kubelet says `Volume not attached
 Means: confirmed: its VolumeAttachment says attached, and a pod has waited for two minutes. Probable: a pod has waited
 for ten, and the cluster tells of no error. Mounted: it is in use, and the controller may detach it under its pod.
 Do: delete the pod that waits, wait until the volume has left both lists of the node's status and its VolumeAttachment
-is gone, and only then let a pod with it come back. Or restart the kube-controller-manager: it learns what is attached from
-the node's status. Clusters from 1.26 on (1.25.1, 1.24.5, 1.23.11, 1.22.14) put the entry back by themselves.
+is gone, and only then let a pod with it come back. Or restart the kube-controller-manager: it learns what is attached
+from the node's status. Clusters from 1.26 on (1.25.1, 1.24.5, 1.23.11, 1.22.14) put the entry back by themselves.
 """
 
 from collections.abc import Iterator

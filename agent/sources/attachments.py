@@ -122,7 +122,11 @@ class _Inquiry:
         namespace = quote(pod.name.partition("/")[0])
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
         query = (("fieldSelector", selector), ("limit", "1"))
-        return bool(self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")[1].get("items"))
+        _, told = self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")
+        items = told.get("items")
+        if items is not None and not isinstance(items, list):
+            raise TypeError(f"items: {type(items).__name__}")
+        return bool(items)
 
     def _get(self, resource: str, path: str, query: Query = (), verb: str = "get") -> tuple[bool, Mapping[str, Any]]:
         """Return whether there is an answer, and the object; one that does not exist is empty."""
