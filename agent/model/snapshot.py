@@ -164,7 +164,7 @@ class Pod:
     """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
-    """When it was given to the node; None: not known."""
+    """When it was given to the node; None: not known, or it is not Pending any more."""
     claims: tuple[str, ...] = ()
     """The names of its PersistentVolumeClaims, which are of its namespace."""
     volumes: tuple[str, ...] = ()

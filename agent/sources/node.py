@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.model.snapshot import Node, NodeDevices
 from agent.sources.api import Query
-from agent.sources.notation import count, is_device, shared
+from agent.sources.notation import condition, count, is_device, mappings, shared
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
@@ -22,16 +22,16 @@ def parse(item: Mapping[str, Any]) -> Node:
     # Servers before 1.16 send `podCIDR` alone.
     cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
-    pods = allocatable.get("pods")
+    pods, in_use = allocatable.get("pods"), status.get("volumesInUse")
     return Node(
         name=str(item["metadata"]["name"]),
         pod_cidrs=tuple(map(str, cidrs)),
         max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
         devices=tuple(_devices(capacity, allocatable)),
-        ready=any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()),
+        ready=condition(status, "Ready") is not None,
         controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
-        volumes_in_use=shared(map(str, status.get("volumesInUse") or ())),
-        volumes_attached=shared(str(one["name"]) for one in status.get("volumesAttached") or ()),
+        volumes_in_use=shared(map(str, in_use if isinstance(in_use, list) else ())),
+        volumes_attached=shared(str(one["name"]) for one in mappings(status.get("volumesAttached")) if "name" in one),
     )
 
 

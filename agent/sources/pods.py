@@ -9,7 +9,7 @@ from typing import Any
 from agent.model.snapshot import Pod
 from agent.sources import admission, volume_names
 from agent.sources.api import Query
-from agent.sources.notation import count, is_device, moment, shared
+from agent.sources.notation import condition, count, is_device, mappings, moment, shared
 
 PATH = "/api/v1/pods"
 
@@ -43,9 +43,10 @@ def parse(item: Mapping[str, Any]) -> Pod:
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
-        scheduled=_scheduled(status),
+        # A moment for each pod would be paid for on every node; it matters only until the pod begins.
+        scheduled=_scheduled(status) if phase == "Pending" else None,
         claims=shared(_claims(str(metadata["name"]), spec)),
-        volumes=shared(filter(None, (volume_names.unique_name(one, one["name"]) for one in _volumes(spec)))),
+        volumes=shared(_volumes(spec)),
     )
 
 
@@ -69,21 +70,22 @@ def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
             yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
 
 
-def _volumes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from spec.get("volumes") or ()
+def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in mappings(spec.get("volumes")):
+        yield from filter(None, [volume_names.unique_name(volume, str(volume.get("name")))])
 
 
 def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in _volumes(spec):
-        if claim := volume.get("persistentVolumeClaim"):
-            yield str(claim["claimName"])
+    for volume in mappings(spec.get("volumes")):
+        if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
+            yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
-            yield f"{pod}-{volume['name']}"
+            yield f"{pod}-{volume.get('name')}"
 
 
 def _scheduled(status: Mapping[str, Any]) -> datetime | None:
-    conditions = (one for one in status.get("conditions") or () if one["type"] == "PodScheduled")
-    return next((moment(one.get("lastTransitionTime")) for one in conditions if one["status"] == "True"), None)
+    given = condition(status, "PodScheduled")
+    return moment(given.get("lastTransitionTime")) if given else None
 
 
 def _started(status: Mapping[str, Any]) -> datetime | None:

@@ -3,14 +3,25 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-_IDS: Final = {
-    "awsElasticBlockStore": ("aws-ebs", "volumeID"),
-    "azureDisk": ("azure-disk", "diskURI"),
-    "cinder": ("cinder", "volumeID"),
-    "gcePersistentDisk": ("gce-pd", "pdName"),
-    "vsphereVolume": ("vsphere-volume", "volumePath"),
+_ITS_NAME: Final = object()
+"""Of a FlexVolume, the name by which the pod or the PersistentVolume has it."""
+_IDS: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
+    "awsElasticBlockStore": ("kubernetes.io/aws-ebs/{}", ("volumeID",)),
+    "azureDisk": ("kubernetes.io/azure-disk/{}", ("diskURI",)),
+    "cinder": ("kubernetes.io/cinder/{}", ("volumeID",)),
+    "csi": ("kubernetes.io/csi/{}^{}", ("driver", "volumeHandle")),
+    "flexVolume": ("{}/{}", ("driver", _ITS_NAME)),
+    "gcePersistentDisk": ("kubernetes.io/gce-pd/{}", ("pdName",)),
+    "iscsi": ("kubernetes.io/iscsi/{}:{}:{}", ("targetPortal", "iqn", "lun")),
+    "rbd": ("kubernetes.io/rbd/{}:{}", ("pool", "image")),
+    "vsphereVolume": ("kubernetes.io/vsphere-volume/{}", ("volumePath",)),
 }
-"""Where each kind of volume has its id. Of others (Fibre Channel) the name cannot be told from here."""
+"""How each kind of volume is named, and by what. Of others (Fibre Channel) the name cannot be told from here.
+
+The kind `csi` of a pod has no handle: nobody attaches it.
+"""
+_ELSE: Final = {"lun": "0", "pool": "rbd"}
+"""What Kubernetes takes where nothing is said."""
 
 
 def csi(driver: str, handle: str) -> str:
@@ -26,17 +37,11 @@ def csi_parts(volume: str) -> tuple[str, str] | None:
 def unique_name(described: Mapping[str, Any], name: str) -> str:
     """Return what it is called; empty: it need not be attached, or is of a kind that we cannot tell.
 
-    `name`: of the PersistentVolume, or of the volume in its pod. Raises KeyError, TypeError or AttributeError.
+    `name`: of the PersistentVolume, or of the volume in its pod.
     """
-    for kind, (plugin, field) in _IDS.items():
-        if one := described.get(kind):
-            return f"kubernetes.io/{plugin}/{one[field]}"
-    if (one := described.get("csi")) and "volumeHandle" in one:
-        return csi(one["driver"], one["volumeHandle"])
-    if one := described.get("rbd"):
-        return f"kubernetes.io/rbd/{one.get('pool') or 'rbd'}:{one['image']}"
-    if one := described.get("iscsi"):
-        return f"kubernetes.io/iscsi/{one['targetPortal']}:{one['iqn']}:{one.get('lun') or 0}"
-    if one := described.get("flexVolume"):
-        return f"{one['driver']}/{name}"
-    return ""
+    kind = next((kind for kind in _IDS if isinstance(described.get(kind), Mapping)), None)
+    if kind is None:
+        return ""
+    one, (plugin, fields) = described[kind], _IDS[kind]
+    parts = [str(name if field is _ITS_NAME else one.get(field) or _ELSE.get(field, "")) for field in fields]
+    return plugin.format(*parts) if all(parts) else ""

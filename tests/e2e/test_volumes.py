@@ -29,7 +29,6 @@ SLOW = 60
 
 @pytest.fixture
 def disks(cluster: Cluster) -> Iterator[Disks]:
-    _wait_till_the_kubelet_has_settled(cluster)
     disks = Disks(cluster)
     with disks.claim():
         yield disks
@@ -137,6 +136,7 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.attached(CSI_DISK)
         _mounts_are_read(disks)
         _lose_both(disks)
+        _wait_till_the_kubelet_has_settled(cluster)
 
         with cluster.frozen("kubelet"):
             disks.looks_old("e2e-lost", "e2e-claim")

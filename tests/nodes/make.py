@@ -29,7 +29,7 @@ from agent.model.snapshot import (
     Unread,
 )
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
-from tests.nodes import devices
+from tests.nodes import devices, volumes
 
 # What the report of the incident tells: the addresses, ids and pods of its leaks, from its own logs.
 SEED_LEAKS: Final = {
@@ -160,6 +160,7 @@ NODES: Final = {
     "files-removed-by-hand": files_removed_by_hand,
     "power-cut": power_cut,
     **devices.NODES,
+    **volumes.NODES,
 }
 
 

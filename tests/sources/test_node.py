@@ -1,10 +1,10 @@
-"""The device resources of the node's own object."""
+"""The device resources of the node's own object, and its volumes."""
 
 from typing import Any
 
 import pytest
 
-from agent.model.snapshot import NodeDevices
+from agent.model.snapshot import Node, NodeDevices
 from agent.sources.node import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
@@ -46,3 +46,45 @@ def test_a_count_is_read_as_the_server_writes_it(written: Any, count: int) -> No
 @pytest.mark.parametrize("odd", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
 def test_an_odd_count_is_passed_over_and_the_others_are_told(odd: Any) -> None:
     assert devices({KVM: odd, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+
+
+# Volumes
+
+CONTROLLER = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+
+
+def with_volumes(status: Any, annotations: Any = None) -> Node:
+    return parse({"metadata": {"name": "n", "annotations": annotations}, "status": status})
+
+
+def test_a_node_tells_which_volumes_it_uses_and_which_are_attached() -> None:
+    told = with_volumes(
+        {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "volumesInUse": ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"],
+            "volumesAttached": [{"name": "kubernetes.io/csi/d^a", "devicePath": "/dev/xvdba"}],
+        },
+        CONTROLLER,
+    )
+    assert told.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
+    assert told.volumes_attached == ("kubernetes.io/csi/d^a",)
+    assert (told.ready, told.controller_attach) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}]],
+)
+def test_a_node_is_ready_only_where_it_says_so(conditions: Any) -> None:
+    assert not with_volumes({"conditions": conditions}).ready
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {next(iter(CONTROLLER)): "false"}])
+def test_the_controller_attaches_only_where_the_node_says_so(annotations: Any) -> None:
+    assert not with_volumes({}, annotations).controller_attach
+
+
+def test_odd_volumes_do_not_make_a_node_unread() -> None:
+    assert with_volumes({"volumesAttached": [7, {}, "x"]}).volumes_attached == ()
+    assert with_volumes({"volumesInUse": 7}).volumes_in_use == ()
+    assert with_volumes({"volumesAttached": "x"}).volumes_attached == ()
