@@ -244,7 +244,8 @@ def test_a_volume_without_claim_is_named_as_the_nodes_status_names_it(
     "volume",
     [
         {"name": "a", "secret": {"secretName": "s"}}, {"name": "a", "emptyDir": {}},
-        {"name": "a", "csi": {"driver": "d"}}, {"name": "a", "nfs": {"server": "s"}}, {"name": "a", "gcePersistentDisk": {}}, {"name": "a", "cinder": 7},
+        {"name": "a", "csi": {"driver": "d"}}, {"name": "a", "nfs": {"server": "s"}},
+        {"name": "a", "gcePersistentDisk": {}}, {"name": "a", "cinder": 7},
         {"name": "a"}, {}, 7, None, "x", {"persistentVolumeClaim": 7},
     ],
 )  # fmt: skip
