@@ -1,5 +1,6 @@
 """What holds of every node with volumes: silence, order, names, and what is told of them."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -128,17 +129,6 @@ def test_silence_never_adds_a_finding_and_what_it_hides_is_admitted(snapshot: Sn
 
 
 @_LONGEST
-@given(volume_nodes())
-def test_more_rights_tell_no_more_volumes_than_fewer(snapshot: Snapshot) -> None:
-    """What an account may read makes a finding surer or ends it; but it finds earlier what is confirmed."""
-    none = replace(snapshot, attachments=Seen((attachments(not_asked=["get volumeattachments"]),)))
-    poor, _ = found(none)
-    rich, _ = found(snapshot)
-    later = {key for key, one in rich.items() if one.strength is Strength.PROBABLE and one.pod == ""}
-    assert later <= poor.keys()
-
-
-@_LONGEST
 @given(volume_nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: Any) -> None:
     (worker,) = snapshot.node.known()
@@ -185,8 +175,6 @@ def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> N
 
 @pytest.mark.parametrize("field", ["mounts", "attachments"])
 def test_a_recording_from_before_volumes_were_read_is_read(field: str) -> None:
-    import json  # noqa: PLC0415
-
     tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
     del tree["looks"][0][field]
     for one in tree["looks"][0]["pods"]["seen"]:
