@@ -182,6 +182,14 @@ class Config:
         "where the kubelet and its device plugins meet; off: do without. A directory that does not exist is a fault "
         "only on a node with devices",
     )
+    kubelet_dir: Path | None = _knob(
+        "/var/lib/kubelet",
+        path_or_off,
+        WHERE,
+        "DIR|off",
+        "the kubelet's directory, at the path that it has on the node: its notes tell which volumes are mounted. Read "
+        "only while the node's status misses a volume; off: do without",
+    )
     state_dir: Path = _knob(
         "/var/lib/nodeleak",
         path,

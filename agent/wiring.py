@@ -22,11 +22,12 @@ from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import Restoration
 from agent.cleanup.steps import said
 from agent.config import BUG, Config, UsageError, option, variable
+from agent.model.registration import Autoscaler, Registration
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
-from agent.model.watches import Watch
+from agent.model.volumes import Attachments
 from agent.sources.containers import Docker
-from agent.sources.live import AskCluster, LiveSources, device_plugins_in, never_asked
+from agent.sources.live import ApiServer, LiveSources, device_plugins_in, left_alone, mounts_below
 from agent.sources.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OFF: Final = f"{option('api')}=off"
+
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """What the agent may do to the node, in the words of `nodeleak_mode_info`."""
 
@@ -52,7 +55,7 @@ def node_name(config: Config) -> str:
 def sources_for_a_look(config: Config) -> LiveSources:
     """Wire the sources for one command: the API server is asked once, and nothing is watched."""
     if config.api == "off":
-        return _sources(config, _left_alone("pods"), _left_alone("node"), _left_alone("watches"))
+        return _sources(config, left_alone(_OFF))
     # The API client is the greater part of such a process: not without need.
     from agent.sources import node, pods
     from agent.sources.server_clock import ServerClock
@@ -66,12 +69,15 @@ def sources_for_a_look(config: Config) -> LiveSources:
     greet = cache(lambda: ask(api))  # once a command, however often it looks
     return _sources(
         config,
-        _asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, greet),
-        _asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds, greet),
-        lambda: NotAsked("watches", "one look watches nothing"),
-        _asking_the_cluster(config, clock),
-        lambda: clock.skew,
-        lambda: version.said,
+        ApiServer(
+            pods=_asked_once("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, greet),
+            node=_asked_once("node", api, node.PATH, node.query(config.node), node.parse, seconds, greet),
+            watches=lambda: NotAsked("watches", "one look watches nothing"),
+            attachments=_attachments(config, clock),
+            autoscaler=_autoscaler(config, clock),
+            skew=lambda: clock.skew,
+            version=lambda: version.said,
+        ),
     )
 
 
@@ -194,7 +200,7 @@ def run_daemon(config: Config) -> int:
     registry = CollectorRegistry()
     http = _listening(config, registry, heartbeat)
     log = configure(config.log_format)
-    courier, told_to_the_cluster = _telling_the_cluster(
+    courier, told_to_the_cluster = _telling(
         config,
         registry,
         lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
@@ -257,7 +263,7 @@ def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.
         raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _telling_the_cluster(
+def _telling(
     config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
 ) -> tuple["Courier", Sequence[daemon.Exporter]]:
     """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
@@ -284,7 +290,7 @@ def _telling_the_cluster(
 def _watching(config: Config) -> tuple[LiveSources, "list[Reflector[Any]]"]:
     """Wire the sources for the daemon, and the reflectors that it has to run for them."""
     if config.api == "off":
-        return _sources(config, _left_alone("pods"), _left_alone("node"), _left_alone("watches")), []
+        return _sources(config, left_alone(_OFF)), []
     from agent.sources import node, pods
     from agent.sources.reflector import Reflector
     from agent.sources.server_clock import ServerClock
@@ -312,16 +318,16 @@ def _watching(config: Config) -> tuple[LiveSources, "list[Reflector[Any]]"]:
 
     of_pods = watched("pods", pods.PATH, pods.query(config.node), pods.parse)
     of_node = watched("node", node.PATH, node.query(config.node), node.parse)
-    sources = _sources(
-        config,
-        of_pods.reading,
-        of_node.reading,
-        lambda: Seen(tuple(watch for witness in witnesses for watch in witness.watches)),
-        _asking_the_cluster(config, clock),
-        lambda: clock.skew,
-        lambda: version.said,
+    api = ApiServer(
+        pods=of_pods.reading,
+        node=of_node.reading,
+        watches=lambda: Seen(tuple(watch for witness in witnesses for watch in witness.watches)),
+        attachments=_attachments(config, clock),
+        autoscaler=_autoscaler(config, clock),
+        skew=lambda: clock.skew,
+        version=lambda: version.said,
     )
-    return sources, [of_pods, of_node]
+    return _sources(config, api), [of_pods, of_node]
 
 
 def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
@@ -365,8 +371,10 @@ def _asked_once(
     return read
 
 
-def _asking_the_cluster(config: Config, clock: "ServerClock") -> AskCluster:
-    """Return what asks the cluster; it connects when there is a reason, which most nodes never have."""
+def _autoscaler(
+    config: Config, clock: "ServerClock"
+) -> Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]:
+    """Return what asks for the autoscaler; it connects when there is a reason, which most nodes never have."""
     from agent.sources.api import Api
     from agent.sources.autoscaler import Cluster
     from agent.sources.deadline import Deadline
@@ -388,15 +396,18 @@ def _asking_the_cluster(config: Config, clock: "ServerClock") -> AskCluster:
     return Cluster(config.node, get, daemon.clock).read
 
 
-def _sources(
-    config: Config,
-    pods: Callable[[], Reading[Pod]],
-    node: Callable[[], Reading[Node]],
-    watches: Callable[[], Reading[Watch]],
-    autoscaler: AskCluster = never_asked,
-    api_skew: Callable[[], timedelta | None] = lambda: None,
-    server_version: Callable[[], str] = lambda: "",
-) -> LiveSources:
+def _attachments(
+    config: Config, clock: "ServerClock"
+) -> Callable[[Sequence[str], Sequence[Pod]], Reading[Attachments]]:
+    from agent.sources.attachments import AttachmentsSource
+    from agent.sources.deadline import Deadline
+
+    # A few objects, each of which may take its time; a round does not wait for all of them at their slowest.
+    within = Deadline("API server", config.api_timeout.total_seconds() * 1.2)
+    return AttachmentsSource(_connector(config, clock), config.node, within, daemon.clock).read
+
+
+def _sources(config: Config, api: ApiServer) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
     except Unavailable as error:
@@ -408,18 +419,10 @@ def _sources(
         cache_dirs=config.cni_cache_dir,
         proc=config.proc,
         docker=docker,
-        pods=pods,
-        node=node,
+        api=api,
         device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
+        mounts=mounts_below(config.kubelet_dir, config.proc),
         state_dir=config.state_dir,
         node_name=node_name(config),
         provider_id=config.provider_id,
-        autoscaler=autoscaler,
-        watches=watches,
-        api_skew=api_skew,
-        server_version=server_version,
     )
-
-
-def _left_alone(source: str) -> Callable[[], NotAsked]:
-    return lambda: NotAsked(source, f"{option('api')}=off")

@@ -42,11 +42,12 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.volumes import Attachment, Attachments, Mount
 from agent.model.watches import Evidence, Watch
 from agent.occupancy import judge
 
 T = TypeVar("T")
-Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod
+Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod | Mount
 Told: TypeAlias = Iterable[T] | Unread | NotAsked | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
@@ -62,8 +63,8 @@ BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
 WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
 INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
-OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches")
-MUTE: Final = ("device_plugins", "registration", "autoscaler", "watches")
+OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches", "attachments")
+MUTE: Final = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
 """The sources that have no say in addresses."""
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
@@ -257,6 +258,31 @@ def shown(
     return Watch(resource, evidence, 40, 7, count, first, NOW - ago, UPTIME - ago, server_version)
 
 
+# Volumes
+
+DISK: Final = "kubernetes.io/csi/disk.example.com^vol-7"
+CLOUD_DISK: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-8"
+
+
+def waiting_pod(
+    name: str = "shop/db-0", *volumes: str, claims: Iterable[str] = ("data-db-0",), ago: timedelta = OLD, uid: str = ""
+) -> Pod:
+    """A pod that was given to the node so long ago, and has not begun."""
+    scheduled = NOW - ago
+    return replace(
+        pod(name, phase="Pending", uid=uid), scheduled=scheduled, claims=tuple(claims), volumes=tuple(volumes)
+    )
+
+
+def node_using(*in_use: str, attached: Iterable[str] = (), **changes: Any) -> Node:
+    """The node, whose kubelet uses volumes of which the controller says that it has attached only some."""
+    return replace(WORKER, volumes_in_use=in_use, volumes_attached=tuple(attached), **changes)
+
+
+def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_asked: Iterable[str] = ()) -> Attachments:
+    return Attachments(words, tuple(failed_pods), tuple(not_asked))
+
+
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
@@ -277,7 +303,16 @@ PODS: Final = (
     pod("shop/db", "10.244.1.3"),
     pod("kube-system/proxy", "192.168.0.7", host_network=True),
 )
-WORKER: Final = Node("worker-1", (CIDR,), 110, uid=WORKER_UID, created=NOW - UPTIME, provider_id=INSTANCE)
+WORKER: Final = Node(
+    "worker-1",
+    (CIDR,),
+    110,
+    uid=WORKER_UID,
+    created=NOW - UPTIME,
+    provider_id=INSTANCE,
+    ready=True,
+    controller_attach=True,
+)
 REGISTERED: Final = Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 NO_DEVICES: Final = device_plugins()
 
@@ -296,6 +331,8 @@ def node(
     registration: Registration | Unread | NotAsked | None = None,
     autoscaler: Autoscaler | Unread | NotAsked | None = None,
     watches: Told[Watch] = None,
+    mounts: Told[Mount] = None,
+    attachments: Attachments | Unread | NotAsked | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -330,6 +367,8 @@ def node(
         registration=only(registration, REGISTERED),
         autoscaler=only(autoscaler, NOBODY_ASKED),
         watches=reading(watches, (), Watch),
+        mounts=reading(mounts, (), Mount),
+        attachments=only(attachments, Attachments()),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 

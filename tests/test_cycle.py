@@ -210,8 +210,8 @@ def test_what_was_found_before_a_gap_stays_found() -> None:
 def test_what_is_unread_is_said_and_a_report_that_needed_it_is_not_complete(source: str) -> None:
     report = scanned(without(node(), source))
     assert [one.source for one in report.unread] == [source]
-    assert report.complete is (source in {"cni_results", "daemons", "autoscaler"}), (
-        "these only name things, or the node object told"
+    assert report.complete is (source in {"cni_results", "daemons", "autoscaler", "mounts", "attachments"}), (
+        "these only name things, or the node object told, or all volumes are attached"
     )
 
 
@@ -229,6 +229,7 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
         "started_without_device",
         "unregistered_node",
         "replayed_watch",
+        "detached_volume",
     }
     assert states(report, LOST.ip) is State.LEAKED
 

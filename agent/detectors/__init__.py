@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from agent.detectors import (
+    detached_volume,
     exhausted_range,
     late_device_plugin,
     leaked_reservation,
@@ -49,4 +50,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     started_without_device,
     unregistered_node,
     replayed_watch,
+    detached_volume,
 )

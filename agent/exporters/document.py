@@ -125,4 +125,5 @@ def _finding(judged: Judged) -> dict[str, Any]:
         "pod": finding.pod or None,
         "resource": finding.resource or None,
         "fate": finding.fate.value if finding.fate else None,
+        "strength": finding.strength.value if finding.strength else None,
     }

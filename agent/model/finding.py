@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from agent.model import admission
+from agent.model.volumes import Strength
 
 
 class Cause(StrEnum):
@@ -53,6 +54,8 @@ class Finding:
     """The device resource that it is about; empty: none, or not known."""
     fate: admission.Fate | None = None
     """What becomes of a refused pod; of a storm, of most of its pods."""
+    strength: Strength | None = None
+    """How sure it is that a volume was lost; None: it is not about a volume."""
     stranded: tuple[admission.Stranded, ...] = ()
     """The refused pods that it stands for: one, or all of a storm."""
 

@@ -7,6 +7,7 @@ missing one is an error that names its place.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -70,6 +71,9 @@ def anonymous(text: str, salt: str) -> str:
             return names.get(node, node)
         if isinstance(node, str) and field in _NAMED:
             return "/".join(names.get(part, part) for part in node.split("/"))
+        if isinstance(node, str) and field in _VOLUMES:
+            kind, parts = _volume(node)
+            return kind + "/".join(names.get(part, part) for part in parts)
         if isinstance(node, str) and field in {"why", "message"}:
             for name in longest_first:
                 node = node.replace(name, names[name])
@@ -81,9 +85,19 @@ def anonymous(text: str, salt: str) -> str:
 _WHOLE = frozenset({"provider_id", "earlier_id"})
 """Names whose slashes separate no names of ours: their parts (`aws:`, a zone) are words of their own elsewhere."""
 
-_NAMED = frozenset(
-    {"node_name", "kubelet_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller"}
-)
+_NAMED = frozenset({
+    "node_name", "kubelet_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller",
+    "claim", "claims", "failed_pods",
+})  # fmt: skip
+_VOLUMES = frozenset({"volume", "volumes", "volumes_in_use", "volumes_attached"})
+_KIND = re.compile(r"kubernetes\.io/csi/[^^]*\^|[^/]+/[^/]+/")
+"""What a volume's name begins with: its plugin or driver, which its maker named."""
+
+
+def _volume(name: str) -> tuple[str, list[str]]:
+    """Return the kind of a volume, and the parts of its id."""
+    kind = matched[0] if (matched := _KIND.match(name)) else ""
+    return kind, name.removeprefix(kind).split("/")
 
 
 def _names(node: Any, field: str = "") -> Iterator[str]:
@@ -100,6 +114,8 @@ def _names(node: Any, field: str = "") -> Iterator[str]:
         yield node
     elif isinstance(node, str) and field in _NAMED:
         yield from (part for part in node.split("/") if part)
+    elif isinstance(node, str) and field in _VOLUMES:
+        yield from (part for part in _volume(node)[1] if part)
 
 
 def _is_kept(node: Mapping[str, Any], field: str) -> bool:

@@ -8,6 +8,7 @@ from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
+from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
 T = TypeVar("T")
@@ -164,6 +165,12 @@ class Pod:
     deletion: datetime | None = None
     """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
+    scheduled: datetime | None = None
+    """When it was given to the node; None: not known, or it is not Pending any more."""
+    claims: tuple[str, ...] = ()
+    """The names of its PersistentVolumeClaims, which are of its namespace."""
+    volumes: tuple[str, ...] = ()
+    """What it has to have attached without a claim, as the node's status names it."""
 
     @property
     def live(self) -> bool:
@@ -201,6 +208,13 @@ class Node:
     """The cloud's name of the instance that it is (`spec.providerID`)."""
     taints: tuple[Taint, ...] = ()
     """Those of its taints that tell of its registration."""
+    ready: bool = False
+    controller_attach: bool = False
+    """The controller-manager attaches volumes to it, and not the kubelet by itself."""
+    volumes_in_use: tuple[str, ...] = ()
+    """What the kubelet has to have attached, or has."""
+    volumes_attached: tuple[str, ...] = ()
+    """What the controller says that it has attached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +252,8 @@ class Snapshot:
     registration: Reading[Registration] = NotAsked("registration", "this look was taken before they were read")
     autoscaler: Reading[Autoscaler] = NotAsked("autoscaler", "this look was taken before they were read")
     watches: Reading[Watch] = NotAsked("watches", "this look was taken before they were read")
+    mounts: Reading[Mount] = NotAsked("mounts", "this look was taken before they were read")
+    attachments: Reading[Attachments] = NotAsked("attachments", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
@@ -251,7 +267,7 @@ class Snapshot:
 
     def unread_about_addresses(self) -> tuple[Unread, ...]:
         """Return what failed of all that has a say in an address."""
-        mute: tuple[Reading[object], ...] = (self.device_plugins, self.registration, self.autoscaler, self.watches)
+        mute = tuple(getattr(self, source) for source in MUTE)
         return tuple(one for one in self.unread() if not any(one is other for other in mute))
 
     def others(self) -> tuple[Reading[object], ...]:
@@ -268,6 +284,8 @@ class Snapshot:
             self.registration,
             self.autoscaler,
             self.watches,
+            self.mounts,
+            self.attachments,
         )
 
 
@@ -284,5 +302,10 @@ SOURCES = (
     "registration",
     "autoscaler",
     "watches",
+    "mounts",
+    "attachments",
 )
 """Every source by the name of its field, its file and its metric label."""
+
+MUTE = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
+"""The sources that have no say in addresses."""

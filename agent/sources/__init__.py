@@ -1,10 +1,11 @@
 """READING. Each file fills the snapshot's field it is named for. Nothing under here changes anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from agent import volumes
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import (
@@ -23,6 +24,7 @@ from agent.model.snapshot import (
     Timing,
     Unread,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources import doubt
 from agent.sources.unavailable import Unavailable
@@ -45,6 +47,8 @@ class Sources(Protocol):
     def registration(self, node: Reading[Node], pods: Reading[Pod], at: datetime, /) -> Reading[Registration]: ...
     def autoscaler(self, node: Reading[Node], registration: Reading[Registration], /) -> Reading[Autoscaler]: ...
     def watches(self) -> Reading[Watch]: ...
+    def mounts(self) -> Reading[Mount]: ...
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]: ...
     def api_skew(self) -> timedelta | None: ...
     def server_version(self) -> str: ...
 
@@ -75,6 +79,8 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     node = timed("node", sources.node)
     registration = timed("registration", lambda: sources.registration(node, pods, now.wall))
     watches = timed("watches", sources.watches)
+    # Both clock and version are known from the API server's answers, so they are asked for after those.
+    api_skew = sources.api_skew()
 
     containers = doubt.containers(containers, pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
@@ -84,6 +90,14 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
         addresses = doubt.addresses(addresses, daemons)
+    mounts: Reading[Mount] = NotAsked("mounts", "no volume is missing from the node's volumesAttached")
+    if isinstance(node, Seen) and any(map(volumes.missing, node.items)):
+        mounts = doubt.mounts(timed("mounts", sources.mounts), daemons)
+    attachments: Reading[Attachments] = NotAsked("attachments", "no pod waits for a volume that is missing")
+    if isinstance(node, Seen) and isinstance(pods, Seen):
+        asked = volumes.question(node.items, pods.items, now.wall, api_skew)
+        if asked is not None:
+            attachments = timed("attachments", lambda: sources.attachments(asked.volumes, asked.pods))
     # It may take its time, and nothing that was read before has to wait for it.
     autoscaler = timed("autoscaler", lambda: sources.autoscaler(node, registration))
     return Snapshot(
@@ -102,8 +116,9 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         registration=registration,
         autoscaler=autoscaler,
         watches=watches,
-        # Asked after the API server has answered: both are its answers'.
-        api_skew=sources.api_skew(),
+        mounts=mounts,
+        attachments=attachments,
+        api_skew=api_skew,
         server_version=sources.server_version(),
         timings=tuple(timed.timings),
     )

@@ -18,6 +18,7 @@ from agent.model.snapshot import (
     Seen,
     Unread,
 )
+from agent.model.volumes import Mount
 
 
 def containers(reading: Reading[Container], pods: Reading[Pod]) -> Reading[Container]:
@@ -57,6 +58,13 @@ def addresses(reading: Reading[Address], daemons: Reading[Daemons]) -> Reading[A
     """Disbelieve namespaces that were seen through the process table of a container."""
     if isinstance(reading, Seen) and isinstance(daemons, Unread):
         return Unread("addresses", daemons.why)
+    return reading
+
+
+def mounts(reading: Reading[Mount], daemons: Reading[Daemons]) -> Reading[Mount]:
+    """Disbelieve a mount table for the same reason: that of a container is not the node's."""
+    if isinstance(reading, Seen) and isinstance(daemons, Unread):
+        return Unread("mounts", daemons.why)
     return reading
 
 

@@ -1,6 +1,7 @@
 """The sources of a real node, each read where it lives."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from agent.model.snapshot import (
     Store,
     Unread,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources import addresses, checkpoints, reservations
+from agent.sources import addresses, checkpoints, mounts, reservations
 from agent.sources.chronicle import StoredChronicle
 from agent.sources.cni_results import CniResults
 from agent.sources.containers import Docker
@@ -47,16 +49,49 @@ def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Ca
     return read
 
 
-AskCluster = Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]
+def mounts_below(kubelet_dir: Path | None, proc: Path) -> Callable[[], Reading[Mount]]:
+    """Return what reads which volumes are mounted; without the kubelet's directory, they are left alone."""
+    if kubelet_dir is None:
+        return lambda: NotAsked("mounts", "--kubelet-dir=off")
+    below = kubelet_dir
+
+    def read() -> Reading[Mount]:
+        try:
+            return Seen(mounts.read(proc, below))
+        except Unavailable as error:
+            return Unread("mounts", str(error))
+
+    return read
 
 
-def never_asked(node: Reading[Node], registration: Reading[Registration]) -> NotAsked:
-    """Leave the cluster alone, for the reason for which the Node was."""
-    return NotAsked("autoscaler", next((one.why for one in (node, registration) if isinstance(one, NotAsked)), ""))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServer:
+    """What is asked of the API server, by whoever talks to it: reflectors, a command that asks once, or nobody."""
+
+    pods: Callable[[], Reading[Pod]]
+    node: Callable[[], Reading[Node]]
+    watches: Callable[[], Reading[Watch]]
+    attachments: Callable[[Sequence[str], Sequence[Pod]], Reading[Attachments]]
+    """Of volumes that are missing, and pods that wait for them."""
+    autoscaler: Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]
+    skew: Callable[[], timedelta | None]
+    version: Callable[[], str]
+
+
+def left_alone(why: str) -> ApiServer:
+    return ApiServer(
+        pods=lambda: NotAsked("pods", why),
+        node=lambda: NotAsked("node", why),
+        watches=lambda: NotAsked("watches", why),
+        attachments=lambda _volumes, _pods: NotAsked("attachments", why),
+        autoscaler=lambda _node, _registration: NotAsked("autoscaler", why),
+        skew=lambda: None,
+        version=lambda: "",
+    )
 
 
 class LiveSources:
-    """What one node is read from; pods and node come from whoever talks to the API server, or from nobody."""
+    """What one node is read from."""
 
     def __init__(
         self,
@@ -67,16 +102,12 @@ class LiveSources:
         cache_dirs: Sequence[Path],
         proc: Path,
         docker: Docker,
-        pods: Callable[[], Reading[Pod]],
-        node: Callable[[], Reading[Node]],
+        api: ApiServer,
         device_plugins: Callable[[], Reading[DevicePlugins]],
+        mounts: Callable[[], Reading[Mount]],
         state_dir: Path,
         node_name: str,
         provider_id: Expected = Expected.AUTO,
-        autoscaler: AskCluster = never_asked,
-        watches: Callable[[], Reading[Watch]] = lambda: NotAsked("watches", "nobody watches"),
-        api_skew: Callable[[], timedelta | None] = lambda: None,
-        server_version: Callable[[], str] = lambda: "",
     ) -> None:
         self._networks, self._networks_dir = networks, networks_dir
         self._checkpoint_dirs = checkpoint_dirs
@@ -85,11 +116,8 @@ class LiveSources:
         self._docker, self._in_time = docker, Deadline("docker", docker.timeout * 1.2)
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
-        self._pods, self._node, self._watches = pods, node, watches
-        self._api_skew, self._server_version = api_skew, server_version
-        self._device_plugins = device_plugins
+        self._api, self._device_plugins, self._mounts = api, device_plugins, mounts
         self._registrar = Registrar(node_name, provider_id, state_dir, self._process_table.kubelet_flags, proc)
-        self._autoscaler = autoscaler
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(reservations.read(self._networks_dir, network) for network in self._networks)
@@ -110,10 +138,10 @@ class LiveSources:
         return addresses.read(self._proc)
 
     def pods(self) -> Reading[Pod]:
-        return self._pods()
+        return self._api.pods()
 
     def node(self) -> Reading[Node]:
-        return self._node()
+        return self._api.node()
 
     def device_plugins(self) -> Reading[DevicePlugins]:
         return self._device_plugins()
@@ -122,16 +150,22 @@ class LiveSources:
         return self._registrar.read(node, pods, at)
 
     def autoscaler(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
-        return self._autoscaler(node, registration)
+        return self._api.autoscaler(node, registration)
 
     def watches(self) -> Reading[Watch]:
-        return self._watches()
+        return self._api.watches()
+
+    def mounts(self) -> Reading[Mount]:
+        return self._mounts()
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        return self._api.attachments(volumes, pods)
 
     def api_skew(self) -> timedelta | None:
-        return self._api_skew()
+        return self._api.skew()
 
     def server_version(self) -> str:
-        return self._server_version()
+        return self._api.version()
 
     # The second look: the same places, asked about one sandbox.
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.sources.api import Query
-from agent.sources.notation import count, is_device, moment, shared
+from agent.sources.notation import count, is_device, mappings, moment, shared
 from agent.sources.printable import printable
+
+_CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 PATH = "/api/v1/nodes"
 
@@ -24,7 +26,7 @@ def parse(item: Mapping[str, Any]) -> Node:
     # Servers before 1.16 send `podCIDR` alone.
     cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
-    pods = allocatable.get("pods")
+    pods, in_use = allocatable.get("pods"), status.get("volumesInUse")
     return Node(
         name=str(item["metadata"]["name"]),
         pod_cidrs=tuple(map(str, cidrs)),
@@ -35,11 +37,15 @@ def parse(item: Mapping[str, Any]) -> Node:
         created=moment(item["metadata"].get("creationTimestamp")),
         provider_id=printable(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
+        ready=_condition(status, "Ready") == "True",
+        controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
+        volumes_in_use=shared(map(str, in_use if isinstance(in_use, list) else ())),
+        volumes_attached=shared(str(one["name"]) for one in mappings(status.get("volumesAttached")) if "name" in one),
     )
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> str:
-    told = (str(one.get("status")) for one in status.get("conditions") or () if one.get("type") == kind)
+    told = (str(one.get("status")) for one in mappings(status.get("conditions")) if one.get("type") == kind)
     return sys.intern(next(told, ""))
 
 

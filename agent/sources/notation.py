@@ -1,8 +1,8 @@
-"""How the API server writes what we read: moments, counts, the names of device resources, and versions."""
+"""How the API server writes what we read: moments, counts, conditions, the names of device resources, and versions."""
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +54,17 @@ def is_device(resource: str) -> bool:
         and not resource.startswith("requests.")
         and re.fullmatch(RESOURCE, resource) is not None
     )
+
+
+def mappings(written: Any) -> Iterator[Mapping[str, Any]]:
+    """Pass over whatever is no object in a list: for what must not make the pod or the node that has it unread."""
+    yield from (one for one in (written if isinstance(written, list) else ()) if isinstance(one, Mapping))
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return a condition of a status, where it is true."""
+    found = (one for one in mappings(status.get("conditions")) if one.get("type") == kind)
+    return next((one for one in found if one.get("status") == "True"), None)
 
 
 def shared(names: Iterable[str]) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 from typing import Any
 
 from agent.model.snapshot import Pod
-from agent.sources import admission
+from agent.sources import admission, volume_names
 from agent.sources.api import Query
-from agent.sources.notation import count, is_device, moment, shared
+from agent.sources.notation import condition, count, is_device, mappings, moment, shared
 
 PATH = "/api/v1/pods"
 
@@ -43,6 +43,10 @@ def parse(item: Mapping[str, Any]) -> Pod:
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
+        # A moment for each pod would be paid for on every node; it matters only until the pod begins.
+        scheduled=_scheduled(status) if phase == "Pending" else None,
+        claims=shared(_claims(str(metadata["name"]), spec)),
+        volumes=shared(_volumes(spec)),
     )
 
 
@@ -64,6 +68,24 @@ def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
         resources = container.get("resources") or {}
         for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
             yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
+
+
+def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in mappings(spec.get("volumes")):
+        yield from filter(None, [volume_names.unique_name(volume, str(volume.get("name")))])
+
+
+def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in mappings(spec.get("volumes")):
+        if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
+            yield str(claim.get("claimName"))
+        elif volume.get("ephemeral"):
+            yield f"{pod}-{volume.get('name')}"
+
+
+def _scheduled(status: Mapping[str, Any]) -> datetime | None:
+    given = condition(status, "PodScheduled")
+    return moment(given.get("lastTransitionTime")) if given else None
 
 
 def _started(status: Mapping[str, Any]) -> datetime | None:

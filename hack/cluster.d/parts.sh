@@ -96,6 +96,15 @@ run_controller_manager() {
     --use-service-account-credentials=true --controllers='*,-nodeipam' --allocate-node-cidrs=false
 }
 
+# The controller-manager and the kubelet find it here by themselves, whether they run already or not.
+# The directory must be whole when it appears: they look into it at once.
+install_volume_driver() {
+  if cmp -s "$HERE/flexdisk" "$VOLUME_DRIVER/disk"; then return; fi
+  rm -rf "$VOLUME_DRIVER" "${VOLUME_DRIVER%/*}/.nodeleak~disk"
+  install -D -m 755 "$HERE/flexdisk" "${VOLUME_DRIVER%/*}/.nodeleak~disk/disk"
+  mv "${VOLUME_DRIVER%/*}/.nodeleak~disk" "$VOLUME_DRIVER"
+}
+
 run_scheduler() {
   spawn scheduler "$CACHE/bin/kube-scheduler" --kubeconfig="$STATE/scheduler.conf" \
     --bind-address=127.0.0.1 --port=0 --leader-elect=false
@@ -218,6 +227,7 @@ remove_state() {
   unmount /var/lib/kubelet "$STATE"
   if answers docker; then docker image rm nodeleak/pause:1 nodeleak/busybox:1 || true; fi # in an engine not ours
   restore_network
+  rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk
   rm -rf --one-file-system "$LEASES" /var/lib/cni/cache /var/lib/dockershim /var/lib/kubelet
   rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,forwarding,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"

@@ -104,6 +104,7 @@ def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
         "pod": "shop/cart",
         "resource": None,
         "fate": None,
+        "strength": None,
     }
 
 

@@ -30,7 +30,7 @@ from agent.model.snapshot import (
 )
 from agent.model.watches import Evidence, Watch
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
-from tests.nodes import devices, registration
+from tests.nodes import devices, registration, volumes
 
 # What the report of the incident tells: the addresses, ids and pods of its leaks, from its own logs.
 SEED_LEAKS: Final = {
@@ -184,6 +184,7 @@ NODES: Final = {
     "etcd-restored": etcd_restored,
     **devices.NODES,
     **registration.NODES,
+    **volumes.NODES,
 }
 
 

@@ -32,7 +32,7 @@ def diagnosis(report: Report) -> dict[str, Any]:
         for one in report.networks
     }
     told = (
-        (one.detector, one.subject, one.cause, one.pod, one.resource, one.fate)
+        (one.detector, one.subject, one.cause, one.pod, one.resource, one.fate, one.strength)
         for one in (judged.finding for judged in report.findings)
     )
     return {

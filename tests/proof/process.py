@@ -43,6 +43,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources import Moment, Sources, take_snapshot
 from agent.sources.unavailable import Unavailable
@@ -162,6 +163,12 @@ class InMemory:
 
     def server_version(self) -> str:
         return ""
+
+    def mounts(self) -> Reading[Mount]:
+        return NotAsked("mounts", "they have no say in addresses")
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        return NotAsked("attachments", f"{len(volumes)} volumes of {len(pods)} pods have no say in addresses")
 
     def api_skew(self) -> timedelta | None:
         return None

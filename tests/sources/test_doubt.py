@@ -7,6 +7,7 @@ import pytest
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
 from agent.model.snapshot import Address, Checkpoint, Container, Node, NodeDevices, NotAsked, Pod, Reading, Seen, Unread
+from agent.model.volumes import Mount
 from agent.sources import doubt
 from tests.builders import (
     ADDRESSES,
@@ -42,6 +43,14 @@ def why(
 ) -> str:
     assert isinstance(reading, Unread)
     return reading.why
+
+
+def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -> None:
+    mounts = Seen((Mount("kubernetes.io/gce-pd/d-1"),))
+    assert doubt.mounts(mounts, Seen((daemons(),))) == mounts
+    assert doubt.mounts(mounts, Unread("daemons", "not the node's")) == Unread("mounts", "not the node's")
+    left_alone = NotAsked("mounts", "--kubelet-dir=off")
+    assert doubt.mounts(left_alone, Unread("daemons", "not the node's")) == left_alone
 
 
 def test_unread_is_not_empty_no_container_on_a_node_with_running_pods_is_unread() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from agent.model.chronicle import FILE, dumps
 from agent.model.devices import Happening
-from agent.model.snapshot import NotAsked, Unread
+from agent.model.snapshot import NotAsked, Seen, Unread
+from agent.model.volumes import Mount
 from agent.sources.containers import Docker
-from agent.sources.live import LiveSources, device_plugins_in
+from agent.sources.live import LiveSources, device_plugins_in, left_alone, mounts_below
 from agent.sources.unavailable import Unavailable
 from tests.builders import KVM, milestone
 from tests.wire import ID, Answer, Request, Standin, hang, http
@@ -38,12 +39,11 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         cache_dirs=[tmp_path / "cache"],
         proc=tmp_path / "proc",
         docker=docker,
-        pods=lambda: NotAsked("pods", "--api=off"),
-        node=lambda: NotAsked("node", "--api=off"),
+        api=left_alone("--api=off"),
         device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
         state_dir=tmp_path / "state",
         node_name="worker-1",
-        watches=lambda: NotAsked("watches", "--api=off"),
+        mounts=mounts_below(None, tmp_path / "proc"),
     )
     docker.close()
 
@@ -140,6 +140,27 @@ def test_unread_is_not_empty_without_the_directory_there_is_no_word_of_device_pl
 
 def test_device_plugins_are_left_alone_by_choice(sources: LiveSources) -> None:
     assert sources.device_plugins() == NotAsked("device_plugins", "--device-plugins-dir=off")
+
+
+# Volumes
+
+
+def test_the_mount_table_and_the_kubelets_directory_are_read_together(tmp_path: Path) -> None:
+    kubelet, place = tmp_path / "kubelet", "plugins/kubernetes.io/gce-pd/mounts/d-1"
+    (kubelet / place).mkdir(parents=True)
+    (tmp_path / "proc" / "1").mkdir(parents=True)
+    (tmp_path / "proc/1/mountinfo").write_text(f"1 0 98:0 / {kubelet}/{place} rw - ext4 /dev/sdb rw\n")
+    assert mounts_below(kubelet, tmp_path / "proc")() == Seen((Mount("kubernetes.io/gce-pd/d-1"),))
+
+
+def test_unread_is_not_unmounted_without_the_kubelets_directory_there_is_no_word_of_mounts(tmp_path: Path) -> None:
+    why = f"{tmp_path}/kubelet/plugins does not exist: is it the kubelet's directory, and mounted?"
+    assert mounts_below(tmp_path / "kubelet", tmp_path / "proc")() == Unread("mounts", why)
+
+
+def test_volumes_are_left_alone_by_choice(sources: LiveSources) -> None:
+    assert sources.mounts() == NotAsked("mounts", "--kubelet-dir=off")
+    assert sources.attachments(["v"], []) == NotAsked("attachments", "--api=off")
 
 
 def test_without_the_api_server_its_clock_is_not_known(sources: LiveSources) -> None:

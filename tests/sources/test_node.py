@@ -1,4 +1,4 @@
-"""The device resources of the node's own object."""
+"""The device resources of the node's own object, and its volumes."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -105,3 +105,45 @@ def test_an_odd_time_of_a_taint_is_none(odd: Any) -> None:
 
 def test_a_provider_id_that_cannot_be_printed_steers_no_terminal() -> None:
     assert registered(providerID="a\x1b[2J").provider_id == "a\\x1b[2J"
+
+
+# Volumes
+
+CONTROLLER = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+
+
+def with_volumes(status: Any, annotations: Any = None) -> Node:
+    return parse({"metadata": {"name": "n", "annotations": annotations}, "status": status})
+
+
+def test_a_node_tells_which_volumes_it_uses_and_which_are_attached() -> None:
+    told = with_volumes(
+        {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "volumesInUse": ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"],
+            "volumesAttached": [{"name": "kubernetes.io/csi/d^a", "devicePath": "/dev/xvdba"}],
+        },
+        CONTROLLER,
+    )
+    assert told.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
+    assert told.volumes_attached == ("kubernetes.io/csi/d^a",)
+    assert (told.ready, told.controller_attach) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}]],
+)
+def test_a_node_is_ready_only_where_it_says_so(conditions: Any) -> None:
+    assert not with_volumes({"conditions": conditions}).ready
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {next(iter(CONTROLLER)): "false"}])
+def test_the_controller_attaches_only_where_the_node_says_so(annotations: Any) -> None:
+    assert not with_volumes({}, annotations).controller_attach
+
+
+def test_odd_volumes_do_not_make_a_node_unread() -> None:
+    assert with_volumes({"volumesAttached": [7, {}, "x"]}).volumes_attached == ()
+    assert with_volumes({"volumesInUse": 7}).volumes_in_use == ()
+    assert with_volumes({"volumesAttached": "x"}).volumes_attached == ()

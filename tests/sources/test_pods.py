@@ -200,3 +200,62 @@ def test_what_is_kept_of_a_full_node_is_small() -> None:
     assert len({one.uid for one in kept}) == 110
     # Of 1.3 MB. It was 45 KB before anybody asked for devices, and is 61 KB since.
     assert size < 80_000
+
+
+# Volumes
+
+
+def volumes_of(*volumes: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    parsed = parse(pod(spec={"volumes": [*volumes]}))
+    return parsed.claims, parsed.volumes
+
+
+def test_a_pod_has_claims_by_name_or_by_its_own() -> None:
+    by_name = {"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}
+    own = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}
+    assert volumes_of(by_name, own) == (("data-web-0", "web-0-scratch"), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "described", "volume"),
+    [
+        ("awsElasticBlockStore", {"volumeID": "aws://a/vol-1"}, "kubernetes.io/aws-ebs/aws://a/vol-1"),
+        (
+            "azureDisk",
+            {"diskName": "d", "diskURI": "/subscriptions/s/d"},
+            "kubernetes.io/azure-disk//subscriptions/s/d",
+        ),
+        ("cinder", {"volumeID": "c-1"}, "kubernetes.io/cinder/c-1"),
+        ("gcePersistentDisk", {"pdName": "pd-1"}, "kubernetes.io/gce-pd/pd-1"),
+        ("vsphereVolume", {"volumePath": "[s] d.vmdk"}, "kubernetes.io/vsphere-volume/[s] d.vmdk"),
+        ("rbd", {"image": "i", "monitors": []}, "kubernetes.io/rbd/rbd:i"),
+        ("rbd", {"image": "i", "pool": "p"}, "kubernetes.io/rbd/p:i"),
+        ("iscsi", {"targetPortal": "10.0.0.9:3260", "iqn": "q", "lun": 0}, "kubernetes.io/iscsi/10.0.0.9:3260:q:0"),
+        ("flexVolume", {"driver": "nodeleak/disk"}, "nodeleak/disk/data"),
+    ],
+)
+def test_a_volume_without_claim_is_named_as_the_nodes_status_names_it(
+    kind: str, described: dict[str, Any], volume: str
+) -> None:
+    assert volumes_of({"name": "data", kind: described}) == ((), (volume,))
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"name": "a", "secret": {"secretName": "s"}}, {"name": "a", "emptyDir": {}},
+        {"name": "a", "csi": {"driver": "d"}}, {"name": "a", "nfs": {"server": "s"}},
+        {"name": "a", "gcePersistentDisk": {}}, {"name": "a", "cinder": 7},
+        {"name": "a"}, {}, 7, None, "x", {"persistentVolumeClaim": 7},
+    ],
+)  # fmt: skip
+def test_what_nobody_attaches_and_what_is_odd_is_passed_over(volume: Any) -> None:
+    assert volumes_of(volume) == ((), ())
+
+
+def test_a_pod_is_waiting_since_it_was_scheduled() -> None:
+    given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
+    assert parse(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
+    assert parse(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
+    for odd in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
+        assert parse(pod(status={"phase": "Pending", "conditions": odd})).scheduled is None

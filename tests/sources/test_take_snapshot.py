@@ -20,7 +20,21 @@ from agent.model.snapshot import (
 )
 from agent.sources import Moment, take_snapshot
 from tests import builders
-from tests.builders import GONE, MUTE, WORKER, daemons, last_seen, node, refused_pod, registration, reservation, sandbox
+from tests.builders import (
+    DISK,
+    GONE,
+    MUTE,
+    WORKER,
+    daemons,
+    last_seen,
+    node,
+    node_using,
+    refused_pod,
+    registration,
+    reservation,
+    sandbox,
+    waiting_pod,
+)
 from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
@@ -39,6 +53,8 @@ def look(sources: Told) -> Snapshot:
 
 
 ORPHAN = reservation("10.244.1.9", GONE)
+EVERY_TROUBLE = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
+"""Each source has something to say."""
 
 
 def test_promises_are_read_before_owners_and_the_api_server_last() -> None:
@@ -72,13 +88,13 @@ def test_what_the_api_server_calls_its_version_is_kept() -> None:
 
 
 def test_each_source_is_asked_once() -> None:
-    sources = Told(node(ORPHAN))
+    sources = Told(EVERY_TROUBLE)
     look(sources)
     assert sorted(sources.asked) == sorted(SOURCES)
 
 
 def test_what_was_read_is_what_is_in_it() -> None:
-    told = node(ORPHAN)
+    told = EVERY_TROUBLE
     snapshot = look(Told(told))
     assert snapshot.reservations == told.reservations
     assert snapshot.others() == told.others()
@@ -151,7 +167,7 @@ def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
 
 def test_what_knows_nothing_of_addresses_has_no_say_in_them() -> None:
     closed: dict[str, Any] = {source: Unread(source, "Permission denied") for source in MUTE}
-    snapshot = look(Told(replace(node(ORPHAN), **closed), broken="checkpoints"))
+    snapshot = replace(look(Told(node(ORPHAN), broken="checkpoints")), **closed)
     assert snapshot.unread() == (Unread("checkpoints", "it broke"), *closed.values())
     assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
 
@@ -169,7 +185,7 @@ def test_an_unread_network_does_not_hide_another() -> None:
 
 
 def test_the_time_of_each_reading_is_kept() -> None:
-    snapshot = look(Told(node(ORPHAN)))
+    snapshot = look(Told(EVERY_TROUBLE))
     assert sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
     assert {timing.seconds for timing in snapshot.timings} == {1.0}
 
@@ -181,3 +197,47 @@ def test_a_bug_in_a_source_is_loud() -> None:
 
     with pytest.raises(ZeroDivisionError):
         look(Broken(node()))
+
+
+# Volumes
+
+
+def test_a_healthy_node_does_not_pay_for_volumes() -> None:
+    sources = Told(node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]))
+    snapshot = look(sources)
+    assert not {"mounts", "attachments"} & {*sources.asked}
+    assert snapshot.mounts == NotAsked("mounts", "no volume is missing from the node's volumesAttached")
+    assert snapshot.attachments == NotAsked("attachments", "no pod waits for a volume that is missing")
+
+
+def test_while_a_volume_is_attached_the_api_server_is_left_alone() -> None:
+    just_now = waiting_pod(ago=timedelta(seconds=119))
+    sources = Told(node(just_now, node=[node_using(DISK)]))
+    look(sources)
+    assert "mounts" in sources.asked
+    assert "attachments" not in sources.asked
+
+
+def test_what_is_asked_about_volumes_is_of_those_that_are_missing_and_those_that_wait() -> None:
+    sources = Told(
+        node(
+            waiting_pod(),
+            waiting_pod("shop/new", ago=timedelta(0)),
+            node=[node_using(DISK, "kubernetes.io/a/b", attached=["kubernetes.io/a/b"])],
+        )
+    )
+    look(sources)
+    assert sources.asked_about == (DISK, "shop/db-0")
+    assert sources.asked.index("attachments") > sources.asked.index("node")
+
+
+def test_the_mount_table_of_a_container_is_not_believed() -> None:
+    snapshot = look(Told(EVERY_TROUBLE, broken="daemons"))
+    assert snapshot.mounts == Unread("mounts", "it broke")
+
+
+def test_volumes_have_no_say_in_addresses() -> None:
+    silent = replace(EVERY_TROUBLE, mounts=Unread("mounts", "no"), attachments=Unread("attachments", "no"))
+    snapshot = look(Told(silent))
+    assert [one.source for one in snapshot.unread()] == ["mounts", "attachments"]
+    assert snapshot.unread_about_addresses() == ()

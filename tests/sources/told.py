@@ -1,5 +1,6 @@
 """Sources that have it from a snapshot."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from agent.model.snapshot import (
     Snapshot,
     Store,
 )
+from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources.unavailable import Unavailable
 
@@ -27,6 +29,7 @@ class Told:
     def __init__(self, told: Snapshot, broken: str = "") -> None:
         self.asked: list[str] = []
         self.skew_asked_after: tuple[str, ...] = ()
+        self.asked_about: tuple[str, ...] = ()
         self.broken = broken
         self._told = told
 
@@ -82,6 +85,15 @@ class Told:
 
     def server_version(self) -> str:
         return self._told.server_version
+
+    def mounts(self) -> Reading[Mount]:
+        self.asked.append("mounts")
+        return self._told.mounts
+
+    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
+        self.asked.append("attachments")
+        self.asked_about = (*volumes, *(pod.name for pod in pods))
+        return self._told.attachments
 
     def api_skew(self) -> timedelta | None:
         self.skew_asked_after = tuple(self.asked)

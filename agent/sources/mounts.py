@@ -1,0 +1,90 @@
+"""Which volumes that have to be attached are mounted, by the mount table of the node. Read only where one is missing.
+
+A path below the kubelet's directory tells the volume; of CSI, the file `vol_data.json` beside does.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.model.volumes import Mount
+from agent.sources import volume_names
+from agent.sources.unavailable import Unavailable
+
+_LARGEST = 65536
+_GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
+_BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")
+_OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
+_FLEX = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
+_FLEX_OF_POD = re.compile(r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)")
+_IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
+
+
+def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
+    """Return each mounted volume, once a place. Raises Unavailable.
+
+    `kubelet_dir`: where the kubelet keeps its volumes, on the node and here.
+    """
+    table = proc / "1" / "mountinfo"
+    try:
+        if not (kubelet_dir / "plugins").is_dir():
+            raise Unavailable(f"{kubelet_dir}/plugins does not exist: is it the kubelet's directory, and mounted?")
+        lines = table.read_bytes().decode(errors="replace").splitlines()
+    except OSError as error:
+        raise Unavailable(f"{error.filename}: {error.strerror}") from error
+    start = f"{kubelet_dir}/"
+    places = [place for line in lines if (place := _place(line)).startswith(start)]
+    found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
+    return tuple(dict.fromkeys(found))
+
+
+def _place(line: str) -> str:
+    """Return where a line of the table says that something is mounted; the kernel writes a blank in octal."""
+    fields = line.split(" ")
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]) if len(fields) > 4 else ""  # noqa: PLR2004 (it is the fifth)
+
+
+def _mount(place: str, kubelet_dir: Path) -> Mount | None:
+    if matched := _OF_POD.fullmatch(place):
+        return _of_csi(kubelet_dir / matched[1], matched[2])
+    if matched := _BLOCK.fullmatch(place):
+        return _of_csi(kubelet_dir / matched[1] / matched[2] / "data", "")
+    if matched := _GLOBAL.fullmatch(place):
+        return _of_csi(kubelet_dir / matched[1], "")
+    if matched := _FLEX.fullmatch(place):
+        return Mount(f"{matched[1]}/{matched[2]}")
+    if matched := _FLEX_OF_POD.fullmatch(place):
+        return Mount(f"{matched[2]}/{matched[3]}/{matched[4]}", matched[1])
+    if matched := _IN_TREE.fullmatch(place):
+        return Mount(f"{matched[1]}/{_id(matched[1], matched[2])}")
+    return None
+
+
+def _id(plugin: str, path: str) -> str:
+    """Return the id behind a path, where the plugin has made one a path."""
+    match plugin:
+        case "kubernetes.io/aws-ebs":
+            return re.sub("^aws/", "aws://", path)
+        case "kubernetes.io/rbd":
+            return path.replace("-image-", ":", 1)
+        case _:
+            return path
+
+
+def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
+    """Return what the kubelet noted of a volume; None: it was taken away meanwhile."""
+    return next((Mount(volume, pod_uid) for volume in _noted(directory / "vol_data.json")), None)
+
+
+def _noted(file: Path) -> Iterator[str]:
+    try:
+        with file.open("rb") as opened:
+            tree = json.loads(opened.read(_LARGEST))
+        yield volume_names.csi(str(tree["driverName"]), str(tree["volumeHandle"]))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Unavailable(f"{file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Unavailable(f"{file}: it is not the kubelet's note of a volume ({error!r})") from error

@@ -1,0 +1,259 @@
+"""Volumes that the node's status has lost: which of them are told, how surely, and of whom."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.detectors import detached_volume
+from agent.model.finding import Finding, Severity
+from agent.model.snapshot import Blind, LeftAlone, NotAsked, Snapshot
+from agent.model.volumes import Attachment, Mount, Strength
+from agent.volumes import has_bug
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    NOW,
+    PODS,
+    attachments,
+    daemons,
+    found,
+    node,
+    node_using,
+    pod,
+    sandbox,
+    scene,
+    unread,
+    waiting_pod,
+    without,
+    without_api,
+)
+
+MINUTE = timedelta(minutes=1)
+ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
+
+
+def sick(*things: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
+    """The kubelet uses a disk that the controller does not say it has attached."""
+    usual: dict[str, Any] = {"node": [node_using(DISK)], "attachments": attachments(*words)}
+    return node(*things, **(usual | changes))
+
+
+def told(snapshot: Snapshot) -> list[Finding]:
+    return found(detached_volume, snapshot)
+
+
+def the(snapshot: Snapshot) -> Finding:
+    (one,) = told(snapshot)
+    return one
+
+
+def first(snapshot: Snapshot) -> Finding:
+    """Return what is told before the detector comes to a source that is silent."""
+    return next(iter(detached_volume.find(scene(snapshot))))
+
+
+# Confirmed
+
+
+def test_what_is_attached_by_its_volume_attachment_and_waited_for_is_confirmed() -> None:
+    one = the(sick(waiting_pod(ago=2 * MINUTE)))
+    assert (one.strength, one.severity) == (Strength.CONFIRMED, Severity.CRITICAL)
+    assert (one.subject, one.pod, one.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
+    assert one.message == (
+        f"confirmed: {DISK} is attached by its VolumeAttachment, and the node's volumesAttached does not name it: "
+        "waited for by shop/db-0 since 2026-03-26 19:58:00Z; whether this version of Kubernetes is known to lose such "
+        "entries is not known; delete the pod, wait until the volume has left volumesInUse and volumesAttached and its "
+        "VolumeAttachment is gone, and let the pod come back only then; or restart the kube-controller-manager"
+    )
+
+
+@pytest.mark.parametrize(
+    "skew", [timedelta(0), timedelta(seconds=30), timedelta(seconds=-30)], ids=["same", "ahead", "behind"]
+)
+def test_a_pod_has_waited_by_the_clock_that_makes_it_less(skew: timedelta) -> None:
+    late = max(-skew, timedelta(0)) + 2 * MINUTE
+    assert told(replace(sick(waiting_pod(ago=late)), api_skew=skew))
+    assert not told(replace(sick(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
+
+
+def test_the_version_is_judged_where_it_is_known() -> None:
+    seen = sick(waiting_pod())
+    assert "Kubernetes v1.20.2 is known to lose such entries" in the(replace(seen, server_version="v1.20.2")).message
+    assert "Kubernetes v1.30.1 has the known fixes" in the(replace(seen, server_version="v1.30.1")).message
+
+
+@pytest.mark.parametrize(
+    ("version", "bug"),
+    [
+        ("v1.9.3", True), ("v1.20.2", True), ("v1.21.14", True), ("v1.22.13", True), ("v1.22.14", False),
+        ("v1.23.10-gke.100", True), ("v1.23.11+k3s1", False), ("v1.24.4", True), ("v1.24.5", False),
+        ("v1.25.0", True), ("v1.25.1", False), ("v1.26.0", False), ("1.36.3", False), ("v2.0.0", False),
+        ("", None), ("v1.20", None), ("v1.20+", None), ("banana", None), ("v1.20.x", None), ("v1.20.99999999", None),
+    ],
+)  # fmt: skip
+def test_the_versions_with_the_bug_are_those_before_the_fixes(version: str, bug: bool | None) -> None:
+    assert has_bug(version) is bug
+
+
+# Probable
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Attachment(DISK, attached=None, claim="shop/data-db-0"),
+        Attachment(DISK, attached=False, claim="shop/data-db-0"),
+    ],
+    ids=["not known", "no such object, or it is deleted"],
+)
+def test_what_is_waited_for_longer_than_any_attaching_takes_is_probable(word: Attachment) -> None:
+    one = the(sick(waiting_pod(ago=10 * MINUTE), words=[word]))
+    assert (one.strength, one.severity, one.pod) == (Strength.PROBABLE, Severity.WARNING, "shop/db-0")
+    assert not told(sick(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=[word]))
+
+
+@pytest.mark.parametrize(
+    ("named", "volume"),
+    [
+        (CLOUD_DISK, CLOUD_DISK),
+        ("nodeleak/disk/data", "nodeleak/disk/data"),
+        (CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-8"),
+        ("kubernetes.io/gce-pd/d-1", "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"),
+    ],
+    ids=["in-tree", "flex", "migrated", "migrated, by its path"],
+)
+def test_a_pod_without_claim_is_tied_to_its_volume_by_the_id(named: str, volume: str) -> None:
+    asking = waiting_pod("shop/inline", named, claims=())
+    other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
+    one = the(sick(asking, other, node=[node_using(volume)], words=[]))
+    assert (one.strength, one.pod) == (Strength.PROBABLE, "shop/inline")
+
+
+def test_where_the_claim_is_not_known_all_that_wait_with_one_are_named() -> None:
+    seen = sick(
+        waiting_pod("shop/a"),
+        waiting_pod("shop/b"),
+        waiting_pod("shop/inline", CLOUD_DISK, claims=()),
+        attachments=attachments(not_asked=["get volumeattachments", "list events"]),
+    )
+    one = the(seen)
+    assert (one.strength, one.pod) == (Strength.PROBABLE, "")
+    assert "which pod needs it is not known, pods that wait with a claim: shop/a since" in one.message
+    assert ", shop/b since" in one.message
+    assert "inline" not in one.message
+    assert one.message.endswith(" (not asked: get volumeattachments, list events)")
+
+
+def test_a_pod_whose_claim_leads_elsewhere_is_not_the_one() -> None:
+    elsewhere = Attachment(CLOUD_DISK, claim="shop/data-db-0")
+    assert not told(sick(waiting_pod(), words=[elsewhere]))
+
+
+def test_a_younger_pod_that_may_be_the_one_makes_an_older_one_innocent() -> None:
+    assert not told(sick(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
+
+
+def test_many_pods_are_counted() -> None:
+    seen = sick(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
+    assert "shop/db-0 since" in the(seen).message
+    assert " and 3 more;" in the(seen).message
+
+
+# Mounted
+
+
+def test_what_is_mounted_and_missing_may_be_detached_under_its_pod() -> None:
+    (web, *_) = PODS
+    one = the(sick(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
+    assert (one.strength, one.severity, one.pod, one.since) == (Strength.MOUNTED, Severity.CRITICAL, "shop/web", None)
+    assert f"mounted: {DISK} is mounted (by shop/web), and the node's volumesAttached does not name it" in one.message
+
+
+def test_what_is_mounted_needs_nobody_who_waits_and_nobody_whom_we_know() -> None:
+    one = the(sick(mounts=[Mount(DISK)], words=[]))
+    assert (one.strength, one.pod) == (Strength.MOUNTED, "")
+    assert first(without(sick(mounts=[Mount(DISK)]), "pods")).strength is Strength.MOUNTED
+
+
+def test_one_volume_is_one_finding() -> None:
+    assert the(sick(waiting_pod(), mounts=[Mount(DISK)])).strength is Strength.MOUNTED
+
+
+# No alarm
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        sick(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
+        sick(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
+        sick(waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]),
+        sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=timedelta(seconds=119))]),
+        sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=None)]),
+        sick(waiting_pod(), node=[]),
+        sick(waiting_pod(), node=[node_using()]),
+        sick(waiting_pod(), node=[node_using(attached=[DISK])], mounts=[Mount(DISK)]),
+        sick(),
+        sick(mounts=[Mount(CLOUD_DISK)]),
+        sick(waiting_pod(ago=timedelta(seconds=60))),
+        sick(waiting_pod(ago=9 * MINUTE), words=[replace(ATTACHED, attached=False)]),
+        sick(waiting_pod(), words=[replace(ATTACHED, attached=False, failed=True)]),
+        sick(waiting_pod(), attachments=attachments(ATTACHED, failed_pods=["uid of shop/db-0"])),
+        sick(waiting_pod(), attachments=attachments(failed_pods=["uid of shop/db-0"])),
+        sick(waiting_pod("shop/other", claims=["other"])),
+        sick(waiting_pod(), sandbox("7" * 64, "shop/db-0")),
+        sick(waiting_pod(), sandbox("7" * 64, "shop/db-0", "exited")),
+        sick(replace(waiting_pod(), deleting=True)),
+        sick(replace(waiting_pod(), phase="Failed")),
+        sick(replace(waiting_pod(), phase="Succeeded")),
+        sick(replace(waiting_pod(), phase="Running")),
+        sick(replace(waiting_pod(), started=NOW - MINUTE)),
+        sick(replace(waiting_pod(), scheduled=None)),
+        sick(waiting_pod(claims=())),
+        sick(pod("shop/image", phase="Pending")),
+    ],
+    ids=[
+        "attached", "node is not ready, or shutting down", "kubelet attaches by itself", "kubelet has just started",
+        "no kubelet runs", "no node", "nothing in use", "being detached after its pod has gone", "nobody waits",
+        "another is mounted", "attaching takes a minute", "attaching takes nine minutes", "attaching failed",
+        "an event says why", "an event says why, claim not known", "its pod does not wait", "the pod has its volumes",
+        "the pod had its volumes", "the pod is deleted", "the pod failed", "the pod has completed", "the pod runs",
+        "a container of it started", "not known since when", "it needs no volume", "it waits for something else",
+    ],
+)  # fmt: skip
+def test_no_alarm(seen: Snapshot) -> None:
+    assert told(seen) == []
+
+
+# Silence
+
+
+@pytest.mark.parametrize("source", ["node", "daemons", "pods", "containers", "attachments", "mounts"])
+def test_unread_is_not_attached(source: str) -> None:
+    with pytest.raises(Blind, match=f"{source}: it gave no word"):
+        told(without(sick(waiting_pod()), source))
+
+
+@pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "daemons"])
+def test_where_nothing_is_missing_nobody_else_is_needed(source: str) -> None:
+    assert told(without(node(waiting_pod()), source)) == []
+
+
+def test_without_the_api_server_nobody_looks_by_choice() -> None:
+    with pytest.raises(LeftAlone):
+        told(without_api(sick(waiting_pod())))
+
+
+def test_mounts_are_left_alone_by_choice() -> None:
+    seen = sick(waiting_pod(), mounts=NotAsked("mounts", "--kubelet-dir=off"))
+    with pytest.raises(LeftAlone):
+        told(seen)
+    assert first(seen).strength is Strength.CONFIRMED
+
+
+def test_a_failed_look_at_attachments_still_tells_what_is_mounted() -> None:
+    seen = sick(waiting_pod(), mounts=[Mount(DISK)], attachments=unread("attachments"))
+    assert first(seen).strength is Strength.MOUNTED

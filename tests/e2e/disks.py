@@ -1,0 +1,178 @@
+"""Disks of the real node: FlexVolumes of hack/cluster's own driver, and one of CSI whose external attacher we are.
+
+No disk is behind either; the API server, the controller-manager and the kubelet are real, and nobody lies to them. The
+controller-manager fails to detach: the driver says no, and RBAC forbids to delete the VolumeAttachment.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from .node import Cluster, applied, eventually, pod_with
+
+_STATE: Final = Path("/run/nodeleak-flexdisk")
+_DRIVER, _HANDLE, _CLAIM = "disk.nodeleak.example", "vol-e2e-7", "e2e-disk"
+CSI_DISK: Final = f"kubernetes.io/csi/{_DRIVER}^{_HANDLE}"
+_CONTROLLER: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:attachdetach-controller"
+_ATTACHMENTS: Final = "/apis/storage.k8s.io/v1/volumeattachments"
+
+
+def flex_disk(name: str) -> str:
+    """Return what the node's status calls a disk; within its pod it is named the same."""
+    return f"nodeleak/disk/{name}"
+
+
+class Disks:
+    """Pods with disks."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def make(self, name: str, attach_seconds: int = 0) -> None:
+        """Make a pod with a disk of its name."""
+        options = {"attachSeconds": str(attach_seconds)}
+        self._make(name, {"flexVolume": {"driver": "nodeleak/disk", "fsType": "tmpfs", "options": options}})
+
+    def make_with_claim(self, name: str) -> None:
+        """Make a pod with the disk of CSI."""
+        self._make(name, {"persistentVolumeClaim": {"claimName": _CLAIM}})
+
+    def _make(self, name: str, volume: dict[str, Any]) -> None:
+        pod = pod_with(self._cluster, name, {})
+        pod["spec"]["terminationGracePeriodSeconds"] = 0
+        pod["spec"]["volumes"] = [{"name": name, **volume}]
+        pod["spec"]["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": "/data"}]
+        applied(self._cluster, pod)
+
+    def delete(self, *names: str) -> None:
+        self._cluster.kubectl("delete", "pods", *names, "--timeout=60s")
+
+    def phase(self, name: str) -> str:
+        return str(self.get(f"/api/v1/namespaces/default/pods/{name}")["status"]["phase"])
+
+    def runs(self, name: str, seconds: float = 60) -> None:
+        def check() -> None:
+            assert self.phase(name) == "Running"
+
+        eventually(check, seconds)
+
+    def lists(self) -> tuple[set[str], set[str]]:
+        """Return the node's volumesInUse and volumesAttached."""
+        status = self.get(f"/api/v1/nodes/{self._cluster.node}")["status"]
+        return {*status.get("volumesInUse", ())}, {one["name"] for one in status.get("volumesAttached", ())}
+
+    def attached(self, *volumes: str) -> None:
+        def check() -> None:
+            assert {*volumes} <= self.lists()[1]
+
+        eventually(check)
+
+    def gone(self, *volumes: str) -> None:
+        """Wait till volumes have left both lists."""
+
+        def check() -> None:
+            assert not {*volumes} & set().union(*self.lists())
+
+        eventually(check)
+
+    def lost(self, *volumes: str) -> bool:
+        """Tell whether volumes are in use, not attached, and stay so."""
+        in_use, attached = self.lists()
+        return {*volumes} <= in_use - attached
+
+    def looks_old(self, *names: str) -> None:
+        """Have pods been scheduled eleven minutes ago: the API server takes it, and a kubelet would undo it."""
+        long_ago = (datetime.now(UTC) - timedelta(minutes=11)).isoformat(timespec="seconds")  # noqa: TID251 (as the API server)
+        for name in names:
+            path = f"/api/v1/namespaces/default/pods/{name}"
+            pod = self.get(path)
+            (scheduled,) = (one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled")
+            scheduled["lastTransitionTime"] = long_ago.replace("+00:00", "Z")
+            self._put(f"{path}/status", pod)
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[None]:
+        """Bind a claim to a disk of CSI for a while."""
+        meta = {"name": _CLAIM, "namespace": "default"}
+        size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"pv-{_CLAIM}"},
+            "spec": {
+                "capacity": size,
+                "accessModes": modes,
+                "claimRef": meta,
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": _DRIVER, "volumeHandle": _HANDLE},
+            },
+        }
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": meta,
+            "spec": {
+                "accessModes": modes,
+                "resources": {"requests": size},
+                "storageClassName": "",
+                "volumeName": f"pv-{_CLAIM}",
+            },
+        }
+        applied(self._cluster, volume, claim)
+        try:
+            yield
+        finally:
+            self._cluster.kubectl("delete", "pvc", _CLAIM, "--wait=false")
+            self._cluster.kubectl("delete", "pv", f"pv-{_CLAIM}", "--wait=false")
+
+    def attach_by_csi(self) -> None:
+        """Do what an external attacher does when a VolumeAttachment is made: say that it is attached."""
+
+        def check() -> None:
+            (made,) = (one for one in self.get(_ATTACHMENTS)["items"] if one["spec"]["attacher"] == _DRIVER)
+            made |= {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+            made["status"] = {"attached": True}
+            self._put(f"{_ATTACHMENTS}/{made['metadata']['name']}/status", made)
+
+        eventually(lambda: _or_complaint(check))
+
+    @contextlib.contextmanager
+    def detaching_fails(self) -> Iterator[None]:
+        """Refuse to detach for a while."""
+        role = self.get(_CONTROLLER)
+        less = json.loads(json.dumps(role))
+        for rule in less["rules"]:
+            if "volumeattachments" in rule.get("resources", ()):
+                rule["verbs"].remove("delete")
+        self._put(_CONTROLLER, less)
+        (_STATE / "detach-fails").touch()
+        try:
+            yield
+        finally:
+            (_STATE / "detach-fails").unlink()
+            self._cluster.kubectl("patch", "--type=merge", "-p", json.dumps({"rules": role["rules"]}), *_named(role))
+
+    def refused(self, name: str) -> int:
+        """Return how often the driver was asked to detach a disk."""
+        return (_STATE / "log").read_text().count(f" detach {name} ")
+
+    def get(self, path: str) -> Any:
+        return json.loads(self._cluster.kubectl("get", "--raw", path))
+
+    def _put(self, path: str, tree: Any) -> None:
+        self._cluster.kubectl("replace", "--raw", path, "-f", "-", text=json.dumps(tree))
+
+
+def _named(role: dict[str, Any]) -> tuple[str, str]:
+    return "clusterrole", role["metadata"]["name"]
+
+
+def _or_complaint(check: Any) -> None:
+    """Run a check in which a missing object is a complaint."""
+    try:
+        check()
+    except ValueError as missing:
+        raise AssertionError("there is no such object yet") from missing

@@ -1,0 +1,227 @@
+"""What is asked about volumes, over the real transport: objects, refusals, and answers that are none."""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from agent.model.snapshot import Pod, Seen, Unread
+from agent.model.volumes import Attachment, Attachments
+from agent.sources.api import Api
+from agent.sources.attachments import MOST, AttachmentsSource, Connection
+from agent.sources.deadline import Deadline
+from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
+from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
+
+NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
+ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
+VOLUME: Final = "/api/v1/persistentvolumes/pvc-1"
+CLAIM: Final = "/api/v1/namespaces/shop/persistentvolumeclaims/data-db-0"
+EVENTS: Final = "/api/v1/namespaces/shop/events"
+OBJECTS: Final[dict[str, Any]] = {
+    ATTACHMENT: {
+        "kind": "VolumeAttachment",
+        "metadata": {"name": NAME},
+        "spec": {"attacher": "disk.example.com", "source": {"persistentVolumeName": "pvc-1"}},
+        "status": {"attached": True},
+    },
+    VOLUME: {
+        "kind": "PersistentVolume",
+        "spec": {
+            "csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"},
+            "claimRef": {"namespace": "shop", "name": "data-db-0"},
+        },
+    },
+    CLAIM: {"kind": "PersistentVolumeClaim", "spec": {"volumeName": "pvc-1"}},
+    EVENTS: {"kind": "EventList", "metadata": {"resourceVersion": "7"}, "items": []},
+}
+WAITS: Final = waiting_pod()
+REFUSED = object()
+
+
+class Server:
+    """A stand-in for an API server with a few objects; what is REFUSED gets a 403, bytes are sent as they are."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self._objects = objects
+        self.standin = Standin(self._answer)
+
+    def _answer(self, request: Request) -> Answer:
+        told = self._objects.get(request.path)
+        if told is REFUSED:
+            return [http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")]
+        if told is None:
+            return [http(json.dumps({"message": "not found"}), "404 Not Found")]
+        return [told if isinstance(told, bytes) else http(json.dumps(told))]
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Return what asks a server with these objects, beside those that there are, and what it was asked for."""
+
+    def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
+        named = {globals()[name]: told for name, told in objects.items()}
+        with Server(OBJECTS | named).standin as server:
+            read = source(tmp_path, server).read(volumes or (DISK,), pods)
+        return read, [request.path for request in server.requests]
+
+    return asking
+
+
+def source(at: Path, server: Standin, clock: Callable[[], float] = lambda: 0.0) -> AttachmentsSource:
+    def connect() -> Connection:
+        return Api(kubeconfig(at / "kubeconfig", server.url), 0.5)
+
+    return AttachmentsSource(connect, "worker-1", Deadline("API server", 2), clock)
+
+
+def the(read: Any) -> Attachments:
+    (one,) = read.known()
+    assert isinstance(one, Attachments)
+    return one
+
+
+def test_a_volume_of_csi_leads_to_its_attachment_and_its_claim(ask: Ask) -> None:
+    read, asked = ask()
+    assert the(read) == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
+    assert asked == [ATTACHMENT, VOLUME, EVENTS]
+
+
+def test_only_the_events_of_the_pod_that_waits_are_asked_for(tmp_path: Path) -> None:
+    with Server(OBJECTS).standin as server:
+        source(tmp_path, server).read((DISK,), (WAITS,))
+    (target,) = server.asked("/events")
+    assert target == (
+        f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "attached", "failed"),
+    [
+        ({"status": {"attached": False}}, False, False),
+        ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
+        ({"status": {"attached": True, "detachError": {"message": "no"}}}, True, False),
+        ({"metadata": {"deletionTimestamp": "2026-03-26T19:00:00Z"}}, False, False),
+        ({"status": {"attached": "true"}}, False, False),
+        ({"status": None}, False, False),
+    ],
+    ids=["not attached", "an error", "detaching failed", "being deleted", "an odd word", "no status"],
+)
+def test_an_attachment_is_what_it_says(ask: Ask, changes: Any, attached: bool, failed: bool) -> None:
+    read, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
+    assert the(read).volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
+
+
+def test_an_attachment_that_does_not_exist_is_none_and_the_claim_is_asked(ask: Ask) -> None:
+    read, asked = ask(ATTACHMENT=None)
+    assert the(read) == attachments(Attachment(DISK, attached=False, claim="shop/data-db-0"))
+    assert asked == [ATTACHMENT, CLAIM, VOLUME, EVENTS]
+
+
+def test_an_event_of_the_pod_is_told(ask: Ask) -> None:
+    read, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
+    assert the(read).failed_pods == (WAITS.uid,)
+
+
+def test_a_volume_that_is_not_csis_is_found_by_its_claim(ask: Ask) -> None:
+    described = {"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}}
+    read, asked = ask(CLOUD_DISK, VOLUME=described)
+    assert the(read) == attachments(Attachment(CLOUD_DISK, claim="shop/data-db-0"))
+    assert asked == [CLAIM, VOLUME, EVENTS]
+
+
+def test_a_claim_that_leads_elsewhere_is_told(ask: Ask) -> None:
+    read, _ = ask(CLOUD_DISK)
+    assert the(read).volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim="shop/data-db-0"))
+
+
+@pytest.mark.parametrize("told", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
+def test_a_claim_without_volume_leads_nowhere(ask: Ask, told: Any) -> None:
+    assert the(ask(CLOUD_DISK, CLAIM=told)[0]) == attachments(Attachment(CLOUD_DISK))
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing"),
+    [
+        (["EVENTS"], ["list events"]),
+        (["ATTACHMENT"], ["get volumeattachments"]),
+        (["VOLUME"], ["get persistentvolumes"]),
+        (
+            ["ATTACHMENT", "CLAIM", "VOLUME", "EVENTS"],
+            ["get volumeattachments", "get persistentvolumeclaims", "list events"],
+        ),
+    ],
+    ids=["events", "attachments", "volumes", "everything"],
+)
+def test_a_right_that_is_lacking_is_said_and_no_fault(ask: Ask, refused: list[str], missing: list[str]) -> None:
+    read, _ = ask(**dict.fromkeys(refused, REFUSED))
+    assert isinstance(read, Seen)
+    assert list(the(read).not_asked) == missing
+
+
+def test_a_right_that_is_lacking_is_asked_for_once(ask: Ask) -> None:
+    pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
+    _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
+    assert asked.count(EVENTS) == 1
+
+
+def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
+    pods = tuple(waiting_pod(f"shop/db-{n}") for n in range(2 * MOST))
+    read, asked = ask(pods=pods)
+    assert len(asked) == MOST
+    assert the(read).not_asked == (f"more than {MOST} objects",)
+
+
+@pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
+        http('{"spec": 7, "status": 7, "items": 7, "metadata": 7}'), http(HTML, kind="text/html"),
+        http("", "500 Internal Server Error"), http("", "401 Unauthorized"), b"", http("{}")[:-1],
+    ],
+    ids=[
+        "a list", "null", "a number", "broken off", "a text", "very deep", "odd types", "a proxy's page", "500", "401",
+        "nothing", "too short",
+    ],
+)  # fmt: skip
+def test_unread_is_not_attached_an_answer_that_is_none_is_no_word(ask: Ask, place: str, told: bytes) -> None:
+    read, _ = ask(**{place: told})
+    assert isinstance(read, Unread)
+    assert (read.source, read.why[:12]) == ("attachments", "API server: ")
+    assert len(read.why) < 300
+
+
+def test_unread_is_not_attached_a_server_that_hangs_is_no_word(tmp_path: Path) -> None:
+    server: Standin = Standin(lambda _: hang(server))
+    with server:
+        assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unread)
+
+
+def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
+    seconds = count(step=25)
+    with Server(OBJECTS).standin as server:
+        asking = source(tmp_path, server, lambda: float(next(seconds)))
+        other = waiting_pod("shop/other")
+        asked = []
+        for pods in ((WAITS,), (WAITS,), (WAITS, other), (other,), (WAITS,), (WAITS,)):
+            before = len(server.requests)
+            assert isinstance(asking.read((DISK,), pods), Seen)
+            asked.append(len(server.requests) - before)
+    assert [bool(one) for one in asked] == [True, False, True, False, False, True]
+
+
+def test_what_failed_is_asked_again_at_once(tmp_path: Path) -> None:
+    with Server(OBJECTS | {ATTACHMENT: http("", "500 Internal Server Error")}).standin as server:
+        asking = source(tmp_path, server)
+        assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
+        assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
+    assert len(server.asked(ATTACHMENT)) == 2

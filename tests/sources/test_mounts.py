@@ -1,0 +1,137 @@
+"""The mount table of a node, and the kubelet's notes beside the volumes: files as they are on real nodes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.model.volumes import Mount
+from agent.sources.mounts import read
+from agent.sources.unavailable import Unavailable
+from tests.builders import CLOUD_DISK, DISK
+
+UID = "26889b19-2663-4de6-b139-280b78fb2ac0"
+
+
+class Node:
+    """A node's `/proc/1/mountinfo`, and its kubelet's directory."""
+
+    def __init__(self, at: Path) -> None:
+        self.proc, self.kubelet = at / "proc", at / "kubelet"
+        (self.proc / "1").mkdir(parents=True)
+        (self.kubelet / "plugins").mkdir(parents=True)
+        self.mount_at("/", "/proc")
+
+    def mount_at(self, *places: str) -> None:
+        with (self.proc / "1" / "mountinfo").open("a") as table:
+            for place in places:
+                table.write(f"36 35 98:0 /mnt1 {place} rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n")
+
+    def mount(self, *places: str) -> None:
+        self.mount_at(*(f"{self.kubelet}/{place}" for place in places))
+
+    def note(self, directory: str, text: str = "") -> None:
+        (self.kubelet / directory).mkdir(parents=True)
+        noted = {"driverName": "disk.example.com", "volumeHandle": "vol-7", "specVolID": "pvc-1"}
+        (self.kubelet / directory / "vol_data.json").write_text(text or json.dumps(noted))
+
+    def read(self) -> tuple[Mount, ...]:
+        return read(self.proc, self.kubelet)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_node_without_such_volumes_has_none(node: Node) -> None:
+    node.mount(f"pods/{UID}/volumes/kubernetes.io~secret/token", f"pods/{UID}/volume-subpaths/x/y/0")
+    node.mount_at("/var/lib/other/plugins/kubernetes.io/gce-pd/mounts/d-1", f"{node.kubelet}s/plugins/x")
+    assert node.read() == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "note", "uid"),
+    [
+        ("plugins/kubernetes.io/csi/pv/pvc-1/globalmount", "plugins/kubernetes.io/csi/pv/pvc-1", ""),
+        (
+            "plugins/kubernetes.io/csi/disk.example.com/9b1c/globalmount",
+            "plugins/kubernetes.io/csi/disk.example.com/9b1c",
+            "",
+        ),
+        (f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1/mount", f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1", UID),
+        (
+            f"plugins/kubernetes.io/csi/volumeDevices/publish/pvc-1/{UID}",
+            "plugins/kubernetes.io/csi/volumeDevices/pvc-1/data",
+            "",
+        ),
+    ],
+    ids=["until 1.23", "since 1.24", "of a pod", "block"],
+)
+def test_a_volume_of_csi_is_known_by_the_kubelets_note(node: Node, place: str, note: str, uid: str) -> None:
+    node.mount(place)
+    node.note(note)
+    assert node.read() == (Mount(DISK, uid),)
+
+
+@pytest.mark.parametrize(
+    ("place", "mount"),
+    [
+        ("plugins/kubernetes.io/gce-pd/mounts/d-1", Mount("kubernetes.io/gce-pd/d-1")),
+        ("plugins/kubernetes.io/aws-ebs/mounts/aws/zone-a/vol-8", Mount(CLOUD_DISK)),
+        ("plugins/kubernetes.io/aws-ebs/mounts/vol-8", Mount("kubernetes.io/aws-ebs/vol-8")),
+        ("plugins/kubernetes.io/rbd/mounts/pool-image-disk", Mount("kubernetes.io/rbd/pool:disk")),
+        (
+            r"plugins/kubernetes.io/vsphere-volume/mounts/[store\0401]\040kubevols/d.vmdk",
+            Mount("kubernetes.io/vsphere-volume/[store 1] kubevols/d.vmdk"),
+        ),
+        ("plugins/kubernetes.io/flexvolume/nodeleak/disk/mounts/data", Mount("nodeleak/disk/data")),
+        (f"pods/{UID}/volumes/nodeleak~disk/data", Mount("nodeleak/disk/data", UID)),
+    ],
+    ids=["gce", "aws", "aws, bare", "rbd", "a name with blanks", "flex", "flex of a pod"],
+)
+def test_other_volumes_are_known_by_their_path(node: Node, place: str, mount: Mount) -> None:
+    node.mount(place)
+    assert node.read() == (mount,)
+
+
+def test_a_volume_is_told_once_a_place(node: Node) -> None:
+    node.mount("plugins/kubernetes.io/gce-pd/mounts/d-1", "plugins/kubernetes.io/gce-pd/mounts/d-1")
+    assert node.read() == (Mount("kubernetes.io/gce-pd/d-1"),)
+
+
+def test_what_was_unmounted_meanwhile_is_passed_over(node: Node) -> None:
+    node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
+    assert node.read() == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "7", "{}", '{"driverName": "d"}', "[" * 5000, '{"a":' * 20000])
+def test_unread_is_not_unmounted_a_damaged_note_says_so(node: Node, text: str) -> None:
+    node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
+    node.note("plugins/kubernetes.io/csi/pv/pvc-1", text)
+    with pytest.raises(Unavailable, match=r"pvc-1/vol_data\.json: it is not the kubelet's note of a volume"):
+        node.read()
+
+
+def test_unread_is_not_unmounted_a_note_that_is_a_directory_says_so(node: Node) -> None:
+    node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
+    (node.kubelet / "plugins/kubernetes.io/csi/pv/pvc-1/vol_data.json").mkdir(parents=True)
+    with pytest.raises(Unavailable, match="Is a directory"):
+        node.read()
+
+
+def test_unread_is_not_unmounted_without_the_kubelets_directory_nothing_is_known(node: Node) -> None:
+    (node.kubelet / "plugins").rmdir()
+    with pytest.raises(Unavailable, match="kubelet/plugins does not exist: is it the kubelet's directory, and mounted"):
+        node.read()
+
+
+def test_unread_is_not_unmounted_without_a_mount_table_nothing_is_known(node: Node) -> None:
+    (node.proc / "1" / "mountinfo").unlink()
+    with pytest.raises(Unavailable, match=r"/1/mountinfo: No such file"):
+        node.read()
+
+
+def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    assert read(Path("/proc"), tmp_path) == ()

@@ -1,0 +1,186 @@
+"""What holds of every node with volumes: silence, order, names, and what is told of them."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent import cycle
+from agent.detectors import detached_volume
+from agent.model.finding import Finding, Severity
+from agent.model.recording import Recording, anonymous, dumps, loads
+from agent.model.snapshot import SOURCES, NotAsked, Pod, Seen, Snapshot
+from agent.model.volumes import Attachment, Mount, Strength
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    GRACE,
+    NOW,
+    attachments,
+    daemons,
+    node,
+    node_using,
+    sandbox,
+    scene,
+    waiting_pod,
+    without,
+)
+from tests.strategies import names, seldom
+
+_LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
+VOLUMES = (DISK, CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-8", "nodeleak/disk/data")
+CLAIMS = ("data", "logs")
+volumes, claims = st.sampled_from(VOLUMES), st.sampled_from(CLAIMS)
+agos = st.sampled_from([timedelta(seconds=n) for n in (0, 119, 120, 599, 600, 7200)])
+
+
+def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(values, max_size=2, unique=True)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Pod:
+    pod = waiting_pod(draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(agos))
+    if draw(seldom()):
+        pod = replace(pod, deleting=True)
+    return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
+
+
+words = st.builds(
+    lambda volume, attached, failed, pod, claim: Attachment(
+        volume, attached, failed and not attached, f"{pod.partition('/')[0]}/{claim}" if claim else ""
+    ),
+    volumes,
+    st.sampled_from([None, True, True, False]),
+    seldom(),
+    names,
+    st.sampled_from([*CLAIMS, ""]),
+)
+
+
+@st.composite
+def volume_nodes(draw: st.DrawFn) -> Snapshot:
+    """A node of which everything was read, and on which anything may be wrong with volumes."""
+    waiting = draw(st.lists(pods(), max_size=3, unique_by=lambda one: one.name))
+    usual = node_using(
+        *draw(st.lists(volumes, min_size=1, max_size=3, unique=True)),
+        attached=draw(st.lists(volumes, max_size=1)),
+        ready=not draw(seldom()),
+        controller_attach=not draw(seldom()),
+    )
+    return node(
+        *(sandbox("7" * 64, one.name) for one in waiting[:1] if draw(seldom())),
+        pods=waiting,
+        node=[usual],
+        daemons=[daemons(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
+        mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
+        attachments=attachments(
+            *draw(st.lists(words, max_size=3, unique_by=lambda one: one.volume)),
+            failed_pods=[one.uid for one in waiting if draw(seldom())],
+            not_asked=["list events"] if draw(seldom()) else [],
+        ),
+    )
+
+
+def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
+    findings, gaps = cycle.detect(scene(snapshot), (detached_volume,))
+    assert not [gap for gap in gaps if gap.broken]
+    return {finding.key: finding for finding in findings}, bool(gaps)
+
+
+@_LONGEST
+@given(volume_nodes())
+def test_what_is_found_is_in_use_not_attached_and_told_once(snapshot: Snapshot) -> None:
+    findings, blind = found(snapshot)
+    assert not blind
+    (worker,) = snapshot.node.known()
+    lost = {f"volume {one}" for one in worker.volumes_in_use} - {f"volume {one}" for one in worker.volumes_attached}
+    assert {one.subject for one in findings.values()} <= lost
+    if not (worker.ready and worker.controller_attach):
+        assert not findings
+    for one in findings.values():
+        assert one.strength is not None
+        assert (one.severity is Severity.WARNING) is (one.strength is Strength.PROBABLE)
+
+
+@_LONGEST
+@given(volume_nodes())
+def test_what_is_mounted_is_called_so_and_nobody_has_to_wait(snapshot: Snapshot) -> None:
+    findings, _ = found(snapshot)
+    mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
+    for one in findings.values():
+        assert (one.strength is Strength.MOUNTED) is (one.subject in mounted)
+        if one.strength is not Strength.MOUNTED:
+            assert one.since is not None
+            assert NOW - one.since >= timedelta(minutes=2 if one.strength is Strength.CONFIRMED else 10)
+
+
+@_LONGEST
+@given(volume_nodes(), st.sampled_from(SOURCES))
+def test_silence_never_adds_a_finding_and_what_it_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
+    before, _ = found(snapshot)
+    after, blind = found(without(snapshot, source))
+    assert after.keys() <= before.keys()
+    assert blind or after.keys() == before.keys()
+
+
+@_LONGEST
+@given(volume_nodes(), st.randoms(use_true_random=False))
+def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: Any) -> None:
+    (worker,) = snapshot.node.known()
+    mixed = replace(
+        snapshot,
+        pods=Seen(tuple(random.sample(snapshot.pods.known(), len(snapshot.pods.known())))),
+        node=Seen((replace(worker, volumes_in_use=tuple(reversed(worker.volumes_in_use))),)),
+    )
+    assert found(mixed) == found(snapshot)
+
+
+@_LONGEST
+@given(volume_nodes())
+def test_a_recording_and_one_without_names_tell_the_same(snapshot: Snapshot) -> None:
+    text = dumps(Recording(GRACE, timedelta(0), (snapshot,)))
+    assert loads(text).looks == (snapshot,)
+    (look,) = loads(anonymous(text, "salt")).looks
+
+    def kinds(one: Snapshot) -> Any:
+        return sorted((str(told.strength), bool(told.pod), str(told.since)) for told in found(one)[0].values())
+
+    assert kinds(look) == kinds(snapshot)
+
+
+def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> None:
+    seen = node(
+        waiting_pod("secretshop/ledger-0", CLOUD_DISK, "kubernetes.io/gce-pd/gold", claims=["books"], uid="uid-of-it"),
+        node=[node_using(DISK, "kubernetes.io/csi/d.example.com^projects/acme/disks/gold", attached=["v/d/silver"])],
+        mounts=[Mount("kubernetes.io/gce-pd/gold", "uid-of-it")],
+        attachments=attachments(Attachment(DISK, claim="secretshop/books"), failed_pods=["uid-of-it"]),
+    )
+    text = anonymous(dumps(Recording(GRACE, timedelta(0), (seen,))), "salt")
+    names = ("vol-7", "vol-8", "zone-a", "gold", "silver", "acme", "projects", "secretshop", "ledger-0", "books")
+    assert [name for name in (*names, "uid-of-it") if name in text] == []
+    (look,) = loads(text).looks
+    (pod,) = (one for one in look.pods.known() if one.claims)
+    (told,) = look.attachments.known()
+    assert told.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
+    assert told.volumes[0].volume in look.node.known()[0].volumes_in_use
+    assert told.volumes[0].volume.startswith("kubernetes.io/csi/disk.example.com^x")
+    assert look.mounts.known()[0].volume in pod.volumes
+    assert told.failed_pods == (pod.uid,) == (look.mounts.known()[0].pod_uid,)
+
+
+@pytest.mark.parametrize("field", ["mounts", "attachments"])
+def test_a_recording_from_before_volumes_were_read_is_read(field: str) -> None:
+    tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
+    del tree["looks"][0][field]
+    for one in tree["looks"][0]["pods"]["seen"]:
+        del one["scheduled"], one["claims"], one["volumes"]
+    for one in tree["looks"][0]["node"]["seen"]:
+        del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
+    (look,) = loads(json.dumps(tree)).looks
+    assert getattr(look, field) == NotAsked(field, "this look was taken before they were read")
+    assert found(look) == ({}, False)
