@@ -51,7 +51,6 @@ def at_a_terminal(**more: str) -> str:
 def test_a_recording_is_drawn_as_a_map() -> None:
     done = scan("--map")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "  10.253.6.128    G L L L ■ L L ■ ■ ■ ■ ■ ■ ■ ■ ■" not in done.stdout, "the last cells end at .143"
     assert "  10.253.6.128    G L L L ■ L L ■ ■ ■ ■ ■ ■ ■ ■\n" in done.stdout
     assert "  L   7 leaked\n" in done.stdout
     assert "\x1b" not in done.stdout

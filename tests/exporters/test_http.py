@@ -170,7 +170,7 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     exporter.tell(report, 0.1)
     assert "10.244.1.9" in ask(exporter, "/")[2]
     heart.beats = False
-    assert "This agent hangs" in ask(exporter, "/")[2]
+    assert "No round has ended for too long" in ask(exporter, "/")[2]
 
     told = headers(exporter, "/")
     assert told["Cache-Control"] == "no-store"
