@@ -70,12 +70,12 @@ class HttpExporter:
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         self._last = report
 
-    def answer(self, target: str, client: str) -> Answer:
-        """Answer one GET."""
+    def answer(self, target: str, client: str, host: str = "") -> Answer:
+        """Answer one GET. `host`: what the client calls us."""
         path, _, query = target.partition("?")
         match path:
             case "/" if self._page is not None:
-                return self._view(self._page, query, client)
+                return _refusal("page", client, host) or self._view(self._page, query)
             case "/metrics":
                 return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry))
             case "/healthz":
@@ -90,20 +90,16 @@ class HttpExporter:
                 ready = self._last is not None
                 return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
             case "/api/v1/report":
-                return self._report(client)
+                return _refusal("report", client, host) or self._report()
             case _:
                 return _plain(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
-    def _view(self, page: Page, query: str, client: str) -> Answer:
-        if not _is_loopback(client):
-            return _plain(HTTPStatus.FORBIDDEN, "the page names pods and addresses: from this machine only")
+    def _view(self, page: Page, query: str) -> Answer:
         report, refreshing = self._last, "refresh=off" not in query.split("&")
         body = page.draw(report, alive=self._alive(), refreshing=refreshing)
         return Answer(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
 
-    def _report(self, client: str) -> Answer:
-        if not _is_loopback(client):
-            return _plain(HTTPStatus.FORBIDDEN, "the report names pods and addresses: from this machine only")
+    def _report(self) -> Answer:
         if self._last is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
         return Answer(HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode())
@@ -111,6 +107,25 @@ class HttpExporter:
 
 def _plain(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, _TEXT, f"{text}\n".encode())
+
+
+def _refusal(what: str, client: str, host: str) -> Answer | None:
+    """Refuse what names pods to whoever is not of this machine, or came by a name that anybody may point at it."""
+    if not _is_loopback(client):
+        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: from this machine only")
+    if not _is_ours(host):
+        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: ask for localhost, or by address")
+    return None
+
+
+def _is_ours(host: str) -> bool:
+    """Tell whether no name server had a say in it: a page in somebody's browser can have its name lead to us."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return name.lower() in {"", "localhost"}
+    return True
 
 
 def _is_loopback(client: str) -> bool:
@@ -205,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 (the base class names them so)
 
     def _answer(self, *, with_body: bool) -> None:
-        answer = self.server.exporter.answer(self.path, self.client_address[0])
+        answer = self.server.exporter.answer(self.path, self.client_address[0], self.headers.get("Host", ""))
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))

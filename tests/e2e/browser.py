@@ -72,13 +72,15 @@ class View:
     def headline(self) -> str:
         return self.page.locator("h1").inner_text()
 
-    def marks(self) -> dict[str, str]:
-        """Return the mark of each cell of the map by its address."""
+    def cells(self) -> dict[str, tuple[str, str]]:
+        """Return the mark of each cell of the map and what is told of it, by its address."""
         cells = self.page.locator("svg.grid g").evaluate_all(
-            "cells => cells.map(cell => [cell.querySelector('title').textContent.split(': ')[0], "
-            "cell.getAttribute('class').slice(2)])"
+            "cells => cells.map(cell => [cell.getAttribute('class').slice(2), cell.querySelector('title').textContent])"
         )
-        return dict(cells)
+        return {title.split(": ")[0]: (mark, title) for mark, title in cells}
+
+    def marks(self) -> dict[str, str]:
+        return {ip: mark for ip, (mark, _) in self.cells().items()}
 
     def poorest_contrast(self) -> tuple[float, str]:
         found: list[tuple[float, str]] = self.page.evaluate(_CONTRASTS)

@@ -224,6 +224,29 @@ def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: 
 
 
 @pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("", True),
+        ("localhost", True),
+        ("LOCALHOST:9747", True),
+        ("127.0.0.1:9747", True),
+        ("[::1]:9747", True),
+        ("[::1]", True),
+        ("10.0.0.7:9747", True),
+        ("evil.example:9747", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example:80", False),
+    ],
+)
+def test_by_which_name_it_is_asked(exporter: HttpExporter, report: Report, host: str, allowed: bool) -> None:
+    exporter.tell(report, 0.1)
+    assert exporter.answer("/api/v1/report", "127.0.0.1", host).status == (200 if allowed else 403)
+    assert exporter.answer("/metrics", "127.0.0.1", host).status == 200
+    said = raw(exporter, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert (b" 200 OK" in said) == allowed
+
+
+@pytest.mark.parametrize(
     "path", ["/", "/metrics/", "/healthz/../metrics", "/favicon.ico", "/api/v1/", "/%6detrics", "*"]
 )
 def test_anything_else_is_not_found(exporter: HttpExporter, path: str) -> None:
