@@ -8,10 +8,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from agent import wiring
+from agent.config import load
+from agent.daemon import Heartbeat
 from agent.exporters import http as served
 from agent.exporters.document import document
 from agent.exporters.http import HttpExporter
@@ -181,6 +186,20 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     assert "Refresh" not in still
     assert headers(exporter, "/", "HEAD") == told
     assert ask(exporter, "/", "HEAD")[2] == ""
+
+
+@pytest.mark.parametrize(("setting", "status"), [("on", 200), ("off", 404)])
+def test_the_page_is_on_unless_it_is_turned_off(setting: str, status: int, report: Report, tmp_path: Path) -> None:
+    given = {"page": setting, "listen": "127.0.0.1:0", "api": "off", "state_dir": str(tmp_path)}
+    heartbeat = Heartbeat(timedelta(hours=1))
+    exporter = wiring._listening(load("run", given, {}), CollectorRegistry(), heartbeat)  # noqa: SLF001 (as the daemon is)
+    exporter.start()
+    try:
+        exporter.tell(report, 0.1)
+        assert ask(exporter, "/")[0] == status
+        assert ask(exporter, "/metrics")[0] == 200
+    finally:
+        exporter.close()
 
 
 def test_the_page_is_for_this_machine_only(report: Report) -> None:
