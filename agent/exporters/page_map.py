@@ -1,7 +1,7 @@
 """The map of the page, as plain values: words, and the places of cells in a drawing."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from os.path import commonprefix
@@ -77,17 +77,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    rows: tuple[Entry, ...]
+    total: int
+    """How many there are, should they be more than the rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     name: str
     read: bool
     figures: tuple[tuple[str, str], ...]
     drawings: tuple[Drawing, ...] | None
-    elsewhere: tuple[Entry, ...]
+    elsewhere: Listing
     legend: tuple[Sign, ...]
-    odd: tuple[Entry, ...]
+    odd: Listing
     """What is not plainly in use."""
-    entries: tuple[Entry, ...]
-    reserved: int
+    entries: Listing
 
 
 def networks(report: Report) -> tuple[Network, ...]:
@@ -96,7 +102,6 @@ def networks(report: Report) -> tuple[Network, ...]:
 
 def _network(network: NetworkSummary, drawn: NetworkMap, report: Report) -> Network:
     mine = [one for one in in_order(report.scene.occupancies) if one.network == network.name]
-    entries = [_entry(one, report) for one in mine[:LONGEST_LIST]]
     return Network(
         name=network.name,
         read=drawn.read,
@@ -106,12 +111,15 @@ def _network(network: NetworkSummary, drawn: NetworkMap, report: Report) -> Netw
             ("free", _number(network.free)),
         ),
         drawings=None if drawn.maps is None else tuple(_drawing(one, report) for one in drawn.maps),
-        elsewhere=tuple(_entry(one, report) for one in drawn.elsewhere[:LONGEST_LIST]),
+        elsewhere=_listing(drawn.elsewhere, report),
         legend=tuple(_legend(drawn.counts)),
-        odd=tuple(_entry(one, report) for one in mine if one.state is not State.IN_USE)[:LONGEST_LIST],
-        entries=tuple(entries),
-        reserved=len(mine),
+        odd=_listing([one for one in mine if one.state is not State.IN_USE], report),
+        entries=_listing(mine, report),
     )
+
+
+def _listing(occupancies: Sequence[Occupancy], report: Report) -> Listing:
+    return Listing(tuple(_entry(one, report) for one in occupancies[:LONGEST_LIST]), len(occupancies))
 
 
 def _legend(counts: Counter[Mark]) -> Iterator[Sign]:

@@ -60,6 +60,8 @@ class Round:
     stopped: str
     do: str
     releases: tuple[Release, ...]
+    more: int
+    """How many are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,6 @@ class View:
     older: int
     timeline_lacks: tuple[str, ...]
     round: Round | None
-    longest: int
 
 
 def of(report: Report, timeline: Timeline, *, alive: bool) -> View:
@@ -109,7 +110,6 @@ def of(report: Report, timeline: Timeline, *, alive: bool) -> View:
             *map(printable, timeline.warnings),
         ),
         round=None if report.cleaning is None else _round(report.cleaning),
-        longest=LONGEST_LIST,
     )
 
 
@@ -143,7 +143,7 @@ def _devices(report: Report) -> tuple[tuple[tuple[str, ...], ...], str, bool]:
         return (), str(alone), True
     except Blind as blind:
         return (), printable(str(blind)), False
-    return tuple(tuple(map(printable, row)) for row in rows[:LONGEST_LIST]), "", False
+    return tuple(tuple(map(printable, row)) for row in rows), "", False
 
 
 def _round(cleaning: Cleaning) -> Round:
@@ -160,4 +160,5 @@ def _round(cleaning: Cleaning) -> Round:
             )
             for outcome in cleaning.outcomes[:LONGEST_LIST]
         ),
+        more=max(0, len(cleaning.outcomes) - LONGEST_LIST),
     )

@@ -335,7 +335,11 @@ def test_a_page_is_bounded_whatever_the_node_has() -> None:
     many = [reservation(f"10.{n >> 8 & 255}.{n & 255}.9", f"{n:064x}") for n in range(3000)]
     text = drawn(scanned(node(*many, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8")], node=[])))
     assert len(text) < 2_500_000
-    assert "… and 2002 more: nodeleak scan -o json lists all." in words(text)
+    said = words(text)
+    assert "3000 entries that are not plainly in use" in said
+    assert "… and 2000 more: nodeleak scan -o json lists all." in said
+    assert "All 3002 entries of kubenet" in said
+    assert "… and 2002 more: nodeleak scan -o json lists all." in said
 
 
 def test_before_the_first_round_there_is_a_friendly_word() -> None:
