@@ -307,6 +307,14 @@ class Config:
     listen: tuple[str, int] = _knob(
         ":9747", listen, DAEMON, "HOST:PORT", "where /metrics, /healthz and /readyz are served", commands=_RUN
     )
+    page: str = _knob(
+        "on",
+        one_of("on", "off"),
+        DAEMON,
+        "on|off",
+        "the page to look at, on / for clients of this machine (kubectl port-forward is one), because it names pods",
+        commands=_RUN,
+    )
     events: str = _knob(
         "on",
         one_of("on", "off"),

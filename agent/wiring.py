@@ -140,6 +140,15 @@ def read_journal(config: Config) -> Journal:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
+def releases(config: Config) -> tuple[tuple[Entry, ...] | Unread, tuple[str, ...]]:
+    """Return what a timeline tells of the journal, which may be silent as any other record may, and its damage."""
+    try:
+        journal = Book(config.state_dir).read()
+    except Unavailable as error:
+        return Unread("journal", str(error)), ()
+    return journal.entries, journal.damage
+
+
 def restore(config: Config, entry: Entry) -> Restoration:
     """Put an entry back, as the only cleaner of the node."""
     book = Book(config.state_dir)
@@ -253,11 +262,13 @@ def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
 
 
 def _listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.Heartbeat) -> "HttpExporter":
-    from agent.exporters.http import HttpExporter
+    from agent.exporters.http import LINKS, HttpExporter
+    from agent.exporters.page import Page
 
     host, port = config.listen
+    page = Page(lambda: releases(config), LINKS) if config.page == "on" else None
     try:
-        return HttpExporter(config.listen, registry, lambda: heartbeat.alive)
+        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page)
     except OSError as error:
         where = f"{option('listen')} ({variable('listen')})"
         raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error

@@ -87,7 +87,7 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
     _show_metrics(daemon, host, port)
     _say(
         "",
-        f"Where to look: http://127.0.0.1:{port}/metrics (Prometheus), /api/v1/report (the scan as JSON),",
+        f"Where to look: http://127.0.0.1:{port}/ (a page), /metrics (Prometheus), /api/v1/report (the scan as JSON),",
         "/healthz and /readyz; its log tells changes, such as:",
         f"  {_first_finding(host)}",
     )

@@ -25,12 +25,15 @@ from agent.exporters import clean_document, document, log, timeline
 from agent.exporters.cluster import condition, courier, notices
 from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
 from agent.exporters.device_metrics import MOST_RESOURCES, OTHER, UNKNOWN
+from agent.exporters.http import LINKS
+from agent.exporters.map import LETTERS
 from agent.exporters.metrics import MetricsExporter
 from agent.model import admission
 from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
+from agent.range_map import MOST_SINGLE, WEIGHT, Mark
 from agent.timeline import What
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
@@ -167,6 +170,17 @@ def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_s
     told = rows("Timeline")
     assert list(told) == [what.value for what in What]
     assert {cells[-1] for cells in told.values()} <= {*SOURCES, "journal"}
+
+
+def test_every_mark_of_the_map_is_in_the_reference_the_weightiest_first_with_its_letter() -> None:
+    told = rows("The map")
+    assert list(told) == [mark.value for mark in sorted(Mark, key=WEIGHT.__getitem__, reverse=True)]
+    assert {mark: cells[0].strip("`") for mark, cells in told.items()} == LETTERS
+    assert f"up to {MOST_SINGLE} addresses" in section("The map")
+
+
+def test_every_path_of_http_is_in_the_reference() -> None:
+    assert list(rows("HTTP")) == ["/", *LINKS]
 
 
 def test_the_bound_of_resources_is_in_the_reference() -> None:

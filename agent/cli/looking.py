@@ -1,6 +1,7 @@
 """scan, record and run: the commands that look."""
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 def scan(given: argparse.Namespace) -> int:
     from agent import cycle
 
+    if given.map and given.output == "json":
+        raise UsageError("--map: a map is for people, and -o json is for programs: leave one of them out")
     recording = look(config_of("scan", given)) if given.recording is None else _recorded(given)
     report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
     if given.output == "json":
@@ -27,6 +30,10 @@ def scan(given: argparse.Namespace) -> int:
 
         json.dump(document(report), sys.stdout, indent=1)
         print()
+    elif given.map:
+        from agent.exporters.map import drawn
+
+        print(drawn(report, colour=_has_colours(), unicode=_knows_more_than_ascii()), end="")
     else:
         from agent.exporters.table import table
 
@@ -34,6 +41,15 @@ def scan(given: argparse.Namespace) -> int:
     if not report.complete:
         return UNREAD
     return FOUND if given.exit_code and report.troubles else DONE
+
+
+def _has_colours() -> bool:
+    # https://no-color.org: set to anything but the empty string.
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _knows_more_than_ascii() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def record(given: argparse.Namespace) -> int:

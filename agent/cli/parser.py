@@ -22,6 +22,7 @@ examples:
   kubectl exec ds/nodeleak -- nodeleak scan    in the agent's pod
   nodeleak record > node.json                  a look to send to somebody
   nodeleak scan --recording node.json          the same verdicts, anywhere
+  nodeleak scan --map                          the addresses as a map
   nodeleak explain leaked_reservation          what a finding means, and what to do
   nodeleak timeline --since 1h                 what happened on the node, in order
   nodeleak clean                               what would be released, and what would not and why
@@ -133,6 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     scan = _command(commands, "scan", looking.scan, "look at the node once, and say what was found")
     scan.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
     scan.add_argument("--recording", metavar="FILE", help="judge a recording instead of this node; - is standard input")
+    scan.add_argument("--map", action="store_true", help="draw the ranges, a letter an address, instead of the table")
     scan.add_argument("--exit-code", action="store_true", help="exit 1 when there are findings")
 
     timeline = _command(

@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING
 from agent.cli.codes import DONE, UNREAD
 from agent.cli.looking import look
 from agent.cli.options import config_of
-from agent.config import Config, UsageError, span
+from agent.config import UsageError, span
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from agent import timeline as merging
-    from agent.model.report import Report
-
 
 def timeline(given: argparse.Namespace) -> int:
-    from agent import cycle
+    from agent import cycle, wiring
+    from agent import timeline as merging
 
     since = _since(given.since)
     # It looks as a scan does, so a scan's settings are its own.
     config = config_of("scan", given)
     recording = look(config)
     report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
-    told = _with_releases(report, config)
+    told = merging.of(report, *wiring.releases(config))
     if since is not None:
         told = told.last(since)
     if given.output == "json":
@@ -39,19 +37,6 @@ def timeline(given: argparse.Namespace) -> int:
 
         print(table(told, given.since or ""), end="")
     return DONE if told.complete else UNREAD
-
-
-def _with_releases(report: "Report", config: Config) -> "merging.Timeline":
-    """Merge the look with the journal, which may be silent as any other record may."""
-    from agent import timeline as merging
-    from agent import wiring
-    from agent.model.snapshot import Unread
-
-    try:
-        journal = wiring.read_journal(config)
-    except UsageError as error:
-        return merging.of(report, Unread("journal", str(error)))
-    return merging.of(report, journal.entries, journal.damage)
 
 
 def _since(given: str | None) -> "timedelta | None":

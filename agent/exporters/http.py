@@ -1,4 +1,4 @@
-"""What is served over HTTP: metrics, two probes, and the report for programs on this machine."""
+"""What is served over HTTP: metrics, two probes, and to this machine the report: as a page, and for programs."""
 
 import json
 import socket
@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from agent.exporters.document import document
+from agent.exporters.page import Page
 from agent.model.report import Report
 
 _SECONDS: Final = 5.0
@@ -27,16 +29,34 @@ _CLIENTS: Final = 16
 """How many are served at a time; a probe, a scraper and a person or two."""
 _CLIENTS_OF_ONE: Final = 6
 """How many of them may come from one address, so that nobody keeps the probes out."""
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_TEXT, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
+_ALWAYS: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report")
+"""What is served beside the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    """Those that only this answer has."""
 
 
 class HttpExporter:
     """The server and the last report. `tell` belongs to one thread, the rest to the server's."""
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        alive: Callable[[], bool],
+        page: Page | None = None,
+    ) -> None:
         """Listen at once, so that a port that is taken is known before anything else; raises OSError."""
         self._last: Report | None = None
-        self._registry, self._alive = registry, alive
+        self._registry, self._alive, self._page = registry, alive, page
         self._server = _Server(address, self)
         self.port: int = self._server.server_address[1]
 
@@ -50,11 +70,14 @@ class HttpExporter:
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         self._last = report
 
-    def answer(self, path: str, client: str) -> tuple[HTTPStatus, str, bytes]:
-        """Answer one GET: status, content type and body."""
+    def answer(self, target: str, client: str, host: str = "") -> Answer:
+        """Answer one GET. `host`: what the client calls us."""
+        path, _, query = target.partition("?")
         match path:
+            case "/" if self._page is not None:
+                return _refusal("page", client, host) or self._view(self._page, query)
             case "/metrics":
-                return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+                return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry))
             case "/healthz":
                 # The loop's heartbeat and nothing else: restarting the agent mends neither docker nor the API server.
                 alive = self._alive()
@@ -67,20 +90,42 @@ class HttpExporter:
                 ready = self._last is not None
                 return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
             case "/api/v1/report":
-                return self._report(client)
+                return _refusal("report", client, host) or self._report()
             case _:
-                return _plain(HTTPStatus.NOT_FOUND, "not found: /metrics, /healthz, /readyz, /api/v1/report")
+                return _plain(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
-    def _report(self, client: str) -> tuple[HTTPStatus, str, bytes]:
-        if not _is_loopback(client):
-            return _plain(HTTPStatus.FORBIDDEN, "the report names pods and addresses: from this machine only")
+    def _view(self, page: Page, query: str) -> Answer:
+        report, refreshing = self._last, "refresh=off" not in query.split("&")
+        body = page.draw(report, alive=self._alive(), refreshing=refreshing)
+        return Answer(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
+
+    def _report(self) -> Answer:
         if self._last is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
-        return HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode()
+        return Answer(HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode())
 
 
-def _plain(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
-    return status, _TEXT, f"{text}\n".encode()
+def _plain(status: HTTPStatus, text: str) -> Answer:
+    return Answer(status, _TEXT, f"{text}\n".encode())
+
+
+def _refusal(what: str, client: str, host: str) -> Answer | None:
+    """Refuse what names pods to whoever is not of this machine, or came by a name that anybody may point at it."""
+    if not _is_loopback(client):
+        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: from this machine only")
+    if not _is_ours(host):
+        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: ask for localhost, or by address")
+    return None
+
+
+def _is_ours(host: str) -> bool:
+    """Tell whether no name server had a say in it: a page in somebody's browser can have its name lead to us."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return name.lower() in {"", "localhost"}
+    return True
 
 
 def _is_loopback(client: str) -> bool:
@@ -175,14 +220,15 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 (the base class names them so)
 
     def _answer(self, *, with_body: bool) -> None:
-        path = self.path.partition("?")[0]
-        status, content_type, body = self.server.exporter.answer(path, self.client_address[0])
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+        answer = self.server.exporter.answer(self.path, self.client_address[0], self.headers.get("Host", ""))
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in (*_ALWAYS, *answer.headers):
+            self.send_header(name, value)
         self.end_headers()
         if with_body:
-            self.wfile.write(body)
+            self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
         """Requests are not news."""

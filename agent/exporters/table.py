@@ -21,10 +21,10 @@ def table(report: Report) -> str:
 
 
 def lines_as_text(lines: Iterable[str]) -> str:
-    return "".join(f"{_printable(line)}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Keep what a process calls itself, or a label says, from steering the reader's terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
@@ -80,19 +80,24 @@ def _words(finding: Finding) -> str:
 
 
 def _devices(snapshot: Snapshot) -> Iterator[str]:
-    """Tell of each resource, and of sockets that belong to none; nothing where there is neither."""
+    """Tell of each resource; nothing where there is none."""
     try:
-        states, (plugins,) = history.resources(snapshot), snapshot.device_plugins.known()
+        rows = device_rows(snapshot)
     except Blind:
         return
-    claimed = {state.socket for state in states}
-    strays = sorted(one.name for one in plugins.sockets if one.name not in claimed)
-    rows = [*map(_device, states), *(["?", "?", "?", "?", "?", "?", name] for name in strays)]
     if rows:
         heads = ["RESOURCE", "DEVICES", "ALLOCATED", "REGISTERED", "SINCE", "LATE(s)", "SOCKET"]
         yield from grid([heads, *rows[:_LONGEST_LIST]])
         if len(rows) > _LONGEST_LIST:
             yield f"… and {len(rows) - _LONGEST_LIST} more: -o json lists all"
+
+
+def device_rows(snapshot: Snapshot) -> list[list[str]]:
+    """Tell of each resource, and of sockets that belong to none; blind where device plugins were not read."""
+    states, (plugins,) = history.resources(snapshot), snapshot.device_plugins.known()
+    claimed = {state.socket for state in states}
+    strays = sorted(one.name for one in plugins.sockets if one.name not in claimed)
+    return [*map(_device, states), *(["?", "?", "?", "?", "?", "?", name] for name in strays)]
 
 
 def _device(state: ResourceState) -> list[str]:

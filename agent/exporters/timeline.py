@@ -59,12 +59,12 @@ def _nothing(timeline: Timeline, since: str) -> str:
 def _rows(events: Sequence[Event]) -> Iterator[list[str]]:
     for what, run in groupby(events, key=lambda event: event.what):
         alike = list(run)
-        yield from ([_when(event), event.text] for event in alike[:_LONGEST_RUN])
+        yield from ([when(event), event.text] for event in alike[:_LONGEST_RUN])
         if (more := len(alike) - _LONGEST_RUN) > 0:
-            yield [_when(alike[-1]), f"… and {more} more {what.value} until here: -o json lists all"]
+            yield [when(alike[-1]), f"… and {more} more {what.value} until here: -o json lists all"]
 
 
-def _when(event: Event) -> str:
+def when(event: Event) -> str:
     if event.exact:
         return f" {_spelled(event.at, 'milliseconds')}"
     return f"~{_spelled(event.at, 'seconds')}"

@@ -216,11 +216,20 @@ class Daemon:
         """Return what was logged, but for a line that is being written."""
         return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
-    def get(self, path: str) -> str:
-        assert self.process.poll() is None, f"the agent ended: {self._log.read_text()}"
+    @property
+    def port(self) -> int:
         started = self.events("agent.started")
         assert started, self._log.read_text()
-        connection = HTTPConnection("127.0.0.1", started[0]["port"], timeout=5)
+        port: int = started[0]["port"]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> str:
+        assert self.process.poll() is None, f"the agent ended: {self._log.read_text()}"
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -6,14 +6,21 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from agent import wiring
+from agent.config import load
+from agent.daemon import Heartbeat
 from agent.exporters import http as served
 from agent.exporters.document import document
 from agent.exporters.http import HttpExporter
+from agent.exporters.page import Page
 from agent.model.report import Report
 from tests.builders import node, reservation, scanned
 from tests.wire import needs, until
@@ -33,11 +40,12 @@ def report() -> Report:
 
 
 @contextmanager
-def listening(address: tuple[str, int], heart: Heart | None = None) -> Iterator[HttpExporter]:
+def listening(address: tuple[str, int], heart: Heart | None = None, *, page: bool = False) -> Iterator[HttpExporter]:
     registry = CollectorRegistry()
     Gauge("nodeleak_example", "An example.", registry=registry).set(7)
     one = heart or Heart()
-    exporter = HttpExporter(address, registry, lambda: one.beats)
+    shown = Page(lambda: ((), ()), served.LINKS) if page else None
+    exporter = HttpExporter(address, registry, lambda: one.beats, shown)
     exporter.start()
     try:
         yield exporter
@@ -145,6 +153,77 @@ def test_the_report_is_for_this_machine_only(host: str, report: Report) -> None:
         assert ask(exporter, "/api/v1/report")[0] == 200, "IPv4 loopback, mapped into IPv6 or not"
 
 
+def headers(exporter: HttpExporter, path: str, method: str = "GET") -> dict[str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=5)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return dict(answer.headers)
+
+
+def test_the_page_is_what_this_machine_looks_at(report: Report) -> None:
+    heart = Heart()
+    with listening(LOCAL, heart, page=True) as exporter:
+        check_page(exporter, heart, report)
+
+
+def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
+    status, kind, body = ask(exporter, "/")
+    assert (status, kind) == (200, "text/html; charset=utf-8")
+    assert "The first look is under way" in body
+    exporter.tell(report, 0.1)
+    assert "10.244.1.9" in ask(exporter, "/")[2]
+    heart.beats = False
+    assert "No round has ended for too long" in ask(exporter, "/")[2]
+
+    told = headers(exporter, "/")
+    assert told["Cache-Control"] == "no-store"
+    assert told["X-Content-Type-Options"] == "nosniff"
+    assert told["Content-Security-Policy"].startswith("default-src 'none'; style-src 'sha256-")
+    assert told["Refresh"] == "30"
+    still = headers(exporter, "/?a=b&refresh=off")
+    assert "Refresh" not in still
+    assert headers(exporter, "/", "HEAD") == told
+    assert ask(exporter, "/", "HEAD")[2] == ""
+
+
+@pytest.mark.parametrize(("setting", "status"), [("on", 200), ("off", 404)])
+def test_the_page_is_on_unless_it_is_turned_off(setting: str, status: int, report: Report, tmp_path: Path) -> None:
+    given = {"page": setting, "listen": "127.0.0.1:0", "api": "off", "state_dir": str(tmp_path)}
+    heartbeat = Heartbeat(timedelta(hours=1))
+    exporter = wiring._listening(load("run", given, {}), CollectorRegistry(), heartbeat)  # noqa: SLF001 (as the daemon is)
+    exporter.start()
+    try:
+        exporter.tell(report, 0.1)
+        assert ask(exporter, "/")[0] == status
+        assert ask(exporter, "/metrics")[0] == 200
+    finally:
+        exporter.close()
+
+
+def test_the_page_is_for_this_machine_only(report: Report) -> None:
+    outside = outward_address()
+    needs(bool(outside) and not outside.startswith("127."), "an address that is not loopback")
+    with listening(("", 0), page=True) as exporter:
+        exporter.tell(report, 0.1)
+        status, kind, body = ask(exporter, "/", host=outside)
+        assert (status, kind) == (403, "text/plain; charset=utf-8")
+        assert body == "the page names pods and addresses: from this machine only\n"
+        assert ask(exporter, "/")[0] == 200
+
+
+def test_what_names_pods_is_not_kept_by_anybody(exporter: HttpExporter, report: Report) -> None:
+    exporter.tell(report, 0.1)
+    assert headers(exporter, "/api/v1/report")["Cache-Control"] == "no-store"
+
+
+def test_many_who_look_at_once_all_see_it(report: Report) -> None:
+    with listening(LOCAL, page=True) as exporter, ThreadPoolExecutor(4) as lookers:
+        exporter.tell(report, 0.1)
+        assert {status for status, _, _ in lookers.map(lambda _: ask(exporter, "/"), range(20))} == {200}
+
+
 @pytest.mark.parametrize(
     ("client", "allowed"),
     [
@@ -160,7 +239,30 @@ def test_the_report_is_for_this_machine_only(host: str, report: Report) -> None:
 )
 def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: str, allowed: bool) -> None:
     exporter.tell(report, 0.1)
-    assert exporter.answer("/api/v1/report", client)[0] == (200 if allowed else 403)
+    assert exporter.answer("/api/v1/report", client).status == (200 if allowed else 403)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("", True),
+        ("localhost", True),
+        ("LOCALHOST:9747", True),
+        ("127.0.0.1:9747", True),
+        ("[::1]:9747", True),
+        ("[::1]", True),
+        ("10.0.0.7:9747", True),
+        ("evil.example:9747", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example:80", False),
+    ],
+)
+def test_by_which_name_it_is_asked(exporter: HttpExporter, report: Report, host: str, allowed: bool) -> None:
+    exporter.tell(report, 0.1)
+    assert exporter.answer("/api/v1/report", "127.0.0.1", host).status == (200 if allowed else 403)
+    assert exporter.answer("/metrics", "127.0.0.1", host).status == 200
+    said = raw(exporter, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert (b" 200 OK" in said) == allowed
 
 
 @pytest.mark.parametrize(

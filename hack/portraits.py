@@ -1,0 +1,137 @@
+"""`hack/screenshots`: the page as a browser draws it, of the recorded node of the incident, and of it in better days.
+
+The report is made from a recording, so the pictures are the same wherever they are made; the server is the agent's own.
+Needs Debian's chromium and the font Inter: `hack/cluster build` installs both.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Browser, Error, sync_playwright
+from prometheus_client import CollectorRegistry
+
+from agent import cycle
+from agent.exporters.http import LINKS, HttpExporter
+from agent.exporters.page import Page
+from agent.model.devices import DevicePlugins, PluginSocket, Registered
+from agent.model.recording import loads
+from agent.model.report import Report
+from agent.model.snapshot import Seen, Snapshot, Store, Unread
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_CHROMIUM: Final = "/usr/bin/chromium"
+_WIDTH, _HEIGHT = 1200, 820
+_LARGEST: Final = 200_000
+"""Bytes of one picture: they are in the README."""
+_KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
+
+
+def main() -> int:
+    """Write the pictures; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="hack/screenshots", description="Draw the page for docs/.")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="DIR", help="where to (default: docs/)")
+    given = parser.parse_args()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+            for name, report in portraits().items():
+                _take(browser, report, given.to / f"page-{name}.png", dark=False)
+            _take(browser, portraits()["leak"], given.to / "page-dark.png", dark=True)
+    except Error as error:
+        print(f"screenshots: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def portraits() -> dict[str, Report]:
+    """Return the node of the incident: before it, after it, and seen by an agent to which nobody speaks."""
+    recording = loads((ROOT / "tests" / "nodes" / "incident.json").read_text())
+    devices = Seen((_devices(),))
+    looks = tuple(replace(look, device_plugins=devices) for look in recording.looks)
+    changed = {
+        "healthy": tuple(map(_without_leaks, looks)),
+        "leak": looks,
+        "blind": tuple(map(_unheard, looks)),
+    }
+    return {
+        name: cycle.replay(some, patience=recording.patience, period=recording.period)
+        for name, some in changed.items()
+    }  # fmt: skip
+
+
+def _devices() -> DevicePlugins:
+    """Return three plugins that came back a few seconds after the kubelet."""
+    late = {"kvm": 4.2, "tun": 4.4, "vhost-net": 9.5}
+    return DevicePlugins(
+        kubelet_socket=_KUBELET_STARTED + timedelta(seconds=1),
+        sockets=tuple(
+            PluginSocket(f"kubevirt-{name}.sock", _KUBELET_STARTED + timedelta(seconds=1 + after), connected=True)
+            for name, after in late.items()
+        ),
+        checkpoint_written=_KUBELET_STARTED + timedelta(seconds=30),
+        registered=tuple(
+            Registered(f"devices.kubevirt.io/{name}", tuple(f"{name}{n}" for n in range(110))) for name in late
+        ),
+        allocations=(),
+    )
+
+
+def _without_leaks(look: Snapshot) -> Snapshot:
+    """Return the node as it would be had nothing leaked, and with some pods fewer."""
+    containers = look.containers.known()[:84]
+    sandboxes, names = {one.id for one in containers}, {one.pod for one in containers}
+    return replace(
+        look,
+        reservations=tuple(_of(store, sandboxes) for store in look.reservations),
+        containers=Seen(containers),
+        checkpoints=Seen(tuple(one for one in look.checkpoints.known() if one.container_id in sandboxes)),
+        pods=Seen(tuple(one for one in look.pods.known() if one.name in names)),
+        node=Seen(tuple(replace(one, max_pods=110) for one in look.node.known())),
+    )
+
+
+def _of(store: Store, sandboxes: set[str]) -> Store:
+    return replace(
+        store, reading=Seen(tuple(one for one in store.reading.known() if one.container_id in sandboxes))
+    )  # fmt: skip
+
+
+def _unheard(look: Snapshot) -> Snapshot:
+    look = _without_leaks(look)
+    silent = Unread("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
+    stale = Unread("pods", "no word from the API server for 3 min (--stale-after is 2 min)")
+    return replace(look, containers=silent, pods=stale)
+
+
+@contextmanager
+def serving(report: Report) -> Iterator[str]:
+    """Serve a report as the daemon does; yields the address."""
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
+    exporter.tell(report, 0.1)
+    exporter.start()
+    try:
+        yield f"http://127.0.0.1:{exporter.port}"
+    finally:
+        exporter.close()
+
+
+def _take(browser: Browser, report: Report, to: Path, *, dark: bool) -> None:
+    view = browser.new_page(
+        viewport={"width": _WIDTH, "height": _HEIGHT},
+        color_scheme="dark" if dark else "light",
+        java_script_enabled=False,
+    )
+    with serving(report) as url:
+        view.goto(f"{url}/?refresh=off")
+        view.screenshot(path=to)
+    view.close()
+    size = to.stat().st_size
+    print(f"{to}: {size // 1000} kB")
+    if size > _LARGEST:
+        raise Error(f"{to} is larger than {_LARGEST // 1000} kB")

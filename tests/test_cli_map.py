@@ -1,0 +1,86 @@
+"""scan --map as a process: what a terminal, a pipe and a plain locale get."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.wire import until
+
+INCIDENT = Path(__file__).parent / "nodes" / "incident.json"
+SILENT = INCIDENT.with_name("docker-silent.json")
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NODELEAK", "LC_", "NO_COLOR"))}
+    return kept | {"LANG": "C.UTF-8", "TERM": "xterm", **more}
+
+
+def scan(*arguments: str, recording: Path = INCIDENT, **more: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "agent", "scan", f"--recording={recording}", *arguments]
+    return subprocess.run(  # noqa: S603 (ours)
+        command, env=environment(**more), capture_output=True, encoding="utf-8", check=False
+    )
+
+
+def at_a_terminal(**more: str) -> str:
+    """Return what a terminal is told."""
+    ours, theirs = pty.openpty()
+    heard = b""
+
+    def over() -> bool:
+        nonlocal heard
+        try:
+            heard += os.read(ours, 65536)
+        except OSError:
+            return True  # so a terminal says that nobody has it open
+        return False
+
+    command = [sys.executable, "-m", "agent", "scan", "--map", f"--recording={INCIDENT}"]
+    with subprocess.Popen(command, env=environment(**more), stdout=theirs, stdin=subprocess.DEVNULL):  # noqa: S603 (ours)
+        os.close(theirs)
+        until(over, "the map is drawn")
+    os.close(ours)
+    return heard.decode()
+
+
+def test_a_recording_is_drawn_as_a_map() -> None:
+    done = scan("--map")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  10.253.6.128    G L L L ■ L L ■ ■ ■ ■ ■ ■ ■ ■\n" in done.stdout
+    assert "  L   7 leaked\n" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_the_exit_codes_are_those_of_a_scan() -> None:
+    assert scan("--map", "--exit-code").returncode == 1
+    assert scan("--map", recording=SILENT).returncode == 3
+
+
+def test_a_map_is_not_for_programs() -> None:
+    done = scan("--map", "-o", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == ("nodeleak: --map: a map is for people, and -o json is for programs: leave one of them out\n")
+    assert json.loads(scan("-o", "json").stdout)["schema"] == "nodeleak.scan/v1"
+
+
+def test_where_only_ascii_is_known_ascii_is_written() -> None:
+    done = scan("--map", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "G L L L o L L o" in done.stdout
+
+
+def test_a_terminal_has_colours() -> None:
+    assert "\x1b[1;37;41mL\x1b[0m" in at_a_terminal()
+
+
+@pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_are_left_out_where_they_are_not_wanted(plain: dict[str, str]) -> None:
+    told = at_a_terminal(**plain)
+    assert "\x1b" not in told
+    assert "L L L" in told
