@@ -9,7 +9,7 @@ import pytest
 from agent import cycle
 from agent.detectors import leaked_reservation, shared_ip
 from agent.grace import Memory
-from agent.model.finding import Cause, Finding, Gap
+from agent.model.finding import Cause, Finding, Gap, Severity
 from agent.model.report import Report
 from agent.model.scene import Scene, State
 from agent.model.snapshot import SOURCES, Address, Node, Snapshot
@@ -57,6 +57,7 @@ class Broken:
     """A detector with a bug in it."""
 
     NAME = "broken"
+    SEVERITIES = (Severity.WARNING,)
 
     def find(self, scene: Scene) -> Iterator[Finding]:
         yield Finding(self.NAME, "something", f"found on {scene.snapshot.node_name}")

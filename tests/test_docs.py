@@ -25,7 +25,7 @@ from agent.exporters import clean_document, document, log, timeline
 from agent.exporters.device_metrics import MOST_RESOURCES, OTHER, UNKNOWN
 from agent.exporters.metrics import MetricsExporter
 from agent.model import admission
-from agent.model.finding import Cause, Gap
+from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Unread
@@ -68,6 +68,10 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
 def test_every_cause_and_every_fate_is_in_the_reference() -> None:
     told = {one.value for kind in (Cause, admission.Cause, admission.Fate) for one in kind}
     assert told <= set(words(section("Detectors")))
+
+
+def test_every_severity_is_in_the_reference() -> None:
+    assert {one.value for one in Severity} <= set(words(section("Detectors")))
 
 
 def test_every_detector_is_in_the_readme_and_no_other() -> None:

@@ -16,7 +16,7 @@ from agent import cycle, grace
 from agent.detectors import DETECTORS, Detector
 from agent.exporters.document import document
 from agent.exporters.table import table
-from agent.model.finding import Finding, Gap
+from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
 from agent.model.scene import Scene, State
@@ -69,6 +69,13 @@ def test_a_detector_is_named_as_its_file(detector: Detector) -> None:
     assert Path(inspect.getfile(detector)).stem == detector.NAME  # type: ignore[arg-type]
 
 
+@given(read_nodes())
+def test_a_finding_is_as_bad_as_its_detector_says_it_can_be(snapshot: Snapshot) -> None:
+    known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
+    findings, _ = cycle.detect(scene(snapshot), DETECTORS)
+    assert all(finding.severity in known[finding.detector] for finding in findings)
+
+
 def test_every_file_of_detectors_is_in_the_list() -> None:
     from agent import detectors  # noqa: PLC0415
 
@@ -89,6 +96,7 @@ class Broken:
     """A detector with a bug in it, after its first finding."""
 
     NAME = "broken"
+    SEVERITIES = (Severity.WARNING,)
 
     def find(self, scene: Scene) -> Iterator[Finding]:
         yield Finding(self.NAME, scene.snapshot.node_name, "found")

@@ -33,7 +33,7 @@ def scan(given: argparse.Namespace) -> int:
         print(table(report), end="")
     if not report.complete:
         return UNREAD
-    return FOUND if given.exit_code and report.findings else DONE
+    return FOUND if given.exit_code and report.troubles else DONE
 
 
 def record(given: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from agent.detectors import (
     unmanaged_address,
     unreserved_pod_ip,
 )
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
 
 
@@ -22,6 +22,11 @@ class Detector(Protocol):
 
     @property
     def NAME(self) -> str: ...
+
+    @property
+    def SEVERITIES(self) -> tuple[Severity, ...]:
+        """How bad what it finds can be; the metrics have a zero for each."""
+        ...
 
     @property
     def __doc__(self) -> str | None: ...  # type: ignore[override]

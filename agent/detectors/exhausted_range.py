@@ -9,13 +9,15 @@ Do: if leaked reservations take the room, release them. If none are leaked, the 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
 from agent.model.scene import Scene, State
 from agent.model.snapshot import Blind, NotAsked
 
 NAME = "exhausted_range"
+SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -45,6 +47,7 @@ def _in_network(scene: Scene, network: str) -> Iterator[Finding]:
         detector=NAME,
         subject=network,
         message=f"{network}: {shortage}; of {size} addresses {size - left} are taken, {leaked} of them leaked{doubt}",
+        severity=Severity.WARNING if left else Severity.CRITICAL,
         network=network,
     )
 

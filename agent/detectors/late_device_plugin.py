@@ -16,11 +16,12 @@ from agent import history
 from agent.history.clocks import plugins
 from agent.history.course import last_by_resource, last_start, since_start
 from agent.model.devices import Milestone, ResourceState
-from agent.model.finding import Finding, in_words
+from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene
 from agent.model.snapshot import Seen, Snapshot, Unread
 
 NAME = "late_device_plugin"
+SEVERITIES: Final = (Severity.WARNING,)
 
 PATIENCE: Final = timedelta(seconds=60)
 DROPPED: Final = timedelta(minutes=5)

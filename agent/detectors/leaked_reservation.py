@@ -11,13 +11,15 @@ release the address; never delete files by comparing `docker ps` with a director
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
-from agent.model.finding import Cause, Finding
+from agent.model.finding import Cause, Finding, Severity
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Daemons, Reservation, Seen, Unread
 from agent.occupancy import made_at
 
 NAME = "leaked_reservation"
+SEVERITIES: Final = (Severity.WARNING,)
 
 
 def find(scene: Scene) -> Iterator[Finding]:

@@ -8,12 +8,14 @@ Do: delete both pods; their controllers make new ones. Then look for unreserved 
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
 from agent.model.snapshot import Pod
 
 NAME = "shared_ip"
+SEVERITIES: Final = (Severity.CRITICAL,)
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -27,6 +29,7 @@ def find(scene: Scene) -> Iterator[Finding]:
         names = " and ".join(sorted(pod.name for pod in pods))
         yield Finding(
             detector=NAME,
+            severity=Severity.CRITICAL,
             subject=f"{ip} of {names}",
             message=f"{len(pods)} running pods have the address {ip}: {names}",
             identity=tuple(sorted(pod.uid for pod in pods)),

@@ -16,11 +16,12 @@ from agent import history
 from agent.admission.epochs import Epoch, epochs
 from agent.history.clocks import in_this_boot, plugins
 from agent.model.devices import DevicePlugins
-from agent.model.finding import Finding, in_words
+from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene
 from agent.model.snapshot import Snapshot
 
 NAME = "started_without_device"
+SEVERITIES: Final = (Severity.WARNING,)
 
 GRAIN: Final = timedelta(seconds=2)
 """Starts are whole seconds, and a container starts a while after the kubelet has admitted its pod."""

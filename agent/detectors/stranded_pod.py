@@ -17,11 +17,12 @@ from typing import Final
 
 from agent import admission
 from agent.model.admission import Stranded
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
 from agent.model.snapshot import Seen
 
 NAME = "stranded_pod"
+SEVERITIES: Final = (Severity.WARNING,)
 
 MANY: Final = 5
 AT_ONCE: Final = timedelta(minutes=10)

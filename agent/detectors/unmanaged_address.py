@@ -9,12 +9,14 @@ before, or the next pod shares it.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene, State
 from agent.model.snapshot import NotAsked
 
 NAME = "unmanaged_address"
+SEVERITIES: Final = (Severity.WARNING,)
 
 
 def find(scene: Scene) -> Iterator[Finding]:

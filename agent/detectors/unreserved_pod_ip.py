@@ -9,12 +9,14 @@ in host-local's directory.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
 from agent.model.scene import Scene
 
 NAME = "unreserved_pod_ip"
+SEVERITIES: Final = (Severity.CRITICAL,)
 
 
 def find(scene: Scene) -> Iterator[Finding]:
@@ -28,6 +30,7 @@ def find(scene: Scene) -> Iterator[Finding]:
             continue
         yield Finding(
             detector=NAME,
+            severity=Severity.CRITICAL,
             subject=f"{network}/{ip} of pod {pod.name}",
             message=f"pod {pod.name} runs with {ip}, which is not reserved: the next pod may be given it too",
             network=network,

@@ -116,6 +116,7 @@ def _finding(judged: Judged) -> dict[str, Any]:
         "detector": finding.detector,
         "subject": finding.subject,
         "message": finding.message,
+        "severity": finding.severity.value,
         "since": moment(judged.since),
         "confirmed": judged.confirmed,
         "cause": finding.cause.value if finding.cause else None,

@@ -113,6 +113,7 @@ class LogExporter:
                     "finding.opened",
                     detector=finding.detector,
                     subject=finding.subject,
+                    severity=finding.severity.value,
                     text=finding.message,
                     since=judged.since.isoformat(timespec="seconds"),
                     **({"cause": finding.cause.value} if finding.cause else {}),

@@ -264,13 +264,14 @@ def _networks(report: Report) -> Iterator[Metric]:
 
 def _findings(report: Report) -> Metric:
     family = GaugeMetricFamily(
-        f"{PREFIX}findings", "Findings now: candidates have not lasted yet.", labels=["detector", "phase"]
+        f"{PREFIX}findings", "Findings now: candidates have not lasted yet.", labels=["detector", "severity", "phase"]
     )
     blind = {gap.detector for gap in report.gaps}
-    found = Tally((judged.finding.detector, judged.confirmed) for judged in report.findings)
+    found = Tally((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
     for detector in DETECTORS:
         if detector.NAME in blind:
             continue  # no word is not zero
-        family.add_metric([detector.NAME, "candidate"], found[detector.NAME, False])
-        family.add_metric([detector.NAME, "confirmed"], found[detector.NAME, True])
+        for severity in detector.SEVERITIES:
+            family.add_metric([detector.NAME, severity, "candidate"], found[detector.NAME, severity, False])
+            family.add_metric([detector.NAME, severity, "confirmed"], found[detector.NAME, severity, True])
     return family

@@ -6,6 +6,7 @@ from itertools import groupby
 from agent import history
 from agent.exporters.document import findings_in_order, in_order, moment
 from agent.model.devices import ResourceState
+from agent.model.finding import Finding, Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, State
 from agent.model.snapshot import Blind, NotAsked, Snapshot
@@ -66,10 +67,16 @@ def _findings(report: Report) -> Iterator[str]:
         return
     yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` says what to do):"
     for detector, found in groupby(findings_in_order(report), key=lambda judged: judged.finding.detector):
-        messages = [judged.finding.message for judged in found]
+        messages = [_words(judged.finding) for judged in found]
         yield from (f"  {detector}: {message}" for message in messages[:_LONGEST_LIST])
         if len(messages) > _LONGEST_LIST:
             yield f"  {detector}: … and {len(messages) - _LONGEST_LIST} more: -o json lists all"
+
+
+def _words(finding: Finding) -> str:
+    # Most are warnings, which goes without saying.
+    said = "" if finding.severity is Severity.WARNING else f"({finding.severity.value}) "
+    return f"{said}{finding.message}"
 
 
 def _devices(snapshot: Snapshot) -> Iterator[str]:

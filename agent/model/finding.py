@@ -17,6 +17,17 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Severity(StrEnum):
+    """How much a finding hurts now, or is about to."""
+
+    INFO = "info"
+    """Good to know; nobody has to do anything."""
+    WARNING = "warning"
+    """Somebody should look, in working hours."""
+    CRITICAL = "critical"
+    """Pods are broken, or will be within minutes."""
+
+
 def in_words(at: datetime) -> str:
     """Write a time as messages do: UTC, to the second."""
     return f"{at:%Y-%m-%d %H:%M:%S}Z"
@@ -30,6 +41,7 @@ class Finding:
     subject: str
     """What the trouble is with, in words that stay the same as long as it is the same trouble."""
     message: str
+    severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
     cause: Cause | admission.Cause | None = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agent.model.finding import Gap, Judged
+from agent.model.finding import Gap, Judged, Severity
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
 from agent.model.scene import Scene, State
@@ -33,6 +33,11 @@ class Report:
     clock_stepped: bool = False
     cleaning: Cleaning | None = None
     """What was released, or refused, after this look; None where cleanup is off."""
+
+    @property
+    def troubles(self) -> tuple[Judged, ...]:
+        """What somebody should look at."""
+        return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
 
     @property
     def unread(self) -> tuple[Unread, ...]:

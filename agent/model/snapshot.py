@@ -222,6 +222,8 @@ class Snapshot:
     device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
+    server_version: str = ""
+    """What the API server calls its version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
     def unread(self) -> tuple[Unread, ...]:

@@ -43,8 +43,8 @@ def test_what_the_kubelet_forgot_is_young_then_leaked_and_everybody_says_so(
 
     assert metrics.by("state", "reservations") == report.network["states"]
     assert metrics.get("range_free_addresses", network="kubenet") == report.network["free"]
-    assert metrics.get("findings", detector="leaked_reservation", phase="confirmed") == len(old)
-    assert metrics.get("findings", detector="leaked_reservation", phase="candidate") == 0
+    assert metrics.get("findings", detector="leaked_reservation", severity="warning", phase="confirmed") == len(old)
+    assert metrics.get("findings", detector="leaked_reservation", severity="warning", phase="candidate") == 0
     assert metrics.leaks_confirmed == {"kubelet_restart": len(old)}
     assert run("promtool", "check", "metrics", text=metrics.text).stderr == ""
 

@@ -24,7 +24,7 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods,
     (finding,) = said.findings
     assert (finding["detector"], finding["pod"]) == ("unreserved_pod_ip", pod)
     assert ip in finding["message"]
-    assert metrics.get("findings", detector="unreserved_pod_ip", phase="confirmed") == 1
+    assert metrics.get("findings", detector="unreserved_pod_ip", severity="critical", phase="confirmed") == 1
     assert nodeleak.scan("--exit-code").findings == []
 
 

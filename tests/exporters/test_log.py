@@ -96,6 +96,7 @@ def test_a_confirmed_finding_is_told_once_with_what_is_known_of_it(daemon: Daemo
         "log_level": "warning",
         "detector": "leaked_reservation",
         "subject": "kubenet/10.244.1.9",
+        "severity": "warning",
         "since": "2026-03-26T18:00:00+00:00",
         "cause": "unknown",
         "pod": "shop/cart",

@@ -18,7 +18,7 @@ from agent.grace import Memory
 from agent.model import admission
 from agent.model.admission import Fate, Stranded
 from agent.model.devices import Happening
-from agent.model.finding import Cause, Finding, Gap, Judged
+from agent.model.finding import Cause, Finding, Gap, Judged, Severity
 from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
@@ -52,7 +52,7 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_range_free_addresses": {"network"},
     "nodeleak_oldest_leak_timestamp_seconds": {"network"},
     "nodeleak_leaks_confirmed_total": {"network", "cause"},
-    "nodeleak_findings": {"detector", "phase"},
+    "nodeleak_findings": {"detector", "severity", "phase"},
     "nodeleak_device_plugin_registered": {"resource"},
     "nodeleak_device_plugin_socket_present": {"resource"},
     "nodeleak_device_plugin_registration_delay_seconds": {"resource"},
@@ -173,6 +173,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
         {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
         | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
         | {cause.value for cause in admission.Cause} | {fate.value for fate in Fate} | {KVM}
+        | {severity.value for severity in Severity}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
     )  # fmt: skip
     found = {
@@ -200,8 +201,9 @@ def test_a_healthy_node_is_filled_with_zeros() -> None:
         state: 2 if state is State.IN_USE else 0 for state in State
     }
     for detector in DETECTORS:
-        assert daemon.get("findings", detector=detector.NAME, phase="candidate") == 0
-        assert daemon.get("findings", detector=detector.NAME, phase="confirmed") == 0
+        for severity in detector.SEVERITIES:
+            for phase in _PHASES:
+                assert daemon.get("findings", detector=detector.NAME, severity=severity.value, phase=phase) == 0
     for network in ("kubenet", "storage"):
         for cause in Cause:
             assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
@@ -219,7 +221,12 @@ def test_a_leak_is_a_candidate_then_confirmed() -> None:
     phases = []
     for _ in range(3):
         daemon.round(node(LOST))
-        phases.append([daemon.get("findings", detector="leaked_reservation", phase=phase) for phase in _PHASES])
+        phases.append(
+            [
+                daemon.get("findings", detector="leaked_reservation", severity="warning", phase=phase)
+                for phase in _PHASES
+            ]
+        )
     assert phases == [[1, 0], [1, 0], [0, 1]]
     assert daemon.get("reservations", network="kubenet", state="leaked") == 1
     assert daemon.get("oldest_leak_timestamp_seconds", network="kubenet") == (NOW - OLD).timestamp()
@@ -377,7 +384,7 @@ def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
 
 def test_a_broken_detector_is_absent_and_counted() -> None:
     daemon = Daemon().round(node(), (Gap("shared_ip", "KeyError", broken=True),))
-    assert daemon.get("findings", detector="shared_ip", phase="confirmed") is None
+    assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
     assert daemon.get("round_failures_total", stage="judge") == 1
     assert daemon.get("round_failures_total", stage="read") == 0
 
