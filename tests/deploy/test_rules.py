@@ -108,6 +108,15 @@ def test_every_detector_has_an_alert() -> None:
         assert OTHERWISE.get(name, f'detector="{name}"') in expressions, name
 
 
+@pytest.mark.parametrize("rule", ALERTS)
+def test_a_severity_that_is_asked_for_is_one_that_the_detector_gives(rule: Rule) -> None:
+    gives = {one.NAME: {severity.value for severity in one.SEVERITIES} for one in DETECTORS}
+    for one in selectors(rule.expr):
+        asked = {matcher.name: matcher.value for matcher in one.matchers.matchers}
+        if asked.get("detector") in gives:
+            assert set(asked.get("severity", "").split("|")) - {""} <= gives[asked["detector"]]
+
+
 def test_detectors_that_are_there_are_not_still_to_come() -> None:
     assert COMING & {one.NAME for one in DETECTORS} == set(), "take them out of COMING in tests/deploy/monitoring.py"
 
