@@ -1,0 +1,126 @@
+"""The Grafana dashboard: its queries ask for what an agent tells, and Grafana's own types can read it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any, Final
+
+import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from tests.deploy.monitoring import DASHBOARD, complaints, told
+
+BOARD: Final[dict[str, Any]] = json.loads(DASHBOARD.read_text())
+PANELS: Final[list[dict[str, Any]]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+EACH = [pytest.param(panel, id=panel["title"]) for panel in PANELS]
+SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+UNITS: Final = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
+WIDTH: Final = 24
+
+
+def expressions(panel: Mapping[str, Any]) -> list[str]:
+    """Return the queries of a panel as Grafana would send them."""
+    asked = [target["expr"] for target in panel["targets"]]
+    return [expr.replace("$__rate_interval", "5m").replace("$node", "worker-1") for expr in asked]
+
+
+# Queries
+
+
+@pytest.mark.parametrize("panel", EACH)
+def test_a_panel_asks_for_what_an_agent_tells(panel: dict[str, Any]) -> None:
+    assert expressions(panel)
+    assert [complaint for expr in expressions(panel) for complaint in complaints(expr, told())] == []
+    assert not any("$" in expr for expr in expressions(panel)), "a variable that nobody defines"
+
+
+def test_the_variables_are_the_source_and_the_node() -> None:
+    source, node = BOARD["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert (node["name"], node["type"], node["datasource"]) == ("node", "query", SOURCE)
+    matched = re.fullmatch(r"label_values\((\w+), node\)", node["query"]["query"])
+    assert matched
+    assert matched[1] in told()
+
+
+def test_one_half_is_the_fleet_and_the_other_one_node() -> None:
+    fleet, node = [row for row in BOARD["panels"] if row["type"] == "row"]
+    for panel in PANELS:
+        of_one = panel["gridPos"]["y"] > node["gridPos"]["y"]
+        assert all(("$node" in target["expr"]) is of_one for target in panel["targets"]), panel["title"]
+    assert fleet["gridPos"]["y"] == 0
+    assert "$node" in node["title"]
+
+
+@pytest.mark.parametrize("panel", EACH)
+def test_a_panel_has_its_source_its_unit_and_its_description(panel: dict[str, Any]) -> None:
+    assert panel["datasource"] == SOURCE
+    assert all(target["datasource"] == SOURCE for target in panel["targets"])
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["description"].endswith(".")
+    seconds = any("seconds" in expr for expr in expressions(panel))
+    assert (panel["fieldConfig"]["defaults"]["unit"] == "s") == seconds
+
+
+@pytest.mark.parametrize("panel", EACH)
+def test_a_legend_names_labels_that_its_query_keeps(panel: dict[str, Any]) -> None:
+    for target in panel["targets"] if panel["type"] not in {"stat", "table"} else ():
+        grouped = re.search(r"by \(([a-z, ]+)\)", target["expr"])
+        kept = set(grouped[1].split(", ")) if grouped else set()
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == kept - {"le"}
+
+
+# The form
+
+
+def test_the_dashboard_is_always_the_same_one() -> None:
+    assert (BOARD["uid"], BOARD["title"]) == ("nodeleak", "nodeleak")
+    assert "id" not in BOARD, "the number is given by the Grafana that it is loaded into"
+
+
+def test_panels_and_queries_have_names_of_their_own() -> None:
+    numbers = [panel["id"] for panel in BOARD["panels"]]
+    assert len(numbers) == len(set(numbers))
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        letters = [target["refId"] for target in panel["targets"]]
+        assert len(letters) == len(set(letters)), panel["title"]
+
+
+def test_no_panel_lies_on_another_or_outside() -> None:
+    places = {panel["title"]: panel["gridPos"] for panel in BOARD["panels"]}
+    for title, at in places.items():
+        assert 0 <= at["x"] < at["x"] + at["w"] <= WIDTH, title
+    for (one, a), (other, b) in combinations(places.items(), 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        above = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+        assert beside or above, (one, other)
+
+
+def test_grafanas_own_types_know_every_key_of_it() -> None:
+    plugins.register_default_plugins()
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(BOARD)))
+    assert list(lost(BOARD, read)) == []
+
+
+def test_a_key_that_grafana_does_not_know_is_seen() -> None:
+    slip = json.loads(DASHBOARD.read_text())
+    slip["panels"][1]["discription"] = "a slip"
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(slip)))
+    assert list(lost(slip, read)) == ["panels.1.discription"]
+
+
+def lost(wrote: Any, read: Any, at: str = "") -> Iterator[str]:
+    """Say what of a tree is not in another, or is there with another value."""
+    if isinstance(wrote, dict) and isinstance(read, dict):
+        for key, value in wrote.items():
+            yield from lost(value, read.get(key), f"{at}.{key}".lstrip("."))
+    elif isinstance(wrote, list) and isinstance(read, list) and len(wrote) == len(read):
+        for number, pair in enumerate(zip(wrote, read, strict=True)):
+            yield from lost(*pair, f"{at}.{number}")
+    elif wrote != read:
+        yield at

@@ -1,0 +1,143 @@
+"""Alerts: each is well formed, asks for what an agent tells, and has a case that fires and one that does not."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from agent.detectors import DETECTORS
+from agent.model.finding import Severity
+from tests.deploy.monitoring import (
+    CASES,
+    ROOT,
+    RULES,
+    VALUES,
+    Rule,
+    alerts,
+    complaints,
+    recordings,
+    selectors,
+    told,
+)
+from tests.wire import needs, run
+
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+OBJECT = ROOT / "deploy" / "overlays" / "prometheus-operator" / "prometheusrule.yaml"
+ALERTS = [pytest.param(rule, id=f"{rule.alert}-{rule.severity}") for rule in alerts()]
+OTHERWISE = {"leaked_reservation": 'nodeleak_reservations{state="leaked"}', "stranded_pod": "nodeleak_stranded_pods{"}
+"""Detectors whose alert asks for a metric that says more than how many findings there are."""
+
+
+def promtool(*words: str) -> str:
+    needs(shutil.which("promtool") is not None, "promtool (Debian: apt-get install prometheus), to judge the rules")
+    return run("promtool", *words)
+
+
+def cases() -> Iterator[dict[str, Any]]:
+    for test in yaml.safe_load(CASES.read_text())["tests"]:
+        yield from test["alert_rule_test"]
+
+
+# The form
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_alert_is_well_formed(rule: Rule) -> None:
+    assert re.fullmatch(r"Nodeleak([A-Z][a-z]+)+", rule.alert)
+    assert re.fullmatch(r"[1-9][0-9]*[mh]", rule.wait)
+    assert rule.severity in set(Severity)
+    assert list(rule.annotations) == ["summary", "description", "runbook_url"]
+    assert rule.annotations["runbook_url"] == f"{REPOSITORY}/blob/main/docs/runbooks/{rule.alert}.md"
+    assert "{{" not in rule.annotations["summary"], "what is the same for all of a group names none of them"
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_alert_names_its_node(rule: Rule) -> None:
+    names_it = "{{ or $labels.node $labels.instance }}" in rule.annotations["description"]
+    assert names_it != rule.expr.startswith("absent(")
+
+
+@pytest.mark.parametrize("name", recordings())
+def test_a_recording_is_called_by_level_metric_and_operation(name: str) -> None:
+    assert re.fullmatch(r"[a-z_]+:nodeleak_[a-z_]+:[a-z]+", name)
+
+
+def test_the_object_of_the_operator_is_made_of_the_rules() -> None:
+    made = subprocess.run(  # noqa: S603 (ours)
+        [sys.executable, ROOT / "hack" / "prometheusrule"], capture_output=True, text=True, check=True
+    ).stdout
+    assert OBJECT.read_text() == made, "hack/prometheusrule makes it anew"
+    rule = yaml.safe_load(made)
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(RULES.read_text())
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize("expr", [*(rule.expr for rule in alerts()), *recordings().values()])
+def test_an_expression_asks_for_what_an_agent_tells(expr: str) -> None:
+    assert list(complaints(expr, told())) == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "complaint"),
+    [
+        ("nodeleak_leaks > 0", "nodeleak_leaks is no metric"),
+        ('nodeleak_findings{kind="shared_ip"}', "nodeleak_findings has no label kind"),
+        ('rate(nodeleak_findings{detector="shared_ips"}[5m])', "detector is never shared_ips"),
+        ('nodeleak_reservations{state!~"leaked|lost"}', "state is never lost"),
+        ("sum without (phrase) (nodeleak_findings)", "no metric in it has the label phrase"),
+        ("up == 0 and on (pod) nodeleak_build_info", "no metric in it has the label pod"),
+    ],
+)
+def test_a_slip_in_an_expression_is_seen(expr: str, complaint: str) -> None:
+    assert complaint in set(complaints(expr, told()))
+
+
+def test_every_detector_has_an_alert() -> None:
+    expressions = "\n".join(rule.expr for rule in alerts())
+    for name in VALUES["detector"]:
+        assert OTHERWISE.get(name, f'detector="{name}"') in expressions, name
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_a_severity_that_is_asked_for_is_one_that_the_detector_gives(rule: Rule) -> None:
+    gives = {one.NAME: {severity.value for severity in one.SEVERITIES} for one in DETECTORS}
+    for one in selectors(rule.expr):
+        asked = {matcher.name: matcher.value for matcher in one.matchers.matchers}
+        if asked.get("detector") in gives:
+            assert set(asked.get("severity", "").split("|")) - {""} <= gives[asked["detector"]]
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_alert_on_findings_adds_up_their_severities(rule: Rule) -> None:
+    """Else two alerts would have the same labels, their own severity taking the place of the finding's."""
+    for one in selectors(rule.expr):
+        if one.name == "nodeleak_findings":
+            of_one_severity = any(m.name == "severity" and str(m.op) == "MatchOp.Equal" for m in one.matchers.matchers)
+            assert of_one_severity or re.search(r"without \(\w+, severity\)|and on \(", rule.expr)
+
+
+# Whether they fire
+
+
+def test_promtool_has_nothing_to_say_against_them() -> None:
+    assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+
+
+def test_they_fire_when_they_should_and_only_then() -> None:
+    assert "SUCCESS" in promtool("test", "rules", str(CASES))
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    fire = {(one["alertname"], each["exp_labels"]["severity"]) for one in cases() for each in one["exp_alerts"]}
+    quiet = {one["alertname"] for one in cases() if not one["exp_alerts"]}
+    assert fire == {(rule.alert, rule.severity) for rule in alerts()}
+    assert quiet == {rule.alert for rule in alerts()}

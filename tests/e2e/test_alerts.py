@@ -1,0 +1,92 @@
+"""Alerts, from the node to Prometheus: a leak fires and resolves when it is released, and so does a silent source.
+
+The rules are those that are deployed, with every `for` cut to two seconds (`prometheus.hasty`), no expression touched.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from .agent import BOLD, Daemon, Nodeleak
+from .engine import standin_engine
+from .node import Cluster, Pods, eventually, throughout
+from .prometheus import AT_ONCE, RULES, Prometheus, hasty, prometheus_of
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("--interval=1s", "--confirm=1s", "--grace=1s", "--docker-timeout=2s")
+DOCKER = Path("/var/run/docker.sock")
+
+
+def test_a_leak_fires_until_it_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path) -> None:
+    pods(1)
+    with (
+        nodeleak.running(*QUICK) as daemon,
+        prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
+    ):
+        eventually(lambda: _fires_nothing(prometheus), 20)  # before the first scrape, the agent is absent
+        throughout(lambda: _fires_nothing(prometheus), 4)
+
+        leaked = cluster.reserve(3)
+        (alert,) = eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"))
+        assert alert["labels"] == {
+            "alertname": "NodeleakLeakedAddresses",
+            "severity": "warning",
+            "network": "kubenet",
+            "state": "leaked",
+            "job": "nodeleak",
+            "instance": f"127.0.0.1:{_port(daemon)}",
+            "node": cluster.node,
+        }
+        assert f"network kubenet on {cluster.node}: {len(leaked)}." in alert["annotations"]["description"]
+
+        assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
+        eventually(lambda: _fires_nothing(prometheus), 20)
+        throughout(lambda: _fires_nothing(prometheus), 3)
+
+
+def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
+    pods(1)
+    leaked = cluster.reserve(1)
+    path = tmp_path / "docker.sock"
+    with (
+        standin_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
+        nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
+        prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
+    ):
+        (alert,) = eventually(lambda: _fires_alone(prometheus, "NodeleakSourceDown"))
+        assert (alert["labels"]["source"], alert["labels"]["node"]) == ("containers", cluster.node)
+
+        path.unlink()
+        path.symlink_to(DOCKER)
+        # The leak was there all the time, and nobody could know.
+        eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"), 40)
+        assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
+        eventually(lambda: _fires_nothing(prometheus), 20)
+
+
+def test_nothing_but_for_is_cut() -> None:
+    deployed = yaml.safe_load(RULES.read_text())
+    cut = hasty(deployed)
+    rules = [rule for group in deployed["groups"] for rule in group["rules"]]
+    for rule, one in zip(rules, [rule for group in cut["groups"] for rule in group["rules"]], strict=True):
+        assert one == rule | ({"for": AT_ONCE} if "alert" in rule else {})
+
+
+def _port(daemon: Daemon) -> int:
+    (started,) = daemon.events("agent.started")
+    return int(started["port"])
+
+
+def _fires_nothing(prometheus: Prometheus) -> None:
+    assert prometheus.firing() == {}
+
+
+def _fires_alone(prometheus: Prometheus, name: str) -> list[dict[str, Any]]:
+    firing = prometheus.firing()
+    assert firing.keys() == {name}, firing
+    return firing[name]
