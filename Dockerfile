@@ -20,7 +20,7 @@ RUN python3 -m venv /build \
 # More than half of it is a second client, for asyncio. The smoke test below fails the build where it is needed after all.
 RUN rm -r /opt/nodeleak/lib/python3.*/site-packages/kubernetes/aio
 COPY pyproject.toml README.md LICENSE ./
-COPY hack/smoke ./
+COPY hack/smoke.py ./
 COPY agent agent
 ARG COMMIT=
 # Hashes in byte code, not times: layers are free to change times, and on a read-only root nobody could compile again.
@@ -28,7 +28,7 @@ RUN printf '%s\n' "${COMMIT}" > agent/commit \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist . \
     && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --no-deps --no-index /dist/*.whl \
     && /opt/nodeleak/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/nodeleak/lib \
-    && /opt/nodeleak/bin/python3 -P smoke
+    && /opt/nodeleak/bin/python3 -P smoke.py
 
 FROM ${PYTHON_IMAGE}
 ARG COMMIT=

@@ -186,6 +186,8 @@ class Node:
     """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
     devices: tuple[NodeDevices, ...] = ()
     """The device resources of its status."""
+    runtime: str = ""
+    """The kubelet's runtime by its own word, such as `docker://20.10.24`; empty: it has not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ class Daemons:
     boot_id: str
     kubelet: datetime | None
     docker: datetime | None
+    network_plugin: str | None = None
+    """What the kubelet, or cri-dockerd, was told to connect pods with; empty: nothing. None: no kubelet runs to ask."""
 
 
 @dataclass(frozen=True, slots=True)

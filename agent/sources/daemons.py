@@ -1,4 +1,4 @@
-"""When the node, the kubelet and docker started, from the process table. Nothing here changes anything."""
+"""When the node, the kubelet and docker started, and how, from the process table. Nothing here changes anything."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from agent.sources.unavailable import Unavailable
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
-_NODE = _KUBELET | _DOCKER | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_CRI_DOCKERD = frozenset({"cri-dockerd"})
+_NODE = _KUBELET | _DOCKER | _CRI_DOCKERD | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_PLUGGED = _KUBELET | _CRI_DOCKERD
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -46,7 +48,8 @@ class ProcessTable:
             raise Unavailable(f"{self._proc}: {error}") from error
         if not self._known:
             raise Unavailable(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
-        return Daemons(booted, boot_id, self._first(_KUBELET, booted), self._first(_DOCKER, booted))
+        kubelet, docker = self._first(_KUBELET, booted), self._first(_DOCKER, booted)
+        return Daemons(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
 
     def _still_known(self) -> tuple[_Process, ...]:
         """Return the processes remembered, if all of them still run and none was missing."""
@@ -59,6 +62,13 @@ class ProcessTable:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         found = (one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
         return tuple(one for one in found if not _nested(self._proc, one.pid))
+
+    def _network_plugin(self) -> str | None:
+        """Ask command lines: it is a flag, and in no file. Kubelets since 1.24 leave it to cri-dockerd."""
+        told = [_flag(self._proc, one.pid, "network-plugin") for one in self._known if one.command in _PLUGGED]
+        if any(value is None for value in told):
+            return None
+        return next(filter(None, told), "")
 
     def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
         starts = [one.start for one in self._known if one.command in names]
@@ -93,3 +103,17 @@ def _process(proc: Path, pid: int) -> _Process | None:
         return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _flag(proc: Path, pid: int, name: str) -> str | None:
+    """Return what a flag of a process says, as Go reads flags: empty where it is not given; None: it cannot be read."""
+    try:
+        text = (proc / str(pid) / "cmdline").read_text(errors="backslashreplace")
+    except OSError:
+        return None
+    words = text.rstrip("\0").split("\0")
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        given, is_assigned, value = word.lstrip("-").partition("=")
+        if given == name and word.startswith("-"):
+            return value if is_assigned else following
+    return "" if text else None

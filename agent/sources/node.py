@@ -26,6 +26,7 @@ def parse(item: Mapping[str, Any]) -> Node:
         pod_cidrs=tuple(map(str, cidrs)),
         max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
         devices=tuple(_devices(capacity, allocatable)),
+        runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     )
 
 

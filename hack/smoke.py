@@ -1,11 +1,11 @@
-#!/usr/bin/env python3
-"""Import all of the installed agent, and have both of its clients ask somebody: a library left out of an image shows here.
+"""Import all of the installed agent, and have both of its clients ask: a library left out of an image shows here.
 
 Run by the Dockerfile, with `python3 -P`: beside this file lie the agent's sources, and they are not what is tried.
 """
 
 import importlib
 import pkgutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -35,4 +35,4 @@ with tempfile.TemporaryDirectory() as directory:
         except Unavailable as expected:
             print(f"smoke: {expected}")
         else:
-            raise SystemExit("smoke: nobody is there, and somebody answered")
+            sys.exit("smoke: nobody is there, and somebody answered")

@@ -1,0 +1,1 @@
+"""What is deployed: the image's definition and the manifests."""
