@@ -34,9 +34,16 @@ class Deployment:
         self._wait_for_rollout()
         return self.pod()
 
+    def present(self) -> None:
+        """Have it deployed, in whatever form it is."""
+        if not self._cluster.kubectl(*_NAMESPACE, "get", "daemonset", "nodeleak", "--ignore-not-found"):
+            self.apply("base")
+
     def delete(self) -> None:
-        self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
+        # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
+        self._cluster.kubectl(*_NAMESPACE, "delete", "daemonset", "nodeleak", "--ignore-not-found")
         self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=60s")
+        self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
 
     def pod(self) -> dict[str, Any]:
         """Return the pod, which is ready; another one may be on its way out."""
@@ -52,10 +59,6 @@ class Deployment:
     def restarts(self) -> int:
         (status,) = self.pod()["status"]["containerStatuses"]
         return int(status["restartCount"])
-
-    def logs(self) -> list[dict[str, Any]]:
-        text = self._cluster.kubectl(*_NAMESPACE, "logs", self.pod()["metadata"]["name"])
-        return [json.loads(line) for line in text.splitlines()]
 
     def execute(self, *words: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
         """Run a command in the pod, as people do."""

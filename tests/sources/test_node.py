@@ -46,3 +46,16 @@ def test_a_count_is_read_as_the_server_writes_it(written: Any, count: int) -> No
 @pytest.mark.parametrize("odd", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
 def test_an_odd_count_is_passed_over_and_the_others_are_told(odd: Any) -> None:
     assert devices({KVM: odd, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+
+
+@pytest.mark.parametrize(
+    ("status", "runtime"),
+    [
+        ({"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}, "docker://20.10.24"),
+        ({"nodeInfo": {"containerRuntimeVersion": ""}}, ""),
+        ({"nodeInfo": None}, ""),
+        (None, ""),
+    ],
+)
+def test_a_node_tells_which_runtime_its_kubelet_has(status: Any, runtime: str) -> None:
+    assert parse({"metadata": {"name": "n"}, "status": status}).runtime == runtime

@@ -7,6 +7,8 @@ from itertools import count
 
 import pytest
 
+from agent.cleanup.candidates import candidates
+from agent.model.scene import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
@@ -16,6 +18,7 @@ from agent.model.snapshot import (
     Snapshot,
     Unread,
 )
+from agent.occupancy import judge
 from agent.sources import Moment, take_snapshot
 from tests import builders
 from tests.builders import GONE, WORKER, daemons, node, refused_pod, reservation, sandbox
@@ -166,3 +169,13 @@ def test_a_bug_in_a_source_is_loud() -> None:
 
     with pytest.raises(ZeroDivisionError):
         look(Broken(node()))
+
+
+def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_docker_beside_it_lists() -> None:
+    elsewhere = replace(WORKER, runtime="containerd://1.6.20")
+    snapshot = look(Told(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere])))
+    assert isinstance(snapshot.containers, NotAsked)
+    scene = judge(snapshot, timedelta(0))
+    assert {one.state for one in scene.occupancies} == {State.UNKNOWN}
+    assert snapshot.unread() == ()
+    assert candidates(scene) == ()
