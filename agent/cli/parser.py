@@ -128,7 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nodeleak", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="say the version and leave")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say version and commit, and leave")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     scan = _command(commands, "scan", looking.scan, "look at the node once, and say what was found")
@@ -217,7 +217,7 @@ def _command(
 
 class _Version(argparse.Action):
     def __call__(self, *_: Any, **__: Any) -> None:
-        from importlib.metadata import version
+        from agent.cli.built import built
 
-        print(f"nodeleak {version('nodeleak')}")
+        print(built())
         sys.exit(DONE)

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -16,8 +16,10 @@ from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Blind, Reservation, Seen, Snapshot, Unread
+from agent.model.snapshot import Blind, NotAsked, Reservation, Seen, Snapshot, Unread
 from agent.model.watches import Evidence
+
+_MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
@@ -53,6 +55,7 @@ class LogExporter:
         self._log = logger
         self._open: dict[tuple[str | int, ...], Judged] = {}
         self._unread: dict[str, Unread] = {}
+        self._absent: frozenset[str] = frozenset()
         self._blind: dict[str, str] = {}
         self._fates: dict[Reservation, tuple[str, str]] = {}
         self._stopped = ""
@@ -75,9 +78,14 @@ class LogExporter:
         unread = {_which(one): one for one in report.unread}
         for key in unread.keys() - self._unread.keys():
             self._log.error("source.unread", source=unread[key].source, why=unread[key].why)
+        absent = {_which(one): one for one in _absent(report.scene.snapshot)}
+        nothing_to_read = {one.source for one in absent.values()}
         for key in self._unread.keys() - unread.keys():
-            self._log.info("source.read", source=self._unread[key].source)
-        self._unread = unread
+            if self._unread[key].source not in nothing_to_read:
+                self._log.info("source.read", source=self._unread[key].source)
+        for key in sorted(absent.keys() - self._absent):
+            self._log.info("source.not_asked", source=absent[key].source, why=absent[key].why)
+        self._unread, self._absent = unread, frozenset(absent)
         broken = {gap.detector: gap.why for gap in report.gaps if gap.broken}
         for detector in broken.keys() - self._blind.keys():
             self._log.error("detector.failed", detector=detector, why=broken[detector])
@@ -234,6 +242,12 @@ def _fate(outcome: Outcome) -> tuple[str, str]:
     return outcome.verdict.value, outcome.why
 
 
-def _which(unread: Unread) -> str:
+def _absent(snapshot: Snapshot) -> tuple[NotAsked, ...]:
+    """Return what this node does not have. What an option leaves alone is no news, nor what was not needed."""
+    readings = (*(store.reading for store in snapshot.reservations), *snapshot.others())
+    return tuple(one for one in readings if isinstance(one, NotAsked) and one.source in _MAY_BE_ABSENT)
+
+
+def _which(unread: Unread | NotAsked) -> str:
     # The reservations of several networks fail apart, and their reasons (a directory's name) do not vary.
     return f"{unread.source}: {unread.why}" if unread.source == "reservations" else unread.source

@@ -215,6 +215,8 @@ class Node:
     """What the kubelet has to have attached, or has."""
     volumes_attached: tuple[str, ...] = ()
     """What the controller says that it has attached."""
+    runtime: str = ""
+    """The kubelet's runtime by its own word, such as `docker://20.10.24`; empty: it has not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class Daemons:
     boot_id: str
     kubelet: datetime | None
     docker: datetime | None
+    network_plugin: str | None = None
+    """What the kubelet, or cri-dockerd, was told to connect pods with; empty: nothing. None: no kubelet runs to ask."""
 
 
 @dataclass(frozen=True, slots=True)

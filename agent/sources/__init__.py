@@ -82,8 +82,10 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     # Both clock and version are known from the API server's answers, so they are asked for after those.
     api_skew = sources.api_skew()
 
-    containers = doubt.containers(containers, pods)
+    containers = doubt.containers(doubt.runtime(containers, node), pods)
     checkpoints = doubt.checkpoints(checkpoints, containers)
+    stores = doubt.reservations(stores, daemons, node)
+    cni_results = doubt.cni_results(cni_results, stores)
     pods = doubt.pods(pods, node, registration, node_name)
     device_plugins = doubt.device_plugins(device_plugins, containers, pods, node)
     addresses: Reading[Address] = NotAsked("addresses", "no reservation is known to be without an owner")

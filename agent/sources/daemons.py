@@ -1,4 +1,4 @@
-"""When the node, the kubelet and docker started, from the process table. Nothing here changes anything."""
+"""When the node, the kubelet and docker started, and how, from the process table. Nothing here changes anything."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from agent.sources.unavailable import Unavailable
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
-_NODE = _KUBELET | _DOCKER | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_CRI_DOCKERD = frozenset({"cri-dockerd"})
+_NODE = _KUBELET | _DOCKER | _CRI_DOCKERD | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_PLUGGED = _KUBELET | _CRI_DOCKERD
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -48,7 +50,8 @@ class ProcessTable:
             raise Unavailable(f"{self._proc}: {error}") from error
         if not self._known:
             raise Unavailable(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
-        return Daemons(booted, boot_id, self._first(_KUBELET, booted), self._first(_DOCKER, booted))
+        kubelet, docker = self._first(_KUBELET, booted), self._first(_DOCKER, booted)
+        return Daemons(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with.
@@ -58,10 +61,9 @@ class ProcessTable:
         pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
         if pid is None:
             raise Unavailable(f"{self._proc} shows no kubelet")
-        try:
-            words = (self._proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError as error:
-            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        words = _command_line(self._proc, pid)
+        if words is None:
+            raise Unavailable(f"{self._proc}/{pid}: the kubelet's command line cannot be read")
         return {name: value for name in names if (value := _flag(name, words)) is not None}
 
     def _still_known(self) -> tuple[_Process, ...]:
@@ -76,9 +78,25 @@ class ProcessTable:
         found = (one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
         return tuple(one for one in found if not _nested(self._proc, one.pid))
 
+    def _network_plugin(self) -> str | None:
+        """Ask command lines: it is a flag, and in no file. Kubelets since 1.24 leave it to cri-dockerd."""
+        lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
+        if any(words is None for words in lines):
+            return None
+        return next(filter(None, (_flag("network-plugin", words) for words in lines if words is not None)), "")
+
     def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
         starts = [one.start for one in self._known if one.command in names]
         return booted + timedelta(seconds=min(starts) / os.sysconf("SC_CLK_TCK")) if starts else None
+
+
+def _command_line(proc: Path, pid: int) -> list[str] | None:
+    """Return a process's words; None where they cannot be read, or it is ending and has none."""
+    try:
+        text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    return text.split("\0") if text else None
 
 
 def _flag(name: str, words: list[str]) -> str | None:

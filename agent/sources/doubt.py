@@ -4,11 +4,16 @@ Runtimes do answer wrongly: an empty list after a restart, a list without what t
 makes every address of the node look leaked.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, who_says_ours
+from agent.model.scene import KUBENET
 from agent.model.snapshot import (
     Address,
     Checkpoint,
+    CniResult,
     Container,
     Daemons,
     Node,
@@ -16,9 +21,60 @@ from agent.model.snapshot import (
     Pod,
     Reading,
     Seen,
+    Store,
     Unread,
 )
 from agent.model.volumes import Mount
+
+
+def runtime(reading: Reading[Container], node: Reading[Node]) -> Reading[Container]:
+    """Leave docker alone on a node whose kubelet says that it runs its pods with another runtime.
+
+    Only that word separates a node without docker from one where docker is stopped for a moment: of the latter the
+    kubelet goes on saying docker. And a docker beside another runtime lists no pods, which would make all look gone.
+    """
+    told = _foreign_runtime(node)
+    return NotAsked("containers", f"the runtime of this node is {told}, not docker") if told else reading
+
+
+def reservations(stores: Iterable[Store], daemons: Reading[Daemons], node: Reading[Node]) -> tuple[Store, ...]:
+    """Miss no reservations of kubenet where no kubenet can be: it is docker's, and a choice that a flag tells of.
+
+    A kubelet that does not run tells of nothing; and what is there is read, whatever is said.
+    """
+    why = _why_no_kubenet(daemons, node)
+    return tuple(
+        replace(store, reading=NotAsked("reservations", why))
+        if why and store.network == KUBENET and isinstance(store.reading, Unread) and _is_missing(store.reading)
+        else store
+        for store in stores
+    )
+
+
+def _why_no_kubenet(daemons: Reading[Daemons], node: Reading[Node]) -> str:
+    if told := _foreign_runtime(node):
+        return f"no kubenet on this node: its runtime is {told}"
+    plugins = [one.network_plugin for one in daemons.items] if isinstance(daemons, Seen) else []
+    if not plugins or None in plugins or KUBENET in plugins:
+        return ""
+    return f"no kubenet on this node: its kubelet has --network-plugin={plugins[0]}"
+
+
+def _foreign_runtime(node: Reading[Node]) -> str:
+    told = [one.runtime for one in node.items] if isinstance(node, Seen) else []
+    return next((runtime for runtime in told if runtime and not runtime.startswith("docker://")), "")
+
+
+def _is_missing(reading: Unread) -> bool:
+    return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
+
+
+def cni_results(reading: Reading[CniResult], stores: tuple[Store, ...]) -> Reading[CniResult]:
+    """Miss no cache where there is no network that it would be of."""
+    whys = [store.reading.why for store in stores if isinstance(store.reading, NotAsked)]
+    if isinstance(reading, Unread) and _is_missing(reading) and whys and len(whys) == len(stores):
+        return NotAsked("cni_results", whys[0])
+    return reading
 
 
 def containers(reading: Reading[Container], pods: Reading[Pod]) -> Reading[Container]:
@@ -40,6 +96,8 @@ def checkpoints(reading: Reading[Checkpoint], runtime: Reading[Container]) -> Re
     No directory at all is none, where the runtime has no sandbox that would be in it. A directory without any of the
     sandboxes that run (left over by another kubelet, or made by a mount) is not the kubelet's.
     """
+    if isinstance(runtime, NotAsked) and isinstance(reading, Unread) and _is_missing(reading):
+        return NotAsked("checkpoints", runtime.why)
     if not isinstance(runtime, Seen):
         return reading
     if isinstance(reading, Seen):
@@ -49,7 +107,7 @@ def checkpoints(reading: Reading[Checkpoint], runtime: Reading[Container]) -> Re
         return Unread("checkpoints", f"{len(running)} sandboxes run, and none has one: is it the kubelet's directory?")
     if not isinstance(reading, Unread):
         return reading
-    if reading.why.startswith("none of these exists") and not any(container.sandbox for container in runtime.items):
+    if _is_missing(reading) and not any(container.sandbox for container in runtime.items):
         return Seen(())
     return reading
 

@@ -41,6 +41,7 @@ def parse(item: Mapping[str, Any]) -> Node:
         controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=shared(map(str, in_use if isinstance(in_use, list) else ())),
         volumes_attached=shared(str(one["name"]) for one in mappings(status.get("volumesAttached")) if "name" in one),
+        runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     )
 
 

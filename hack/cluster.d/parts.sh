@@ -203,6 +203,13 @@ unmount() {
   done
 }
 
+# As systemd does on every node at boot: pods that see what the node mounts and unmounts (HostToContainer) need it.
+share_mounts() {
+  [ "$(findmnt -no PROPAGATION /)" = private ] || return 0
+  mount --make-shared /
+  touch "$STATE/mounts-shared"
+}
+
 # The engine turns forwarding on, and drops what it does not know; both go back to what they were before its first start.
 save_network() {
   [ -e "$STATE/forwarding" ] ||
@@ -225,10 +232,11 @@ restore_network() {
 # Everything outside the cache that a cluster leaves on the machine
 remove_state() {
   unmount /var/lib/kubelet "$STATE"
-  if answers docker; then docker image rm nodeleak/pause:1 nodeleak/busybox:1 || true; fi # in an engine not ours
+  if answers docker; then docker images -q 'nodeleak/*' | xargs -r docker image rm -f || true; fi # in an engine not ours
+  if [ -e "$STATE/mounts-shared" ]; then mount --make-private /; fi
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk
   rm -rf --one-file-system "$LEASES" /var/lib/cni/cache /var/lib/dockershim /var/lib/kubelet
-  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,forwarding,*.conf}
+  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"
 }

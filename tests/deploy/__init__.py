@@ -1,1 +1,1 @@
-"""What is deployed beside the agent."""
+"""What is deployed: the image, the manifests, and what watches the agent."""

@@ -292,11 +292,12 @@ def docker(*words: str) -> str:
 
 
 def running_sandboxes() -> dict[str, str]:
-    """Return the id of each pod's running sandbox by `namespace/name`, as docker has it."""
+    """Return the id of the running sandbox of each pod of these tests by `namespace/name`, as docker has it."""
     shown = docker(
         "ps",
         "--no-trunc",
         "--filter=label=io.kubernetes.docker.type=podsandbox",
+        "--filter=label=io.kubernetes.pod.namespace=default",
         '--format={{.Label "io.kubernetes.pod.namespace"}}/{{.Label "io.kubernetes.pod.name"}} {{.ID}}',
     )
     return dict(line.split() for line in shown.splitlines())

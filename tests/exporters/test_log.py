@@ -17,7 +17,7 @@ from agent.model.devices import Happening, Milestone
 from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Snapshot, Unread
+from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Unread
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -126,6 +126,24 @@ def test_what_is_only_not_seen_is_not_closed(daemon: Daemon) -> None:
     assert daemon.round(without(node(LOST), "containers")) == []
     assert events(daemon.round(node(LOST))) == ["source.read"]
     assert daemon.round(node(LOST)) == []
+
+
+def test_what_a_node_does_not_have_is_said_once_and_is_no_fault(daemon: Daemon) -> None:
+    no_docker = NotAsked("containers", "the runtime of this node is containerd://1.6.20, not docker")
+    bare = node(containers=no_docker, checkpoints=NotAsked("checkpoints", no_docker.why))
+    assert [(line["event"], line["log_level"], line["source"]) for line in daemon.round(bare)] == [
+        ("source.not_asked", "info", source) for source in ("checkpoints", "containers")
+    ]
+    assert [daemon.round(bare) for _ in range(3)] == [[]] * 3
+
+
+def test_what_turns_out_not_to_be_there_has_not_spoken_again(daemon: Daemon) -> None:
+    assert events(daemon.round(without(node(), "containers"))) == ["source.unread"]
+    assert events(daemon.round(node(containers=NotAsked("containers", "no docker")))) == ["source.not_asked"]
+
+
+def test_what_an_option_leaves_alone_is_no_news(daemon: Daemon) -> None:
+    assert daemon.round(node(pods=NotAsked("pods", "--api=off"), addresses=NotAsked("addresses", "not needed"))) == []
 
 
 def test_what_went_away_in_a_gap_is_closed_when_the_detector_sees_again(daemon: Daemon) -> None:

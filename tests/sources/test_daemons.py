@@ -32,6 +32,10 @@ def process(proc: Path, pid: int, command: str, seconds: int) -> Path:
     return stat
 
 
+def told(proc: Path, pid: int, *words: str) -> None:
+    (proc / str(pid) / "cmdline").write_text("".join(f"{word}\0" for word in words))
+
+
 def end(proc: Path, pid: int) -> None:
     (proc / str(pid) / "stat").unlink()
     (proc / str(pid)).rmdir()
@@ -204,5 +208,36 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
         table.kubelet_flags("cloud-provider")
     process(proc, 80, "kubelet", 31)
     table.read()
-    with pytest.raises(Unavailable, match="cmdline: No such file"):
+    with pytest.raises(Unavailable, match="80: the kubelet.s command line cannot be read"):
         table.kubelet_flags("cloud-provider")
+
+
+@pytest.mark.parametrize(
+    ("words", "plugin"),
+    [
+        (["--v=2", "--network-plugin=kubenet"], "kubenet"),
+        (["--network-plugin", "cni", "--v=2"], "cni"),
+        (["--network-plugin="], ""),
+        (["--network-plugin"], ""),
+        (["--v=2", "network-plugin=kubenet", "--network-plugin-mtu=1500"], ""),
+    ],
+)
+def test_the_network_plugin_is_what_the_kubelet_was_told(proc: Path, words: list[str], plugin: str) -> None:
+    process(proc, 80, "kubelet", 31)
+    told(proc, 80, "/usr/bin/kubelet", *words)
+    assert ProcessTable(proc).read().network_plugin == plugin
+
+
+def test_cri_dockerd_may_be_told_the_network_plugin_instead(proc: Path) -> None:
+    for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
+        process(proc, pid, command, 31)
+        told(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
+    assert ProcessTable(proc).read().network_plugin == "kubenet"
+
+
+def test_without_a_kubelet_to_ask_the_network_plugin_is_not_known(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    assert ProcessTable(proc).read().network_plugin is None
+    process(proc, 80, "kubelet", 31)
+    told(proc, 80)  # it is ending
+    assert ProcessTable(proc).read().network_plugin is None

@@ -6,7 +6,21 @@ import pytest
 
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
-from agent.model.snapshot import Address, Checkpoint, Container, Node, NodeDevices, NotAsked, Pod, Reading, Seen, Unread
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    Daemons,
+    Node,
+    NodeDevices,
+    NotAsked,
+    Pod,
+    Reading,
+    Seen,
+    Store,
+    Unread,
+)
 from agent.model.volumes import Mount
 from agent.sources import doubt
 from tests.builders import (
@@ -105,6 +119,85 @@ def test_a_checkpoint_directory_we_may_not_open_is_unread_whatever_runs() -> Non
 
 def test_checkpoints_that_were_read_are_believed() -> None:
     assert doubt.checkpoints(Seen(CHECKPOINTS), NO_CONTAINERS) == Seen(CHECKPOINTS)
+
+
+def of_runtime(runtime: str) -> Reading[Node]:
+    return Seen((replace(WORKER, runtime=runtime),))
+
+
+def plugged(plugin: str | None) -> Reading[Daemons]:
+    return Seen((replace(daemons(), network_plugin=plugin),))
+
+
+DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1.6.20")
+REFUSED = Unread("containers", "docker: connection refused")
+NO_STORE = Store(
+    "kubenet", Unread("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
+)
+KUBENET, CNI = plugged("kubenet"), plugged("cni")
+
+
+@pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Seen(CONTAINERS)])
+def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Reading[Container]) -> None:
+    assert doubt.runtime(reading, CONTAINERD) == NotAsked(
+        "containers", "the runtime of this node is containerd://1.6.20, not docker"
+    )
+
+
+@pytest.mark.parametrize(
+    "node", [DOCKER, of_runtime(""), Seen(()), Unread("node", "timed out"), NotAsked("node", "off")]
+)
+def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node]) -> None:
+    assert doubt.runtime(REFUSED, node) == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("node", "table", "why"),
+    [
+        (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
+        (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
+        (NotAsked("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
+        (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
+    ],
+)
+def test_without_kubenet_nobody_misses_its_reservations(node: Reading[Node], table: Reading[Daemons], why: str) -> None:
+    stores = doubt.reservations([NO_STORE], table, node)
+    assert [store.reading for store in stores] == [NotAsked("reservations", why)]
+
+
+@pytest.mark.parametrize("table", [KUBENET, plugged(None), Unread("daemons", "not the node's")])
+def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: Reading[Daemons]) -> None:
+    assert doubt.reservations([NO_STORE], table, DOCKER) == (NO_STORE,)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        replace(NO_STORE, network="bridge"),
+        Store("kubenet", Unread("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
+        Store("kubenet", Seen(())),
+    ],
+)
+def test_other_networks_and_other_faults_are_told_as_they_are(store: Store) -> None:
+    assert doubt.reservations([store], CNI, CONTAINERD) == (store,)
+
+
+def test_without_docker_nobody_misses_checkpoints_and_those_there_are_stay() -> None:
+    no_docker = NotAsked("containers", "the runtime of this node is containerd://1.6.20, not docker")
+    assert doubt.checkpoints(NO_DIRECTORY, no_docker) == NotAsked("checkpoints", no_docker.why)
+    assert doubt.checkpoints(Seen(CHECKPOINTS), no_docker) == Seen(CHECKPOINTS)
+    closed: Reading[Checkpoint] = Unread("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    assert doubt.checkpoints(closed, no_docker) == closed
+
+
+def test_without_a_network_nobody_misses_the_cache_of_its_results() -> None:
+    no_cache: Reading[CniResult] = Unread("cni_results", "none of these exists: /var/lib/cni/cache/results")
+    no_kubenet = Store("kubenet", NotAsked("reservations", "no kubenet on this node"))
+    assert doubt.cni_results(no_cache, (no_kubenet,)) == NotAsked("cni_results", "no kubenet on this node")
+    assert doubt.cni_results(no_cache, (no_kubenet, Store("bridge", Seen(())))) == no_cache
+    assert doubt.cni_results(no_cache, (NO_STORE,)) == no_cache
+    closed: Reading[CniResult] = Unread("cni_results", "/var/lib/cni/cache/results: Permission denied")
+    assert doubt.cni_results(closed, (no_kubenet,)) == closed
 
 
 def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None:

@@ -147,3 +147,16 @@ def test_odd_volumes_do_not_make_a_node_unread() -> None:
     assert with_volumes({"volumesAttached": [7, {}, "x"]}).volumes_attached == ()
     assert with_volumes({"volumesInUse": 7}).volumes_in_use == ()
     assert with_volumes({"volumesAttached": "x"}).volumes_attached == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "runtime"),
+    [
+        ({"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}, "docker://20.10.24"),
+        ({"nodeInfo": {"containerRuntimeVersion": ""}}, ""),
+        ({"nodeInfo": None}, ""),
+        (None, ""),
+    ],
+)
+def test_a_node_tells_which_runtime_its_kubelet_has(status: Any, runtime: str) -> None:
+    assert parse({"metadata": {"name": "n"}, "status": status}).runtime == runtime

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.cleanup.candidates import candidates
 from agent.model.scene import State
 from agent.model.snapshot import (
     SOURCES,
@@ -18,6 +19,7 @@ from agent.model.snapshot import (
     Snapshot,
     Unread,
 )
+from agent.occupancy import judge
 from agent.sources import Moment, take_snapshot
 from tests import builders
 from tests.builders import (
@@ -241,3 +243,13 @@ def test_volumes_have_no_say_in_addresses() -> None:
     snapshot = look(Told(silent))
     assert [one.source for one in snapshot.unread()] == ["mounts", "attachments"]
     assert snapshot.unread_about_addresses() == ()
+
+
+def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_docker_beside_it_lists() -> None:
+    elsewhere = replace(WORKER, runtime="containerd://1.6.20")
+    snapshot = look(Told(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere])))
+    assert isinstance(snapshot.containers, NotAsked)
+    scene = judge(snapshot, timedelta(0))
+    assert {one.state for one in scene.occupancies} == {State.UNKNOWN}
+    assert snapshot.unread() == ()
+    assert candidates(scene) == ()

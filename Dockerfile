@@ -1,0 +1,50 @@
+# Two stages: the first has what building takes, the second only what runs. `hack/image` builds it without a registry.
+#
+# PYTHON_IMAGE  any Debian-like image with python3 >= 3.11. Give a digest where builds must repeat:
+#               --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:…
+# BUILD_IMAGE   the same Python, with what reaching your package index takes: a certificate authority, a pip.conf
+# COMMIT        what `nodeleak --version` says it was built from
+# VERSION       for the label; the agent knows its own
+ARG PYTHON_IMAGE=python:3.13-slim
+ARG BUILD_IMAGE=${PYTHON_IMAGE}
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /src
+COPY requirements.txt requirements-build.txt ./
+# Every file that is installed is one whose hash is in the repository; nothing is resolved, nothing else is downloaded.
+RUN python3 -m venv /build \
+    && /build/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-build.txt \
+    && python3 -m venv --without-pip /opt/nodeleak \
+    && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --require-hashes --no-deps \
+       -r requirements.txt
+# More than half of it is a second client, for asyncio. The smoke test below fails the build where it is needed after all.
+RUN rm -r /opt/nodeleak/lib/python3.*/site-packages/kubernetes/aio
+COPY pyproject.toml README.md LICENSE ./
+COPY hack/smoke.py ./
+COPY agent agent
+ARG COMMIT=
+# Hashes in byte code, not times: layers are free to change times, and on a read-only root nobody could compile again.
+RUN printf '%s\n' "${COMMIT}" > agent/commit \
+    && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist . \
+    && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --no-deps --no-index /dist/*.whl \
+    && /opt/nodeleak/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/nodeleak/lib \
+    && /opt/nodeleak/bin/python3 -P smoke.py
+
+FROM ${PYTHON_IMAGE}
+ARG COMMIT=
+ARG VERSION=
+LABEL org.opencontainers.image.title="nodeleak" \
+      org.opencontainers.image.description="Says what a Kubernetes node's records disagree about: leaked addresses first" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}"
+COPY --from=build /opt/nodeleak /opt/nodeleak
+# PATH: for `kubectl exec … nodeleak scan`.
+ENV PATH=/opt/nodeleak/bin:${PATH} \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+# uid 0 on purpose: host-local's files and docker's socket are root's. It needs no capability: deploy/ drops all of them.
+# hadolint ignore=DL3002
+USER 0:0
+ENTRYPOINT ["nodeleak"]
+CMD ["run"]

@@ -1,0 +1,70 @@
+"""The manifests of deploy/, as kubectl renders them."""
+
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml  # type: ignore[import-untyped]
+
+from agent.config import PREFIX
+from tests.wire import needs, run
+
+Object = dict[str, Any]
+
+ROOT: Final = Path(__file__).parents[2]
+DEPLOY: Final = ROOT / "deploy"
+ALL: Final = ("base", *sorted(f"overlays/{one.name}" for one in (DEPLOY / "overlays").iterdir()))
+AGENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "daemonset.yaml").exists())
+"""Those that deploy the agent; the others add to what is deployed."""
+
+
+@cache
+def rendered(name: str) -> tuple[Object, ...]:
+    kubectl = shutil.which("kubectl")
+    needs(kubectl is not None, "kubectl, to render deploy/")
+    return tuple(cast("list[Object]", list(yaml.safe_load_all(run(str(kubectl), "kustomize", str(DEPLOY / name))))))
+
+
+def of_kind(name: str, kind: str) -> list[Object]:
+    return [one for one in rendered(name) if one["kind"] == kind]
+
+
+def pod_spec(name: str) -> Object:
+    (daemonset,) = of_kind(name, "DaemonSet")
+    spec: Object = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
+def container(name: str) -> Object:
+    (only,) = pod_spec(name)["containers"]
+    found: Object = only
+    return found
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the settings that the agent is given, with a name for the node it is told."""
+    given = {one["name"]: one.get("value", "worker-1") for one in container(name)["env"]}
+    return {key: value for key, value in given.items() if key.startswith(PREFIX)}
+
+
+def mounts(name: str) -> dict[str, Object]:
+    """Return how each path of the node is mounted, with the type of its volume."""
+    volumes = {one["name"]: one["hostPath"] for one in pod_spec(name)["volumes"]}
+    return {volumes[one["name"]]["path"]: {**one, **volumes[one["name"]]} for one in container(name)["volumeMounts"]}
+
+
+def writable(name: str) -> set[str]:
+    return {path for path, mount in mounts(name).items() if not mount.get("readOnly")}
+
+
+def rules(name: str, kind: str = "ClusterRole") -> set[tuple[str, str, str]]:
+    """Return what roles allow: group, resource and verb."""
+    return {
+        (group, resource, verb)
+        for role in of_kind(name, kind)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }

@@ -1,0 +1,67 @@
+"""As much of two custom resources' schemas as these manifests use: every field known, every type right."""
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+STRING: Final[Schema] = {"type": "string", "minLength": 1}
+STRINGS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
+SPAN: Final[Schema] = {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"}
+
+
+def closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """Describe an object that has these fields, and no other."""
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+def several(items: Schema) -> Schema:
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def resource(kind: str, spec: Schema) -> Schema:
+    named = closed(("name",), name=STRING, namespace=STRING, labels=STRINGS, annotations=STRINGS)
+    return closed(
+        ("apiVersion", "kind", "metadata", "spec"),
+        apiVersion={"const": "monitoring.coreos.com/v1"},
+        kind={"const": kind},
+        metadata=named,
+        spec=spec,
+    )
+
+
+_ALERT: Final = closed(
+    ("expr",),
+    alert=STRING,
+    record=STRING,
+    expr=STRING,
+    keep_firing_for=SPAN,
+    labels=STRINGS,
+    annotations=STRINGS,
+    **{"for": SPAN},
+)
+_ENDPOINT: Final = closed(
+    ("port",),
+    port=STRING,
+    path=STRING,
+    interval=SPAN,
+    scrapeTimeout=SPAN,
+    relabelings=several(closed(sourceLabels=several(STRING), targetLabel=STRING, regex=STRING, replacement=STRING)),
+)
+
+SCHEMAS: Final = {
+    "PodMonitor": resource(
+        "PodMonitor",
+        closed(
+            ("selector", "podMetricsEndpoints"),
+            selector=closed(("matchLabels",), matchLabels=STRINGS),
+            sampleLimit={"type": "integer", "minimum": 1},
+            podMetricsEndpoints=several(_ENDPOINT),
+        ),
+    ),
+    "PrometheusRule": resource(
+        "PrometheusRule",
+        closed(
+            ("groups",), groups=several(closed(("name", "rules"), name=STRING, interval=SPAN, rules=several(_ALERT)))
+        ),
+    ),
+}

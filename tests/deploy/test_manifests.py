@@ -1,0 +1,202 @@
+"""The manifests are valid, say what the agent is, and give it no right that it does not use."""
+
+import tomllib
+from fnmatch import fnmatch
+from itertools import product
+
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.cli.parser import make_parser
+from agent.config import Config, load, variable
+from agent.exporters.http import HttpExporter
+from tests.deploy.manifests import (
+    AGENTS,
+    ALL,
+    ROOT,
+    container,
+    environment,
+    mounts,
+    of_kind,
+    pod_spec,
+    rendered,
+    rules,
+    writable,
+)
+from tests.deploy.schemas import SCHEMAS
+
+VERSIONS = ("1.25", "1.29", "1.33", "1.37")
+"""The schemas of no older version are at hand; the node of tests/e2e applies all of it to a 1.20."""
+
+BASE_RULES = {
+    *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
+    *product([""], ["events"], ["create", "patch"]),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_object_is_valid(name: str) -> None:
+    objects = rendered(name)
+    assert objects
+    for one in objects:
+        if schema := SCHEMAS.get(one["kind"]):
+            jsonschema.validate(one, schema)
+        else:
+            assert {kubernetes_validate.validate(one, version, strict=True) for version in VERSIONS}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_setting_is_one_of_the_agents_and_is_understood(name: str) -> None:
+    given = environment(name)
+    assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
+    load("run", {}, given)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_argument_is_one_of_the_agents(name: str) -> None:
+    assert make_parser().parse_args(container(name)["args"]).command.__name__ == "run"
+
+
+def test_the_agent_is_told_its_node_by_the_downward_api() -> None:
+    (node,) = [one for one in container("base")["env"] if one["name"] == "NODELEAK_NODE"]
+    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_path_that_the_agent_reads_is_mounted_where_it_looks(name: str) -> None:
+    config = load("run", {}, {variable("node"): "worker-1"})
+    assert isinstance(config, Config)
+    assert config.device_plugins_dir is not None
+    read = [config.cni_networks_dir, *config.cni_cache_dir, *config.checkpoint_dir, config.device_plugins_dir]
+    for path in (*read, config.state_dir):
+        assert any(path.is_relative_to(one["mountPath"]) and one["mountPath"] == at for at, one in mounts(name).items())
+    socket = environment(name)[variable("docker_host")].removeprefix("unix://")
+    assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
+
+
+def test_who_observes_can_write_nothing_but_its_own_state() -> None:
+    assert writable("base") == {"/var/lib/nodeleak"}
+
+
+@pytest.mark.parametrize("name", ["overlays/cleanup", "overlays/cleanup-exec"])
+def test_who_cleans_can_write_reservations_and_their_cache_too(name: str) -> None:
+    assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni"}
+
+
+def test_only_one_of_the_overlays_cleans_by_itself() -> None:
+    cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
+    assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_directories_are_mounted_never_what_is_made_anew_in_them(name: str) -> None:
+    for path, mount in mounts(name).items():
+        assert mount["type"] in {"Directory", "DirectoryOrCreate"}
+        assert not fnmatch(path, "*.sock")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_the_node_unmounts_does_not_stay_mounted_in_the_agent(name: str) -> None:
+    """Below these others mount: network namespaces, volumes, secrets."""
+    following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
+    assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_nothing_of_the_kubelets_own_is_mounted(name: str) -> None:
+    below = {path.removeprefix("/var/lib/kubelet/") for path in mounts(name) if path.startswith("/var/lib/kubelet")}
+    assert below == {"device-plugins", "plugins", "pods"}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_agent_has_no_right_beyond_being_root(name: str) -> None:
+    assert container(name)["securityContext"] == {
+        "runAsUser": 0,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_agent_starts_on_every_node_whatever_is_wrong_with_it(name: str) -> None:
+    spec = pod_spec(name)
+    assert (spec["hostNetwork"], spec["hostPID"], spec["dnsPolicy"]) == (True, True, "Default")
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert "cpu" not in container(name)["resources"]["limits"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_probes_and_scrapers_ask_for_what_is_served(name: str) -> None:
+    host, port = load("run", {}, {variable("node"): "worker-1"}).listen
+    (metrics,) = container(name)["ports"]
+    assert (host, metrics["name"], metrics["containerPort"]) == ("", "metrics", port)
+    (daemonset,) = of_kind(name, "DaemonSet")
+    annotations = daemonset["spec"]["template"]["metadata"].get("annotations", {})
+    assert annotations.get("prometheus.io/port", str(port)) == str(port)
+    asked = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True)
+    exporter.start()
+    try:
+        answers = [exporter.answer(path, "127.0.0.1") for path in (*asked, "/metrics")]
+    finally:
+        exporter.close()
+    assert 404 not in {answer.status for answer in answers}
+
+
+def test_the_image_is_this_versions() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container("base")["image"] == f"nodeleak/nodeleak:{version}"
+
+
+@pytest.mark.parametrize("name", [one for one in AGENTS if one != "overlays/node-condition"])
+def test_the_account_may_look_and_tell_and_nothing_else(name: str) -> None:
+    assert rules(name) == BASE_RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        ("node-condition", "ClusterRole", BASE_RULES | {("", "nodes/status", "patch")}),
+        ("cluster-autoscaler", "Role", {("", "configmaps", "get")}),
+        (
+            "volume-attachments",
+            "ClusterRole",
+            {
+                ("storage.k8s.io", "volumeattachments", "get"),
+                *product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"]),
+                *product([""], ["events"], ["get", "list"]),
+            },
+        ),
+    ],
+)
+def test_an_overlay_adds_these_rights_only(name: str, kind: str, more: set[tuple[str, str, str]]) -> None:
+    assert rules(f"overlays/{name}", kind) == more
+
+
+def test_of_the_config_maps_only_the_autoscalers_may_be_read() -> None:
+    (role,) = of_kind("overlays/cluster-autoscaler", "Role")
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_roles_are_bound_to_the_agents_account_alone(name: str) -> None:
+    roles = {(kind, one["metadata"]["name"]) for kind in ("Role", "ClusterRole") for one in of_kind(name, kind)}
+    bindings = [one for kind in ("RoleBinding", "ClusterRoleBinding") for one in of_kind(name, kind)]
+    assert {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings} == roles
+    account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
+    assert all(one["subjects"] == [account] for one in bindings)
+
+
+def test_a_monitor_finds_the_agents_pods() -> None:
+    (monitor,) = of_kind("overlays/prometheus-operator", "PodMonitor")
+    (daemonset,) = of_kind("base", "DaemonSet")
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == ["metrics"]

@@ -1,0 +1,131 @@
+"""The agent as it is deployed: its image, its manifests, its pod and what that costs."""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, Final
+
+from .node import Cluster, docker, environment, eventually, run
+
+ROOT: Final = Path(__file__).parents[2]
+TAGS: Final = ("e2e", "e2e-next")
+_NAMESPACE: Final = ("-n", "kube-system")
+_PODS: Final = "app.kubernetes.io/name=nodeleak"
+
+
+def build_image() -> None:
+    """Build the image under two tags, so that there is something to upgrade to."""
+    own = {name: value for name, value in os.environ.items() if "CLUSTER" in name}
+    run(ROOT / "hack/image", *TAGS, env=environment(**own), seconds=600)
+
+
+class Deployment:
+    """The agent on this cluster: at most one pod of it, on its one node."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self._cluster, self._directory = cluster, directory
+
+    def apply(self, name: str = "base", tag: str = TAGS[0], **settings: str) -> dict[str, Any]:
+        """Apply one of the kustomizations, changed as little as this node needs; returns the pod once it is ready."""
+        self._cluster.kubectl("apply", "-k", str(self._kustomization(name, tag, settings)))
+        self._wait_for_rollout()
+        return self.pod()
+
+    def present(self) -> None:
+        """Have it deployed, in whatever form it is."""
+        if not self._cluster.kubectl(*_NAMESPACE, "get", "daemonset", "nodeleak", "--ignore-not-found"):
+            self.apply("base")
+
+    def delete(self) -> None:
+        # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
+        self._cluster.kubectl(*_NAMESPACE, "delete", "daemonset", "nodeleak", "--ignore-not-found")
+        self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=60s")
+        self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
+
+    def pod(self) -> dict[str, Any]:
+        """Return the pod, which is ready; another one may be on its way out."""
+
+        def check() -> dict[str, Any]:
+            found = json.loads(self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _PODS, "-o", "json"))["items"]
+            (pod,) = [one for one in found if "deletionTimestamp" not in one["metadata"]]
+            assert since(pod, "Ready") is not None
+            return dict(pod)
+
+        return eventually(check, 60)
+
+    def restarts(self) -> int:
+        (status,) = self.pod()["status"]["containerStatuses"]
+        return int(status["restartCount"])
+
+    def execute(self, *words: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
+        """Run a command in the pod, as people do."""
+        kubectl = ("kubectl", "--kubeconfig", self._cluster.admin, *_NAMESPACE, "exec", self.pod()["metadata"]["name"])
+        return run(*kubectl, "--", *words, codes=codes)
+
+    def asked(self, *words: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+        """Run one of the agent's commands in the pod; returns what it says as JSON."""
+        said: dict[str, Any] = json.loads(self.execute("nodeleak", *words, "-o", "json", codes=codes).stdout)
+        return said
+
+    def process(self) -> int:
+        """Return the pid of the agent in the node's process table."""
+        found = docker("ps", "-q", "--filter=label=io.kubernetes.container.name=nodeleak").split()
+        assert len(found) == 1
+        return int(docker("inspect", "--format={{.State.Pid}}", *found))
+
+    def memory(self) -> "Memory":
+        return Memory.of(self.process())
+
+    def _kustomization(self, name: str, tag: str, settings: dict[str, str]) -> Path:
+        variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", **settings}
+        container = {
+            "name": "nodeleak",
+            "imagePullPolicy": "Never",
+            "env": [{"name": key, "value": value} for key, value in variables.items()],
+        }
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "nodeleak", "namespace": "kube-system"},
+            "spec": {"template": {"spec": {"containers": [container]}}},
+        }
+        kustomization = {
+            "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
+            "patchesStrategicMerge": ["here.yaml"],
+            "images": [{"name": "nodeleak/nodeleak", "newTag": tag}],
+        }
+        (self._directory / "here.yaml").write_text(json.dumps(patch))
+        (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))
+        return self._directory
+
+    def _wait_for_rollout(self) -> None:
+        self._cluster.kubectl(*_NAMESPACE, "rollout", "status", "daemonset/nodeleak", "--timeout=60s")
+
+
+def since(pod: dict[str, Any], condition: str) -> datetime | None:
+    """Return since when a condition of a pod is true; None: it is not."""
+    true = [one for one in pod["status"].get("conditions", ()) if (one["type"], one["status"]) == (condition, "True")]
+    return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
+
+
+class Memory:
+    """What a container's memory cgroup says, in bytes."""
+
+    def __init__(self, now: int, peak: int, limit: int) -> None:
+        self.now, self.peak, self.limit = now, peak, limit
+
+    @classmethod
+    def of(cls, pid: int) -> "Memory":
+        """Read the cgroup of a process, of either version."""
+        groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+        of_version_1 = [path for _, controllers, path in groups if "memory" in controllers.split(",")]
+        if of_version_1:
+            directory = Path("/sys/fs/cgroup/memory") / of_version_1[0].lstrip("/")
+            names = ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
+        else:
+            directory = Path("/sys/fs/cgroup") / groups[0][2].lstrip("/")
+            names = ("memory.current", "memory.peak", "memory.max")
+        return cls(*(int((directory / name).read_text()) for name in names))

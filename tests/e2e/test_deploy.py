@@ -1,0 +1,193 @@
+"""The agent as it is deployed, on a real node: from the image and the manifests, under its account and its limits."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.manifests import ALL, rules
+
+from .agent import BOLD, Metrics
+from .deployment import ROOT, TAGS, Deployment, build_image, since
+from .node import STORE, Cluster, Pods, eventually, reservations, run, throughout, traces
+
+pytestmark = pytest.mark.e2e
+
+STATE_DIR = Path("/var/lib/nodeleak")
+HASTY = {"NODELEAK_GRACE": "0s", "NODELEAK_SETTLE": "0s", "NODELEAK_CONFIRM": "0s", "NODELEAK_INTERVAL": "1s"}
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The deployment, which every test applies as it needs it. It ends with the last of them."""
+    build_image()
+    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"))
+    yield deployment
+    deployment.delete()
+    shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's
+
+
+def metrics() -> Metrics:
+    return Metrics(run("curl", "--silent", "--fail", "--noproxy", "*", "http://127.0.0.1:9747/metrics").stdout)
+
+
+@pytest.mark.parametrize("name", [one for one in ALL if one != "overlays/prometheus-operator"])
+def test_the_api_server_takes_every_object(cluster: Cluster, name: str) -> None:
+    """The operator's own kinds are not on this server: their schemas are in the quick half."""
+    cluster.kubectl("apply", "--dry-run=server", "-k", str(ROOT / "deploy" / name))
+
+
+def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
+    cluster: Cluster, pods: Pods, agent: Deployment
+) -> None:
+    healthy = pods(1)
+    leaked = cluster.reserve(124)
+    with pytest.raises(AssertionError, match="no IP addresses available"):
+        cluster.reserve(1)
+    (waiting,) = pods.ask_for(1)
+
+    pod = agent.apply("base")
+    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    ready = since(pod, "Ready")
+    assert ready is not None
+    assert ready - created <= timedelta(seconds=10)
+    assert agent.restarts() == 0
+    assert set(metrics().by("source", "source_up").values()) == {1.0}
+
+    seen = agent.asked("scan", "--grace=0s")
+    assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} == set(leaked)
+    assert seen["networks"][0]["free"] == 0
+
+    before = traces(STORE)
+    dry = agent.asked("clean", "--dry-run", *BOLD)
+    assert {one["ip"] for one in dry["addresses"]} == set(leaked)
+    eventually(lambda: _refuses_to_write(agent), 60)
+    assert agent.asked("journal")["entries"] == []
+    assert traces(STORE) == before
+
+    agent.apply("overlays/cleanup-exec")
+    throughout(lambda: _holds({*leaked, *healthy}), 2)
+    eventually(lambda: _cleans(agent, leaked), 60)
+    eventually(lambda: _runs(waiting, pods), 30)
+    assert healthy.items() <= pods.running().items()
+    memory = agent.memory()
+    assert memory.limit == 160 * MIB
+    assert memory.peak <= 130 * MIB
+
+
+def test_the_account_may_do_what_the_manifest_says_and_nothing_else(cluster: Cluster, agent: Deployment) -> None:
+    agent.present()
+    token = agent.execute("cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").stdout
+    asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+    told = run(
+        *("kubectl", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", f"--token={token}"),
+        f"--certificate-authority={cluster.admin.parent / 'pki/ca.crt'}",
+        *("create", "-o", "json", "-f", "-"),
+        text=json.dumps({**asked, "spec": {"namespace": "kube-system"}}),
+    )
+    status = json.loads(told.stdout)["status"]
+    assert not status["incomplete"]
+    may = {
+        (group, resource, verb)
+        for rule in status["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    # What everybody may who has a name: ask what they may.
+    everybody = {("authorization.k8s.io", f"selfsubject{what}reviews", "create") for what in ("access", "rules")}
+    assert may == rules("base") | everybody
+
+
+def test_killed_it_comes_back_and_keeps_nothing_mounted_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
+    agent.present()
+    before = agent.restarts()
+    mounted = Path("/run/nodeleak-e2e")
+    mounted.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "nodeleak-e2e", mounted)
+    try:
+        os.kill(agent.process(), signal.SIGKILL)
+        eventually(lambda: _restarted(agent, before), 60)
+        assert "/host/run/nodeleak-e2e" in Path(f"/proc/{agent.process()}/mountinfo").read_text()
+    finally:
+        run("umount", mounted)
+        mounted.rmdir()
+    assert "/host/run/nodeleak-e2e" not in Path(f"/proc/{agent.process()}/mountinfo").read_text()
+    assert pods(1)
+
+
+def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
+    cluster: Cluster, pods: Pods, agent: Deployment
+) -> None:
+    owners = pods(1)
+    leaked = cluster.reserve(2)
+    agent.present()
+
+    running = agent.process()
+    with cluster.stopped("apiserver"):
+        throughout(lambda: _answers("healthz"), 20)
+        assert metrics().up("containers") == 1
+    assert agent.process() == running
+
+    with cluster.stopped("docker"):
+        pass
+    eventually(agent.process, 60)
+    agent.pod()
+    pods.running()
+
+    pod = agent.apply("base", TAGS[1])
+    assert pod["spec"]["containers"][0]["image"].endswith(f":{TAGS[1]}")
+    assert agent.execute("nodeleak", "--version").stdout.startswith("nodeleak ")
+
+    def sees_all() -> None:
+        assert set(metrics().by("source", "source_up").values()) == {1.0}
+        seen = agent.asked("scan", "--grace=0s")
+        assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} >= set(leaked)
+
+    eventually(sees_all, 30)
+    assert set(leaked) <= reservations().keys()
+    assert owners
+
+
+def test_with_the_overlay_it_gives_addresses_back_by_itself(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
+    owners = pods(1)
+    leaked = cluster.reserve(3)
+    agent.apply("overlays/cleanup", **HASTY)
+    eventually(lambda: _holds(owners), 30)
+    entries = agent.asked("journal")["entries"]
+    assert {(ip, one["by"]) for one in entries for ip in one["addresses"]} >= {(ip, "run") for ip in leaked}
+    assert metrics().get("mode_info", mode="clean") == 1
+
+
+def _refuses_to_write(agent: Deployment) -> None:
+    # While the kubelet makes and removes sandboxes that get no address, docker's list is doubted now and then.
+    said = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[1]).stdout
+    (sentence,) = [line for line in said.splitlines() if "read-only" in line]
+    assert "mounted read-only, as in observe mode: this agent may look here, and release nothing" in sentence
+
+
+def _cleans(agent: Deployment, leaked: list[str]) -> None:
+    done = agent.asked("clean", "--apply", *BOLD)
+    assert {one["ip"] for one in done["addresses"] if one["verdict"] == "released"} >= set(leaked)
+
+
+def _answers(path: str) -> None:
+    run("curl", "--silent", "--fail", "--noproxy", "*", f"http://127.0.0.1:9747/{path}")
+
+
+def _holds(ips: Iterable[str]) -> None:
+    assert reservations().keys() == set(ips)
+
+
+def _restarted(agent: Deployment, before: int) -> None:
+    assert agent.restarts() > before
+
+
+def _runs(name: str, pods: Pods) -> None:
+    assert {pod["status"]["phase"] for pod in pods.now() if pod["metadata"]["name"] == name} == {"Running"}
