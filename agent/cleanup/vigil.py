@@ -17,7 +17,8 @@ FEWEST_CONTAINERS: Final = 4
 class Vigil:
     """What the looks so far leave to the next."""
 
-    containers: int | None = None
+    running: int | None = None
+    """How many containers ran. Others come and go: on a full range each try to start a pod leaves a stopped sandbox."""
     docker_start: timedelta | None = None
     """After boot."""
     doubted: timedelta | None = None
@@ -27,10 +28,10 @@ class Vigil:
 
 def watch(vigil: Vigil, snapshot: Snapshot) -> Vigil:
     """Remember this look, and whether docker lost its memory before it. What was not read changes nothing."""
-    containers, started = _count(snapshot), _docker_start(snapshot)
+    running, started = _running(snapshot), _docker_start(snapshot)
     watched = replace(
         vigil,
-        containers=vigil.containers if containers is None else containers,
+        running=vigil.running if running is None else running,
         docker_start=vigil.docker_start if started is None else started,
     )
     why = _lost(vigil, watched)
@@ -41,14 +42,16 @@ def _lost(before: Vigil, now: Vigil) -> str:
     """Say how docker lost its memory between two looks; empty where it did not."""
     if before.docker_start is not None and now.docker_start != before.docker_start:
         return "docker restarted between two looks"
-    had, has = before.containers or 0, now.containers or 0
+    had, has = before.running or 0, now.running or 0
     if had >= FEWEST_CONTAINERS and has * MOST < had:
-        return f"docker listed {had} containers, and in the next look {has}"
+        return f"docker listed {had} running containers, and in the next look {has}"
     return ""
 
 
-def _count(snapshot: Snapshot) -> int | None:
-    return len(snapshot.containers.items) if isinstance(snapshot.containers, Seen) else None
+def _running(snapshot: Snapshot) -> int | None:
+    if not isinstance(snapshot.containers, Seen):
+        return None
+    return sum(container.running for container in snapshot.containers.items)
 
 
 def _docker_start(snapshot: Snapshot) -> timedelta | None:

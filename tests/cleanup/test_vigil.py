@@ -32,8 +32,8 @@ def watched(*looks: Snapshot) -> Vigil:
     return vigil
 
 
-def crowd(count: int) -> list[Container]:
-    return [Container(f"{n:064x}", "running", 0, "", "", sandbox=False) for n in range(count)]
+def crowd(count: int, state: str = "running") -> list[Container]:
+    return [Container(f"{n:064x}", state, 0, "", "", sandbox=False) for n in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,16 @@ def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after:
     assert bool(vigil.why) is doubted
 
 
+def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() -> None:
+    full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
+    assert watched(full, node(containers=crowd(3), later=SECOND)).doubted is None
+
+
 def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
     silent = without(node(later=SECOND), "containers")
     vigil = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
     assert vigil.doubted == UPTIME + 2 * SECOND
-    assert vigil.why == "docker listed 9 containers, and in the next look 3"
+    assert vigil.why == "docker listed 9 running containers, and in the next look 3"
 
 
 def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
