@@ -65,21 +65,22 @@ def record(given: argparse.Namespace) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    from agent import wiring
+    from agent.wiring import running
 
-    return wiring.run_daemon(config_of("run", given))
+    return running.run_daemon(config_of("run", given))
 
 
 def look(config: Config) -> "Recording":
     """Look at the node: twice where there is something to confirm."""
     from datetime import timedelta
 
-    from agent import daemon, wiring
+    from agent import daemon
     from agent.model.recording import Recording
+    from agent.wiring import looking
 
-    sources = wiring.sources_for_a_look(config)
+    sources = looking.sources_for_a_look(config)
     with progress("looking at the node, twice if there is something to confirm"):
-        looks = daemon.look_twice(sources, wiring.node_name(config), config.grace, config.confirm)
+        looks = daemon.look_twice(sources, looking.node_name(config), config.grace, config.confirm)
     return Recording(patience=config.grace, period=timedelta(0), looks=looks)
 
 

@@ -19,14 +19,15 @@ T = TypeVar("T")
 
 
 def clean(given: argparse.Namespace) -> int:
-    from agent import wiring
+    from agent.wiring.cleaning import clean_once
+    from agent.wiring.looking import sources_for_a_look
 
     config, only, most = _asked(given)
     mode = "auto" if given.apply else "dry-run"
-    sources = wiring.sources_for_a_look(config)
+    sources = sources_for_a_look(config)
     with ExitStack() as until_told:
         with progress("looking at the node, twice if there is something to release"):
-            cleaning = wiring.clean_once(config, sources, until_told, only=only, most=most, mode=mode)
+            cleaning = clean_once(config, sources, until_told, only=only, most=most, mode=mode)
         if given.output == "json":
             _write(_json(cleaning))
         else:
@@ -55,22 +56,22 @@ def _write(text: str) -> None:
 
 
 def restore(given: argparse.Namespace) -> int:
-    from agent import wiring
     from agent.exporters.clean_table import restoration
+    from agent.wiring import cleaning
 
     config = config_of("restore", given)
-    journal = wiring.read_journal(config)
+    journal = cleaning.read_journal(config)
     entry = _entry(journal, given)
-    done = wiring.restore(config, entry) if given.apply else wiring.try_restore(config, entry)
+    done = cleaning.restore(config, entry) if given.apply else cleaning.try_restore(config, entry)
     _write(restoration(done, journal, applied=given.apply))
     return DONE if done.done else FAILED
 
 
 def journal(given: argparse.Namespace) -> int:
-    from agent import wiring
     from agent.exporters import clean_document, clean_table
+    from agent.wiring.cleaning import read_journal
 
-    journal = wiring.read_journal(config_of("journal", given))
+    journal = read_journal(config_of("journal", given))
     if given.output == "json":
         import json
 

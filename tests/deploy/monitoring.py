@@ -9,7 +9,6 @@ from typing import Any, Final
 import promql_parser as promql
 import yaml  # type: ignore[import-untyped]
 
-from agent import wiring
 from agent.detectors import DETECTORS
 from agent.exporters.metrics import STAGES
 from agent.model import admission
@@ -17,6 +16,7 @@ from agent.model.finding import Cause, Severity
 from agent.model.release import MISSED, Reason
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES
+from agent.wiring.running import MODES
 from tests.exporters.test_metrics import everything
 
 ROOT: Final = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ VALUES: Final[Mapping[str, frozenset[str]]] = {
     "cause": frozenset(one.value for kind in (Cause, admission.Cause) for one in kind),
     "detector": frozenset(one.NAME for one in DETECTORS),
     "fate": frozenset(one.value for one in admission.Fate),
-    "mode": frozenset(wiring.MODES.values()),
+    "mode": frozenset(MODES.values()),
     "phase": frozenset({"candidate", "confirmed"}),
     "reason": frozenset(one.value for one in (*Reason, *MISSED)),
     "severity": frozenset(one.value for one in Severity),
