@@ -42,6 +42,7 @@ def find(scene: Scene) -> Iterator[Finding]:
             subject=f"volume {one.volume}",
             message=f"{one.strength.value}: {_trouble(one)}; {_version(snapshot.server_version)}; "
             f"{_ATTACH if one.strength is Strength.MOUNTED else _AGAIN}{_not_asked(snapshot)}",
+            affected=tuple(pod.uid for pod in one.pods) if one.exact else (),
             pod=one.pods[0].name if one.exact and len(one.pods) == 1 else "",
             since=None
             if one.strength is Strength.MOUNTED

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from agent.model.finding import in_words
+
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node whose cloud has not said yet which instance it is."""
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
@@ -102,7 +104,7 @@ def who_says_ours(registration: Registration, name: str) -> str:
     if registration.kubelet_name not in {"", name}:
         return ""
     if registration.last is not None and registration.last.name == name:
-        return f"it was last seen at {registration.last.at:%Y-%m-%d %H:%M:%S}Z"
+        return f"it was last seen at {in_words(registration.last.at)}"
     if registration.kubelet_name:
         return "the kubelet here calls itself so"
     if registration.listed_pods:

@@ -137,7 +137,7 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
 
     A name alone is not enough: that of a leaked address's pod may be its successor's.
     """
-    uids = {*finding.identity, *(one.uid for one in finding.stranded)}
+    uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.stranded)}
     if isinstance(snapshot.pods, Seen):
         yield from (pod for pod in snapshot.pods.items if pod.uid and pod.uid in uids)
 

@@ -98,6 +98,11 @@ def test_every_pod_of_a_storm_is_told_and_the_node_once() -> None:
     assert stranded[0].subject == KVM
 
 
+def test_a_pod_that_waits_for_a_lost_volume_is_told_though_the_volume_is_what_is_lost() -> None:
+    lost = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
+    assert [one.about.kind for one in told(lost)] == ["Node", "Pod"]
+
+
 def test_the_successor_of_a_leaked_addresss_pod_is_not_told() -> None:
     lost = replace(leak(9), pod="shop/web")
     assert [one.about.kind for one in told(lost)] == ["Node"]
