@@ -265,6 +265,12 @@ def test_an_agent_that_hangs_says_that_what_it_shows_is_old() -> None:
     assert "This agent hangs No round has ended for too long: what is shown is old." in words(text)
 
 
+def test_a_host_may_be_called_anything() -> None:
+    # Without the API server a node has the host's own name, which need not be text.
+    text = drawn(scanned(replace(node(), node_name="worker\udcff\x1b[31m")))
+    assert "nodeleak on worker\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m" in words(text)
+
+
 def test_what_was_left_alone_by_choice_is_said_and_no_fault() -> None:
     text = drawn(scanned(without_api(node())))
     assert "mood-well" in text
