@@ -84,3 +84,12 @@ def test_colours_are_left_out_where_they_are_not_wanted(plain: dict[str, str]) -
     told = at_a_terminal(**plain)
     assert "\x1b" not in told
     assert "L L L" in told
+
+
+def test_a_recording_of_somebody_elses_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    sent = tmp_path / "sent.json"
+    for recording in (INCIDENT, SILENT):
+        sent.write_text(recording.read_text().replace('"kubenet"', r'"kube\u001b]0;x\u0007net"'))
+        done = scan("--map", recording=sent)
+        assert "kube\N{REPLACEMENT CHARACTER}]0;x\N{REPLACEMENT CHARACTER}net 10.2" in done.stdout
+        assert "\x1b" not in done.stdout

@@ -28,7 +28,7 @@ _LONGEST: Final = 15.0
 _CLIENTS: Final = 16
 """How many are served at a time; a probe, a scraper and a person or two."""
 _CLIENTS_OF_ONE: Final = 6
-"""How many of them may come from one address, so that nobody keeps the probes out."""
+"""How many of them may come from one address. So many are kept free for this machine, whose kubelet probes us."""
 _TEXT, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
 _ALWAYS: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report")
@@ -161,13 +161,19 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        # Who comes from the address that was asked is of this machine, as the kubelet is.
+        room = _CLIENTS if client_address[0] == request.getsockname()[0] else _CLIENTS - _CLIENTS_OF_ONE
         with self._lock:
-            welcome = self._served.total() < _CLIENTS and self._served[client_address[0]] < _CLIENTS_OF_ONE
+            welcome = self._served.total() < room and self._served[client_address[0]] < _CLIENTS_OF_ONE
             self._served[client_address[0]] += welcome
         if not welcome:
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be had
+            self._leave(client_address)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         # The handler's timeout bounds one read; this, a client that says a byte at a time.
@@ -178,9 +184,12 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
-            with self._lock:
-                self._served[client_address[0]] -= 1
-                self._served += Counter()  # forget who is no longer served
+            self._leave(client_address)
+
+    def _leave(self, client_address: Any) -> None:
+        with self._lock:
+            self._served[client_address[0]] -= 1
+            self._served += Counter()  # forget who is no longer served
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a client that went away; anything else is a bug, and loud."""

@@ -76,12 +76,13 @@ def _lines(report: Report, pen: _Pen) -> Iterator[str]:
 
 
 def _network(network: NetworkMap, pen: _Pen) -> Iterator[str]:
+    name = printable(network.network)
     if not network.read:
-        yield f"{network.network}: its reservations were NOT READ; nothing below is known to be free"
+        yield f"{name}: its reservations were NOT READ; nothing below is known to be free"
     if network.maps is None:
-        yield f"{network.network}: its range is not known"
+        yield f"{name}: its range is not known"
     for one in network.maps or ():
-        yield f"{network.network} {one.range}"
+        yield f"{name} {one.range}"
         label = max(len(str(row.first)) for row in one.rows)
         yield from (f"  {row.first!s:<{label}}  {_row(row, one, pen)}".rstrip() for row in one.rows)
         if one.rest is not None:

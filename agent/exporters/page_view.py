@@ -89,7 +89,7 @@ def of(report: Report, timeline: Timeline, *, alive: bool) -> View:
     snapshot = report.scene.snapshot
     devices, devices_unread, devices_chosen = _devices(report)
     return View(
-        node=snapshot.node_name,
+        node=printable(snapshot.node_name),
         looked=moment(snapshot.taken_at),
         verdict=verdict.of(report, alive=alive),
         unread=tuple((one.source, printable(one.why)) for one in report.unread),

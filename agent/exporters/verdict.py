@@ -37,23 +37,24 @@ def of(report: Report, *, alive: bool) -> Verdict:
 
 
 def _mood(report: Report, *, alive: bool) -> Mood:
-    if any(one.confirmed for one in report.findings) or (report.cleaning and report.cleaning.stopped):
+    if any(one.confirmed for one in report.troubles) or (report.cleaning and report.cleaning.stopped):
         return Mood.TROUBLE
     if report.unread or not report.complete or not alive:
         return Mood.BLIND
-    return Mood.DOUBT if report.findings else Mood.WELL
+    return Mood.DOUBT if report.troubles else Mood.WELL
 
 
 def _headline(report: Report, mood: Mood, *, alive: bool) -> str:
     match mood:
         case Mood.WELL:
-            return "All is in order"
+            told = _counted(len(report.findings), "finding")
+            return f"Nothing is wrong, and {told} to know of" if report.findings else "All is in order"
         case Mood.DOUBT:
-            return f"{_counted(len(report.findings), 'suspicion')}, none confirmed yet"
+            return f"{_counted(len(report.troubles), 'suspicion')}, none confirmed yet"
         case Mood.BLIND:
             return "This agent cannot see everything" if alive else "This agent hangs"
         case Mood.TROUBLE:
-            confirmed = sum(one.confirmed for one in report.findings)
+            confirmed = sum(one.confirmed for one in report.troubles)
             what = _counted(confirmed, "finding") if confirmed else "cleaning has stopped itself"
             return f"Something is wrong: {what}"
 

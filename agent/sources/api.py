@@ -148,7 +148,7 @@ def refusal(response: Any) -> Refused:
         response.response.close()
     try:
         said = str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         said = str(response.reason)
     return Refused(response.status, f"{response.status} {in_short(said)}")
 

@@ -53,5 +53,12 @@ def test_a_command_on_a_page_is_one_that_the_agent_takes(page: Path) -> None:
         make_parser().parse_args((by_itself or in_a_sentence).split())
 
 
+@pytest.mark.parametrize("page", ALL)
+def test_logs_that_are_searched_are_whole(page: Path) -> None:
+    # With a selector, `kubectl logs` shows the last ten lines of each pod unless it is told how many.
+    asked = re.findall(r"^kubectl .*\blogs -l .*$", page.read_text(), re.MULTILINE)
+    assert [command for command in asked if "--tail=" not in command] == []
+
+
 def test_pages_have_commands_to_take() -> None:
     assert sum(len(COMMAND.findall(page.read_text())) for page in PAGES) > len(PAGES)

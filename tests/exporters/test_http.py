@@ -301,6 +301,32 @@ def test_one_address_cannot_keep_the_probes_out(exporter: HttpExporter) -> None:
             connection.close()
 
 
+def test_many_addresses_cannot_keep_the_probes_out_either(exporter: HttpExporter) -> None:
+    others = [f"127.0.0.{n}" for n in range(2, 8) for _ in range(6)]
+    idle = [socket.create_connection(("127.0.0.1", exporter.port), source_address=(one, 0)) for one in others]
+    try:
+        assert ask(exporter, "/healthz")[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_client_for_whom_there_was_no_thread_is_forgotten(
+    fresh: HttpExporter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = threading.Thread.start
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for _ in range(8):
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert raw(fresh, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert ask(fresh, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
+    assert "can't start new thread" in capfd.readouterr().err, "it is no silence"
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -22,11 +22,13 @@ from agent.exporters.page_map import in_short
 from agent.exporters.verdict import Mood
 from agent.exporters.verdict import of as verdict_of
 from agent.model.finding import Gap
+from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Address, Snapshot, Unread
 from tests.builders import (
     GONE,
+    INSTANCE,
     KVM,
     NOW,
     OLD,
@@ -42,6 +44,7 @@ from tests.builders import (
     scanned,
     without,
     without_api,
+    worker,
 )
 from tests.exporters.cleanings import ALIVE, cleaning, refused, released
 from tests.strategies import nodes
@@ -95,6 +98,18 @@ def test_a_healthy_node_is_green_and_says_so() -> None:
     assert "Of the 253 addresses of kubenet 251 are free." in said
     assert "Last look: 2026-03-26 20:00:00 UTC" in said
     assert "Findings None." in said
+
+
+def test_what_is_good_to_know_is_no_trouble() -> None:
+    scaling_down = worker(Taint(DELETION_CANDIDATE), provider_id=INSTANCE)
+    report = scanned(node(node=[scaling_down]))
+    assert (len(report.findings), report.troubles) == (1, ())
+    text = drawn(report)
+    assert 'class="verdict mood-well"' in text
+    assert "Nothing is wrong, and 1 finding to know of" in words(text)
+    with_a_leak = drawn(scanned(node(LOST, node=[scaling_down])))
+    assert 'class="verdict mood-trouble"' in with_a_leak
+    assert "Something is wrong: 1 finding" in words(with_a_leak)
 
 
 def test_a_leak_is_shown_with_its_pod_its_age_and_what_to_do() -> None:
@@ -250,6 +265,12 @@ def test_an_agent_that_hangs_says_that_what_it_shows_is_old() -> None:
     assert "This agent hangs No round has ended for too long: what is shown is old." in words(text)
 
 
+def test_a_host_may_be_called_anything() -> None:
+    # Without the API server a node has the host's own name, which need not be text.
+    text = drawn(scanned(replace(node(), node_name="worker\udcff\x1b[31m")))
+    assert "nodeleak on worker\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m" in words(text)
+
+
 def test_what_was_left_alone_by_choice_is_said_and_no_fault() -> None:
     text = drawn(scanned(without_api(node())))
     assert "mood-well" in text
@@ -258,10 +279,10 @@ def test_what_was_left_alone_by_choice_is_said_and_no_fault() -> None:
 
 @given(nodes(two_networks=True))
 @settings(max_examples=60)
-def test_green_is_only_who_has_read_all_and_found_nothing(snapshot: Snapshot) -> None:
+def test_green_is_only_who_has_read_all_and_found_no_trouble(snapshot: Snapshot) -> None:
     report = scanned(snapshot)
     well = verdict_of(report, alive=True).mood is Mood.WELL
-    assert well == (report.complete and not report.unread and not report.findings)
+    assert well == (report.complete and not report.unread and not report.troubles)
     text = drawn(report)
     assert ("mood-well" in text.partition("</style>")[2]) == well
     parsed(text)

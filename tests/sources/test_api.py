@@ -168,7 +168,7 @@ def test_a_refusal_in_html_is_told_by_its_number(api_of: Any, status: int) -> No
         assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
 
 
-@pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000])
+@pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
 def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: str) -> None:
     with Standin(always(http(said, "500 Internal Server Error"))) as server:
         assert why(api_of(server)) == "API server: 500 Internal Server Error"

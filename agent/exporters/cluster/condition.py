@@ -1,7 +1,8 @@
 """The node's condition `CNIAddressPressure`: what the detector `exhausted_range` says, False when all is well.
 
 True: of some network it has a confirmed finding (fewer free addresses than the node may still be given pods, or none
-at all). Unknown: it could not judge all networks. A finding that is not confirmed yet leaves the condition as it is.
+at all). Unknown: it could not judge all networks. A finding that is not confirmed yet leaves the condition as it is,
+and a node of which it has nothing to judge (no kubenet) is not given one.
 """
 
 from dataclasses import dataclass
@@ -54,9 +55,18 @@ def condition(report: Report) -> Condition | None:
         return None
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
-            return Condition("Unknown", UNKNOWN, gap.why)
+            return None if gap.chosen and not _on_the_node(report) else Condition("Unknown", UNKNOWN, gap.why)
     free = (f"{one.name}: {one.free} of {one.usable} addresses are free" for one in report.networks)
     return Condition("False", AVAILABLE, "; ".join(free))
+
+
+def _on_the_node(report: Report) -> str | None:
+    """Return the condition's status as the node object has it, empty where it has none; None: that is not known."""
+    match report.scene.snapshot.node:
+        case Seen((Node(address_pressure=status),)):
+            return status
+        case _:
+            return None
 
 
 class ConditionExporter:
@@ -84,11 +94,10 @@ class ConditionExporter:
 
     def _standing(self, report: Report) -> str:
         """Return the condition's status until now: as the node object has it, which a restart does not forget."""
-        match report.scene.snapshot.node:
-            case Seen((Node(address_pressure=status),)):
-                return status
-            case _:
-                return self._told.status if self._told else ""
+        status = _on_the_node(report)
+        if status is None:
+            return self._told.status if self._told else ""
+        return status
 
 
 def _send(path: str, patch: dict[str, Any], server: Server) -> None:

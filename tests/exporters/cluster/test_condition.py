@@ -14,7 +14,7 @@ from agent.exporters.cluster.condition import condition as condition_of
 from agent.exporters.cluster.courier import Letter, What
 from agent.model.finding import Finding, Gap
 from agent.model.report import Report
-from agent.model.snapshot import Node, Snapshot
+from agent.model.snapshot import Node, NotAsked, Snapshot, Store
 from tests.builders import GRACE, UPTIME, node, reservation, without
 from tests.exporters.cluster.rounds import Rounds, confirmed
 from tests.strategies import nodes
@@ -57,6 +57,16 @@ def test_who_cannot_see_does_not_know(source: str) -> None:
     assert found is not None
     assert (found.status, found.reason) == ("Unknown", UNKNOWN)
     assert found.message
+
+
+@pytest.mark.parametrize(("standing", "status"), [("", None), ("True", "Unknown")])
+def test_a_node_without_kubenet_is_not_given_one_and_does_not_keep_an_old_one(
+    standing: str, status: str | None
+) -> None:
+    elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=standing)
+    kubenet = Store("kubenet", NotAsked("reservations", "no kubenet on this node: its runtime is containerd://1.6.4"))
+    found = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
+    assert (found.status if found else None) == status
 
 
 def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> None:
