@@ -50,7 +50,7 @@ def weigh(
     uptime: timedelta,
     period: timedelta,
 ) -> tuple[tuple[Judged, ...], Memory]:
-    """Confirm what was there in the look before too, and has been for `period` of the boot clock.
+    """Confirm what was there in the look before too, and has been for `period` of the boot clock, or is urgent.
 
     What a blind detector had confirmed stays known, so that it is not found anew when the detector sees again; its
     candidates are forgotten, and so are all when the wall clock was set, because ages by it mean nothing then.
@@ -65,7 +65,7 @@ def weigh(
     for finding in findings:
         before = known.get(finding.key) or confirmed_before.get(finding.key)
         sighting = before or Sighting(finding, taken_at, uptime)
-        lasted = before is not None and uptime - sighting.first_uptime >= period
+        lasted = before is not None and (finding.urgent or uptime - sighting.first_uptime >= period)
         sighting = replace(sighting, confirmed=sighting.confirmed or lasted)
         sightings[finding.key] = sighting
         judged.append(Judged(finding, sighting.first_seen, sighting.confirmed).because(sighting.first))

@@ -46,6 +46,12 @@ def test_what_lasts_is_confirmed() -> None:
     assert [rounds.look(15, LEAK).confirmed for _ in range(4)] == [False, False, True, True]
 
 
+def test_what_is_urgent_is_confirmed_by_the_second_look() -> None:
+    rounds = Rounds()
+    urgent = replace(LEAK, urgent=True)
+    assert [rounds.look(1, urgent).confirmed for _ in range(2)] == [False, True]
+
+
 def test_one_long_look_is_not_two() -> None:
     assert not Rounds(timedelta(0)).look(3600, LEAK).confirmed
 

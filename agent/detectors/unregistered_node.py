@@ -81,6 +81,8 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
         "instance meanwhile",
         severity=Severity.CRITICAL,
         since=seen or started,
+        # Its pods are deleted 40 s later, and the agent is one of them.
+        urgent=True,
     )
 
 

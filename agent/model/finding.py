@@ -56,6 +56,8 @@ class Finding:
     """What becomes of a refused pod; of a storm, of most of its pods."""
     strength: Strength | None = None
     """How sure it is that a volume was lost; None: it is not about a volume."""
+    urgent: bool = False
+    """The second look confirms it, however soon: it is over before it has lasted."""
     affected: tuple[str, ...] = ()
     """Uids of the pods that it is the trouble of, where they are not part of its identity."""
     stranded: tuple[admission.Stranded, ...] = ()
