@@ -121,7 +121,8 @@ class _Inquiry:
     def _attaching_failed(self, pod: Pod) -> bool:
         namespace = quote(pod.name.partition("/")[0])
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
-        query = (("fieldSelector", selector), ("limit", "1"))
+        # Few match, and servers before 1.24 look through the namespace's events in steps of this many.
+        query = (("fieldSelector", selector), ("limit", "500"))
         _, told = self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")
         items = told.get("items")
         if items is not None and not isinstance(items, list):
