@@ -19,7 +19,7 @@ from agent.sources.unavailable import Unavailable, in_short
 MOST: Final = 64
 """Objects that are asked for in one look."""
 STANDS: Final = 60.0
-"""Seconds for which an answer is good for the same question."""
+"""Seconds for which an answer is good for the same question, also that there was none: each may be waited for long."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
@@ -29,7 +29,7 @@ class Connection(Protocol):
 
 
 class AttachmentsSource:
-    """Asks the API server of one node, and keeps the answer for a minute."""
+    """Asks the API server of one node, and keeps the answer, or that there was none, for a minute."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class AttachmentsSource:
     ) -> None:
         """`connect`: makes a connection for one look. `within`: bounds the whole of it. `clock`: seconds."""
         self._connect, self._node, self._within, self._clock = connect, node, within, clock
-        self._last: tuple[float, frozenset[str], Attachments] | None = None
+        self._last: tuple[float, frozenset[str], Reading[Attachments]] | None = None
 
     def read(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
         """`volumes`: what is missing; `pods`: who waits."""
         about = frozenset((*volumes, *(pod.uid for pod in pods)))
         now = self._clock()
         if self._last and now - self._last[0] < STANDS and about <= self._last[1]:
-            return Seen((self._last[2],))
+            return self._last[2]
         try:
-            told = self._within(lambda: self._asked(volumes, pods))
+            told: Reading[Attachments] = Seen((self._within(lambda: self._asked(volumes, pods)),))
         except Unavailable as error:
-            return Unread("attachments", str(error))
+            told = Unread("attachments", str(error))
         self._last = now, about, told
-        return Seen((told,))
+        return told
 
     def _asked(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
         connection = self._connect()

@@ -219,9 +219,12 @@ def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path
     assert [bool(one) for one in asked] == [True, False, True, False, False, True]
 
 
-def test_what_failed_is_asked_again_at_once(tmp_path: Path) -> None:
+def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits_for_it(tmp_path: Path) -> None:
+    seconds = count(step=25)
     with Server(OBJECTS | {ATTACHMENT: http("", "500 Internal Server Error")}).standin as server:
-        asking = source(tmp_path, server)
-        assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
-        assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
-    assert len(server.asked(ATTACHMENT)) == 2
+        asking = source(tmp_path, server, lambda: float(next(seconds)))
+        asked = []
+        for _ in range(4):
+            assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
+            asked.append(len(server.asked(ATTACHMENT)))
+    assert asked == [1, 1, 1, 2]
