@@ -4,6 +4,7 @@ None of these rights is required. What the account may not read is said, and jud
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +22,8 @@ MOST: Final = 64
 STANDS: Final = 60.0
 """Seconds for which an answer is good for the same question, also that there was none: each may be waited for long."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+"""What an object can be called. Pods and claims may name volumes as they like: `../../secrets/key` is another path."""
 
 
 class Connection(Protocol):
@@ -92,7 +95,7 @@ class _Inquiry:
         driver, handle = parts
         # As the controller makes the name: it can be asked for without a list of all.
         name = f"csi-{sha256(f'{handle}{driver}{self.node}'.encode()).hexdigest()}"
-        answered, one = self._get("volumeattachments", f"/apis/storage.k8s.io/v1/volumeattachments/{name}")
+        answered, one = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if not answered:
             return Attachment(volume)
         status = one.get("status") or {}
@@ -111,12 +114,12 @@ class _Inquiry:
 
     def _volume_of(self, claim: str) -> str:
         namespace, _, name = claim.partition("/")
-        path = f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{quote(name)}"
-        bound = (self._get("persistentvolumeclaims", path)[1].get("spec") or {}).get("volumeName")
+        _, told = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
+        bound = (told.get("spec") or {}).get("volumeName")
         return volume_names.unique_name(self._persistent_volume(bound).get("spec") or {}, bound) if bound else ""
 
     def _persistent_volume(self, name: str) -> Mapping[str, Any]:
-        return self._get("persistentvolumes", f"/api/v1/persistentvolumes/{quote(name)}")[1] if name else {}
+        return self._object("/api/v1", "persistentvolumes", name)[1]
 
     def _attaching_failed(self, pod: Pod) -> bool:
         namespace = quote(pod.name.partition("/")[0])
@@ -128,6 +131,9 @@ class _Inquiry:
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)
+
+    def _object(self, below: str, resource: str, name: str) -> tuple[bool, Mapping[str, Any]]:
+        return self._get(resource, f"{below}/{resource}/{name}") if _NAME.fullmatch(name) else (True, {})
 
     def _get(self, resource: str, path: str, query: Query = (), verb: str = "get") -> tuple[bool, Mapping[str, Any]]:
         """Return whether there is an answer, and the object; one that does not exist is empty."""

@@ -228,3 +228,11 @@ def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits
             assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
             asked.append(len(server.asked(ATTACHMENT)))
     assert asked == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254])
+def test_a_name_that_no_object_can_have_leads_nowhere_else(ask: Ask, name: str) -> None:
+    read, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
+    assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [EVENTS])
+    read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
+    assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [CLAIM, EVENTS])
