@@ -154,11 +154,14 @@ def _claims(pod: Pod) -> set[str]:
 
 
 def _needs(pod: Pod, word: Attachment) -> bool:
-    return word.claim in _claims(pod) or any(_same(volume, word.volume) for volume in pod.volumes)
+    return word.claim in _claims(pod) or any(same(volume, word.volume) for volume in pod.volumes)
 
 
-def _same(named: str, volume: str) -> bool:
-    """Compare a volume that a pod names with one of the node's status, which knows a migrated one by its CSI driver."""
+def same(named: str, volume: str) -> bool:
+    """Compare a volume as pods and PersistentVolumes name it with one of the node's status.
+
+    That knows a migrated one by its CSI driver.
+    """
     migrated = volume.startswith("kubernetes.io/csi/") and named.startswith("kubernetes.io/")
     return named == volume or (migrated and _last(named) == _last(volume))
 

@@ -16,6 +16,7 @@ from agent.model.volumes import Attachment, Attachments
 from agent.sources import volume_names
 from agent.sources.api import Query, Refused
 from agent.sources.unavailable import Unavailable, in_short
+from agent.volumes import same
 
 MOST: Final = 64
 """Objects that are asked for in one look."""
@@ -83,7 +84,8 @@ class _Inquiry:
         # Where the volumes lead to their claims, the claims need not be asked for their volumes.
         if not all(one.claim for one in told.values()):
             for claim in (one for pod in pods for one in _claims(pod) if one not in known):
-                if volume := self._volume_of(claim):
+                if named := self._volume_of(claim):
+                    volume = next((one for one in volumes if same(named, one)), named)
                     before = told.get(volume) or Attachment(volume)
                     told[volume] = Attachment(volume, before.attached, before.failed, claim)
         failed = tuple(pod.uid for pod in pods if self._attaching_failed(pod))

@@ -236,3 +236,9 @@ def test_a_name_that_no_object_can_have_leads_nowhere_else(ask: Ask, name: str) 
     assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [EVENTS])
     read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
     assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [CLAIM, EVENTS])
+
+
+def test_a_claim_leads_to_its_volume_by_the_name_of_the_driver_that_it_was_migrated_to(ask: Ask) -> None:
+    migrated = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"
+    read, _ = ask(migrated, VOLUME={"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}})
+    assert the(read).volumes == (Attachment(migrated, attached=False, claim="shop/data-db-0"),)
