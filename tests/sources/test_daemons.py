@@ -208,7 +208,7 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
         table.kubelet_flags("cloud-provider")
     process(proc, 80, "kubelet", 31)
     table.read()
-    with pytest.raises(Unavailable, match="80: the kubelet.s command line cannot be read"):
+    with pytest.raises(Unavailable, match=r"80: the kubelet.s command line cannot be read"):
         table.kubelet_flags("cloud-provider")
 
 
