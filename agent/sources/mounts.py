@@ -35,6 +35,9 @@ def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
         raise Unavailable(f"{error.filename}: {error.strerror}") from error
     start = f"{kubelet_dir}/"
     places = [place for line in lines if (place := _place(line)).startswith(start)]
+    if not places:
+        # The tokens of its pods are mounts. Mounts are listed by their real path, which a link is not.
+        raise Unavailable(f"{table} has nothing below {kubelet_dir}: is it the kubelet's directory, and no link to it?")
     found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
     return tuple(dict.fromkeys(found))
 

@@ -132,6 +132,15 @@ def test_unread_is_not_unmounted_without_a_mount_table_nothing_is_known(node: No
         node.read()
 
 
+def test_unread_is_not_unmounted_a_directory_that_nothing_is_mounted_below_is_not_the_kubelets(node: Node) -> None:
+    node.mount("plugins/kubernetes.io/gce-pd/mounts/d-1")
+    link = node.kubelet.with_name("link")
+    link.symlink_to(node.kubelet)
+    with pytest.raises(Unavailable, match="mountinfo has nothing below .*/link: is it the kubelet's directory, and no"):
+        read(node.proc, link)
+
+
 def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
-    assert read(Path("/proc"), tmp_path) == ()
+    with pytest.raises(Unavailable, match="/proc/1/mountinfo has nothing below"):
+        read(Path("/proc"), tmp_path)
