@@ -33,6 +33,7 @@ from tests.builders import (
 
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
+NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
 def sick(*things: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
@@ -206,7 +207,7 @@ def test_one_volume_is_one_finding() -> None:
         sick(waiting_pod(ago=timedelta(seconds=60))),
         sick(waiting_pod(ago=9 * MINUTE), words=[replace(ATTACHED, attached=False)]),
         sick(waiting_pod(), words=[replace(ATTACHED, attached=False, failed=True)]),
-        sick(waiting_pod(), attachments=attachments(replace(ATTACHED, attached=False), failed_pods=["uid of shop/db-0"])),
+        sick(waiting_pod(), attachments=attachments(NOT_ATTACHED, failed_pods=["uid of shop/db-0"])),
         sick(waiting_pod(), attachments=attachments(failed_pods=["uid of shop/db-0"])),
         sick(waiting_pod("shop/other", claims=["other"])),
         sick(waiting_pod(), sandbox("7" * 64, "shop/db-0")),
