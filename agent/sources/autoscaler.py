@@ -26,7 +26,9 @@ _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
 _PAGE: Final = (("limit", "50"),)
 NODES_AGAIN: Final = 600.0
 STATUS_AGAIN: Final = 120.0
-"""Seconds after an answer, or a failure, until the same is asked again. The autoscaler acts in minutes."""
+"""Seconds after an answer until the same is asked again. The autoscaler acts in minutes."""
+FAILED_AGAIN: Final = 120.0
+"""Likewise after a failure: ten minutes of silence would be most of the time that is left."""
 _FORBIDDEN: Final = frozenset({401, 403})
 _ABSENT: Final = 404
 
@@ -44,7 +46,8 @@ class Seldom(Generic[T]):
 
     def __call__(self) -> T:
         now = self._clock()
-        if self._answer is None or self._asked is None or now - self._asked >= self._seconds:
+        seconds = FAILED_AGAIN if isinstance(self._answer, Unavailable) else self._seconds
+        if self._answer is None or self._asked is None or now - self._asked >= seconds:
             self._asked = now
             try:
                 self._answer = self._ask()

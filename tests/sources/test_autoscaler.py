@@ -11,7 +11,7 @@ import pytest
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
 from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
 from agent.sources.api import Api, Query
-from agent.sources.autoscaler import NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
+from agent.sources.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
 from agent.sources.unavailable import Unavailable
 from tests.builders import INSTANCE, last_seen, registration, worker
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
@@ -228,10 +228,12 @@ def test_where_the_node_itself_tells_other_nodes_are_left_alone(node: Reading[No
     assert asked.paths == ["cluster-autoscaler-status"]
 
 
-@pytest.mark.parametrize("answer", [listed(""), Unavailable("timed out")])
-def test_nodes_are_asked_for_once_in_ten_minutes_whatever_the_answer(answer: Any) -> None:
+@pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (Unavailable("timed out"), FAILED_AGAIN)])
+def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_answer(
+    answer: Any, again: float
+) -> None:
     asked = Asked(nodes=answer)
-    for asked.now in (0.0, 15.0, NODES_AGAIN - 1, NODES_AGAIN, NODES_AGAIN + 15):
+    for asked.now in (0.0, 15.0, again - 1, again, again + 15):
         asked.read()
     assert asked.paths == ["nodes", "nodes"]
 
