@@ -129,15 +129,16 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
         candidates = [
             pod for pod in waits if (_needs(pod, word) if exact else _claims(pod) - resolved)
         ]  # fmt: skip
-        # What the cluster reports by itself is no secret, and no lost entry.
-        if not candidates or word.failed or any(pod.uid in failed for pod in candidates):
+        if not candidates:
             continue
         # Of several that might need it, the youngest may be the one: it has waited for so long at least.
         longest = (max if exact else min)(waits[pod] for pod in candidates)
+        # What the cluster reports by itself is no lost entry; but an event stays for an hour after what it tells of.
+        reported = word.failed or any(pod.uid in failed for pod in candidates)
         if exact and word.attached and longest >= LATE:
             late = _in_order(pod for pod in candidates if waits[pod] >= LATE)
             yield Detached(volume, Strength.CONFIRMED, late, exact)
-        elif longest >= LOST:
+        elif longest >= LOST and not reported:
             late = _in_order(pod for pod in candidates if waits[pod] >= LOST)
             yield Detached(volume, Strength.PROBABLE, late, exact)
 
@@ -153,11 +154,14 @@ def _claims(pod: Pod) -> set[str]:
 
 
 def _needs(pod: Pod, word: Attachment) -> bool:
-    return word.claim in _claims(pod) or any(_same(volume, word.volume) for volume in pod.volumes)
+    return word.claim in _claims(pod) or any(same(volume, word.volume) for volume in pod.volumes)
 
 
-def _same(named: str, volume: str) -> bool:
-    """Compare a volume that a pod names with one of the node's status, which knows a migrated one by its CSI driver."""
+def same(named: str, volume: str) -> bool:
+    """Compare a volume as pods and PersistentVolumes name it with one of the node's status.
+
+    That knows a migrated one by its CSI driver.
+    """
     migrated = volume.startswith("kubernetes.io/csi/") and named.startswith("kubernetes.io/")
     return named == volume or (migrated and _last(named) == _last(volume))
 

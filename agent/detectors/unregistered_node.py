@@ -9,7 +9,8 @@ provider ID for 8 minutes; warning: without one for 3 minutes, on a cluster that
 than before; info: the autoscaler is about to remove the node, or considers it, in the ordinary way.
 Do: if the Node is gone, restart the kubelet (`systemctl restart kubelet`), which registers it anew; pause the
 autoscaler or protect the instance meanwhile. If the provider ID is missing, repair the cloud-controller-manager, or
-give the kubelet its --provider-id, which counts only when it registers: delete the Node, then restart the kubelet.
+set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`): an empty one may be, once. The kubelet's
+--provider-id counts only when it registers.
 On bare metal, or where nobody deletes instances, `--provider-id=ignored` silences that part.
 """
 
@@ -116,7 +117,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         subject=f"provider ID of {node.name}",
         message=f"the Node {node.name} has no provider ID since it registered at {in_words(node.created)}, though "
         f"{why}: a cluster-autoscaler deletes the instance about 15 minutes after that{_status(snapshot)}; repair the "
-        "cloud-controller-manager, or register it anew with the kubelet's --provider-id; pause the autoscaler or "
+        "cloud-controller-manager, or set spec.providerID of the Node, which may be done once; pause the autoscaler or "
         "protect the instance meanwhile",
         severity=severity,
         since=node.created,
@@ -146,7 +147,8 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
         subject=f"changed provider ID of {node.name}",
         message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before: if it "
         "is not this machine's own instance, the cloud's controllers delete the Node, and a cluster-autoscaler the "
-        "instance; then correct the kubelet's --provider-id, delete the Node and restart the kubelet",
+        "instance; then pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart the "
+        "kubelet",
         since=last.changed,
         identity=(node.provider_id,),
     )

@@ -4,6 +4,7 @@ None of these rights is required. What the account may not read is said, and jud
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,12 +16,15 @@ from agent.model.volumes import Attachment, Attachments
 from agent.sources import volume_names
 from agent.sources.api import Query, Refused
 from agent.sources.unavailable import Unavailable, in_short
+from agent.volumes import same
 
 MOST: Final = 64
 """Objects that are asked for in one look."""
 STANDS: Final = 60.0
-"""Seconds for which an answer is good for the same question."""
+"""Seconds for which an answer is good for the same question, also that there was none: each may be waited for long."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+"""What an object can be called. Pods and claims may name volumes as they like: `../../secrets/key` is another path."""
 
 
 class Connection(Protocol):
@@ -29,7 +33,7 @@ class Connection(Protocol):
 
 
 class AttachmentsSource:
-    """Asks the API server of one node, and keeps the answer for a minute."""
+    """Asks the API server of one node, and keeps the answer, or that there was none, for a minute."""
 
     def __init__(
         self,
@@ -40,20 +44,20 @@ class AttachmentsSource:
     ) -> None:
         """`connect`: makes a connection for one look. `within`: bounds the whole of it. `clock`: seconds."""
         self._connect, self._node, self._within, self._clock = connect, node, within, clock
-        self._last: tuple[float, frozenset[str], Attachments] | None = None
+        self._last: tuple[float, frozenset[str], Reading[Attachments]] | None = None
 
     def read(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
         """`volumes`: what is missing; `pods`: who waits."""
         about = frozenset((*volumes, *(pod.uid for pod in pods)))
         now = self._clock()
         if self._last and now - self._last[0] < STANDS and about <= self._last[1]:
-            return Seen((self._last[2],))
+            return self._last[2]
         try:
-            told = self._within(lambda: self._asked(volumes, pods))
+            told: Reading[Attachments] = Seen((self._within(lambda: self._asked(volumes, pods)),))
         except Unavailable as error:
-            return Unread("attachments", str(error))
+            told = Unread("attachments", str(error))
         self._last = now, about, told
-        return Seen((told,))
+        return told
 
     def _asked(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
         connection = self._connect()
@@ -80,7 +84,8 @@ class _Inquiry:
         # Where the volumes lead to their claims, the claims need not be asked for their volumes.
         if not all(one.claim for one in told.values()):
             for claim in (one for pod in pods for one in _claims(pod) if one not in known):
-                if volume := self._volume_of(claim):
+                if named := self._volume_of(claim):
+                    volume = next((one for one in volumes if same(named, one)), named)
                     before = told.get(volume) or Attachment(volume)
                     told[volume] = Attachment(volume, before.attached, before.failed, claim)
         failed = tuple(pod.uid for pod in pods if self._attaching_failed(pod))
@@ -92,7 +97,7 @@ class _Inquiry:
         driver, handle = parts
         # As the controller makes the name: it can be asked for without a list of all.
         name = f"csi-{sha256(f'{handle}{driver}{self.node}'.encode()).hexdigest()}"
-        answered, one = self._get("volumeattachments", f"/apis/storage.k8s.io/v1/volumeattachments/{name}")
+        answered, one = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if not answered:
             return Attachment(volume)
         status = one.get("status") or {}
@@ -111,22 +116,26 @@ class _Inquiry:
 
     def _volume_of(self, claim: str) -> str:
         namespace, _, name = claim.partition("/")
-        path = f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{quote(name)}"
-        bound = (self._get("persistentvolumeclaims", path)[1].get("spec") or {}).get("volumeName")
+        _, told = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
+        bound = (told.get("spec") or {}).get("volumeName")
         return volume_names.unique_name(self._persistent_volume(bound).get("spec") or {}, bound) if bound else ""
 
     def _persistent_volume(self, name: str) -> Mapping[str, Any]:
-        return self._get("persistentvolumes", f"/api/v1/persistentvolumes/{quote(name)}")[1] if name else {}
+        return self._object("/api/v1", "persistentvolumes", name)[1]
 
     def _attaching_failed(self, pod: Pod) -> bool:
         namespace = quote(pod.name.partition("/")[0])
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
-        query = (("fieldSelector", selector), ("limit", "1"))
+        # Few match, and servers before 1.24 look through the namespace's events in steps of this many.
+        query = (("fieldSelector", selector), ("limit", "500"))
         _, told = self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")
         items = told.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)
+
+    def _object(self, below: str, resource: str, name: str) -> tuple[bool, Mapping[str, Any]]:
+        return self._get(resource, f"{below}/{resource}/{name}") if _NAME.fullmatch(name) else (True, {})
 
     def _get(self, resource: str, path: str, query: Query = (), verb: str = "get") -> tuple[bool, Mapping[str, Any]]:
         """Return whether there is an answer, and the object; one that does not exist is empty."""

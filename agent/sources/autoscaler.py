@@ -26,7 +26,9 @@ _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
 _PAGE: Final = (("limit", "50"),)
 NODES_AGAIN: Final = 600.0
 STATUS_AGAIN: Final = 120.0
-"""Seconds after an answer, or a failure, until the same is asked again. The autoscaler acts in minutes."""
+"""Seconds after an answer until the same is asked again. The autoscaler acts in minutes."""
+FAILED_AGAIN: Final = 120.0
+"""Likewise after a failure: ten minutes of silence would be most of the time that is left."""
 _FORBIDDEN: Final = frozenset({401, 403})
 _ABSENT: Final = 404
 
@@ -44,7 +46,8 @@ class Seldom(Generic[T]):
 
     def __call__(self) -> T:
         now = self._clock()
-        if self._answer is None or self._asked is None or now - self._asked >= self._seconds:
+        seconds = FAILED_AGAIN if isinstance(self._answer, Unavailable) else self._seconds
+        if self._answer is None or self._asked is None or now - self._asked >= seconds:
             self._asked = now
             try:
                 self._answer = self._ask()
@@ -141,7 +144,8 @@ def _refusal(refused: Refused) -> str:
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
 _HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LARGEST: Final = 16 * 1024
+"""Characters of what is read as YAML; it has some hundreds."""
 
 
 def status(text: str) -> Autoscaler:
@@ -162,15 +166,19 @@ def status(text: str) -> Autoscaler:
 
 
 def _counts(whole: str) -> Mapping[str, Any] | None:
+    if len(whole) > _LARGEST:
+        return None
     try:
-        counts = yaml.load(whole, Loader=_LOADER)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506 (a safe loader)
+        # Texts alone, in Python: libyaml ends the process where it is nested too deep, and what makes values of texts
+        # (`!!int ""`) raises anything.
+        counts = yaml.load(whole, Loader=yaml.BaseLoader)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506
     except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
         return None
     return counts if isinstance(counts, Mapping) else None
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else None
 
 
 def _told(text: str) -> datetime | None:

@@ -5,7 +5,7 @@ A path below the kubelet's directory tells the volume; of CSI, the file `vol_dat
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
@@ -18,6 +18,7 @@ _BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publ
 _OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
 _FLEX = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
 _FLEX_OF_POD = re.compile(r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)")
+_ANYWHERE = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
 _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
 
 
@@ -35,8 +36,16 @@ def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
         raise Unavailable(f"{error.filename}: {error.strerror}") from error
     start = f"{kubelet_dir}/"
     places = [place for line in lines if (place := _place(line)).startswith(start)]
+    if not places:
+        _check_none_elsewhere(map(_place, lines), kubelet_dir)
     found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
     return tuple(dict.fromkeys(found))
+
+
+def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
+    """Raise Unavailable where another directory looks like the kubelet's: mounts are listed by their real path."""
+    for matched in filter(None, map(_ANYWHERE.fullmatch, places)):
+        raise Unavailable(f"volumes are mounted below {matched[1]}, and nothing below {kubelet_dir}: is it a link?")
 
 
 def _place(line: str) -> str:

@@ -63,8 +63,8 @@ _LATEST: Final = 10**11
 
 
 def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
-    for taint in spec.get("taints") or ():
-        if taint.get("key") in _TELLING:
+    for taint in mappings(spec.get("taints")):
+        if str(taint.get("key")) in _TELLING:
             yield Taint(taint["key"], _seconds(taint.get("value")))
 
 

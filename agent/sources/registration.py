@@ -4,6 +4,7 @@ A node in order costs nothing: the kubelet's flags are read only where its Node 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -43,7 +44,7 @@ class Registrar:
         """Tell what is known; `at`: the node's wall clock at this look. Nothing of it can be unread: it is a memory."""
         if isinstance(node, NotAsked):
             return NotAsked("registration", node.why)
-        why = self._recall()
+        why = self._recall(at)
         found = next((one for one in node.items if one.name == self._name), None) if isinstance(node, Seen) else None
         if found is not None:
             self._last = remember(self._last, found.name, found.uid, found.provider_id, at)
@@ -63,7 +64,7 @@ class Registrar:
             )
         )
 
-    def _recall(self) -> str:
+    def _recall(self, at: datetime) -> str:
         """Take up what was stored, where nothing is remembered yet; returns why it cannot be read."""
         if self._last is not None:
             return ""
@@ -72,7 +73,8 @@ class Registrar:
         except Unavailable as error:
             return str(error)
         if stored is not None and stored[0].name == self._name:
-            self._last = stored[0]
+            # A node whose clock was ahead then has not been seen in the future.
+            self._last = replace(stored[0], at=min(stored[0].at, at))
         return ""
 
     def _kubelet_flags(self) -> Mapping[str, str]:

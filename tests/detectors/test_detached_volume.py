@@ -33,6 +33,7 @@ from tests.builders import (
 
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
+NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
 def sick(*things: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
@@ -96,6 +97,11 @@ def test_the_version_is_judged_where_it_is_known() -> None:
 )  # fmt: skip
 def test_the_versions_with_the_bug_are_those_before_the_fixes(version: str, bug: bool | None) -> None:
     assert has_bug(version) is bug
+
+
+def test_an_event_of_an_attaching_that_failed_before_does_not_hide_what_is_attached_now() -> None:
+    told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
+    assert the(sick(waiting_pod(), attachments=told_before)).strength is Strength.CONFIRMED
 
 
 # Probable
@@ -201,7 +207,7 @@ def test_one_volume_is_one_finding() -> None:
         sick(waiting_pod(ago=timedelta(seconds=60))),
         sick(waiting_pod(ago=9 * MINUTE), words=[replace(ATTACHED, attached=False)]),
         sick(waiting_pod(), words=[replace(ATTACHED, attached=False, failed=True)]),
-        sick(waiting_pod(), attachments=attachments(ATTACHED, failed_pods=["uid of shop/db-0"])),
+        sick(waiting_pod(), attachments=attachments(NOT_ATTACHED, failed_pods=["uid of shop/db-0"])),
         sick(waiting_pod(), attachments=attachments(failed_pods=["uid of shop/db-0"])),
         sick(waiting_pod("shop/other", claims=["other"])),
         sick(waiting_pod(), sandbox("7" * 64, "shop/db-0")),

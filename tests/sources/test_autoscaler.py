@@ -11,7 +11,7 @@ import pytest
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
 from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
 from agent.sources.api import Api, Query
-from agent.sources.autoscaler import NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
+from agent.sources.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
 from agent.sources.unavailable import Unavailable
 from tests.builders import INSTANCE, last_seen, registration, worker
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
@@ -121,6 +121,12 @@ def test_the_yaml_of_an_autoscaler_since_1_30_is_read() -> None:
         "clusterWide: {health: [",
         "a: &a [*a]",
         "[" * 5000,
+        "[" * 500_000,
+        "- " * 8000,
+        "a: &a [*a]\nb: *a",
+        "a: !!int ''",
+        "a: !!timestamp x",
+        "? {a: b}\n: c",
         "clusterWide: !!python/object/apply:os.system ['true']",
         "\x00",
     ],
@@ -132,7 +138,7 @@ def test_a_status_without_counts_is_none_and_says_so(text: str) -> None:
     assert len(told.why) < 200
 
 
-@pytest.mark.parametrize("odd", ["true", "-1", "1.5", '"1"', "null", "[]"])
+@pytest.mark.parametrize("odd", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
 def test_an_odd_count_is_none(odd: str) -> None:
     told = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
     assert (told.unregistered, told.long_unregistered, told.why) == (None, 4, "")
@@ -222,10 +228,12 @@ def test_where_the_node_itself_tells_other_nodes_are_left_alone(node: Reading[No
     assert asked.paths == ["cluster-autoscaler-status"]
 
 
-@pytest.mark.parametrize("answer", [listed(""), Unavailable("timed out")])
-def test_nodes_are_asked_for_once_in_ten_minutes_whatever_the_answer(answer: Any) -> None:
+@pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (Unavailable("timed out"), FAILED_AGAIN)])
+def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_answer(
+    answer: Any, again: float
+) -> None:
     asked = Asked(nodes=answer)
-    for asked.now in (0.0, 15.0, NODES_AGAIN - 1, NODES_AGAIN, NODES_AGAIN + 15):
+    for asked.now in (0.0, 15.0, again - 1, again, again + 15):
         asked.read()
     assert asked.paths == ["nodes", "nodes"]
 

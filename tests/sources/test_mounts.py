@@ -1,6 +1,7 @@
 """The mount table of a node, and the kubelet's notes beside the volumes: files as they are on real nodes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,22 @@ def test_unread_is_not_unmounted_without_a_mount_table_nothing_is_known(node: No
         node.read()
 
 
+@pytest.mark.parametrize("place", ["plugins/kubernetes.io/gce-pd/mounts/d-1", f"pods/{UID}/volumes/nodeleak~disk/data"])
+def test_unread_is_not_unmounted_a_link_to_the_kubelets_directory_is_not_where_mounts_are(
+    node: Node, place: str
+) -> None:
+    node.mount(place)
+    link = node.kubelet.with_name("link")
+    link.symlink_to(node.kubelet)
+    with pytest.raises(Unavailable) as failed:
+        read(node.proc, link)
+    assert str(failed.value) == f"volumes are mounted below {node.kubelet}, and nothing below {link}: is it a link?"
+
+
 def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
-    assert read(Path("/proc"), tmp_path) == ()
+    try:
+        told = str(read(Path("/proc"), tmp_path))
+    except Unavailable as error:
+        told = str(error)
+    assert re.fullmatch(r"\(\)|volumes are mounted below .*", told), "it may be a node with volumes"

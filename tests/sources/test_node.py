@@ -82,6 +82,11 @@ def test_a_node_that_says_nothing_of_it_has_none() -> None:
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
 
 
+@pytest.mark.parametrize("odd", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
+def test_odd_taints_are_passed_over(odd: Any) -> None:
+    assert registered(taints=odd).taints == ()
+
+
 def test_only_the_taints_that_tell_of_its_registration_are_kept() -> None:
     told = registered(
         taints=[

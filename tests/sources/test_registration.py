@@ -1,7 +1,8 @@
 """What this node knows of its registration: remembered from look to look, stored, and told by the kubelet's flags."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
     changed = known(registrar(tmp_path), IN_ORDER).last
     assert changed is not None
     assert (changed.earlier_id, changed.changed) == ("kind://a", NOW)
+
+
+@pytest.mark.parametrize("at", [LATER, datetime.max.replace(tzinfo=UTC)], ids=["its clock was ahead", "no time"])
+def test_what_was_stored_in_the_future_was_seen_now_at_the_latest(tmp_path: Path, at: datetime) -> None:
+    (tmp_path / FILE).write_text(dumps(replace(last_seen(), at=at)))
+    assert known(registrar(tmp_path), GONE).last == last_seen(timedelta(0))
 
 
 def test_what_was_stored_of_another_node_says_nothing(tmp_path: Path) -> None:
