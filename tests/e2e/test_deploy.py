@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from .deployment import ROOT, TAGS, Deployment, build_image, since
 from .node import STORE, Cluster, Pods, eventually, reservations, run, throughout, traces
 
 pytestmark = pytest.mark.e2e
+
+AWAY = 300 if "NODELEAK_E2E_SLOW" in os.environ else 20
+"""Seconds for which the API server is stopped."""
 
 STATE_DIR = Path("/var/lib/nodeleak")
 HASTY = {"NODELEAK_GRACE": "0s", "NODELEAK_SETTLE": "0s", "NODELEAK_CONFIRM": "0s", "NODELEAK_INTERVAL": "1s"}
@@ -131,7 +135,7 @@ def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
 
     running = agent.process()
     with cluster.stopped("apiserver"):
-        throughout(lambda: _answers("healthz"), 20)
+        throughout(lambda: _answers("healthz"), AWAY)
         assert metrics().up("containers") == 1
     assert agent.process() == running
 
@@ -154,6 +158,12 @@ def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
     assert set(leaked) <= reservations().keys()
     assert owners
 
+    running = agent.process()
+    with _drained(cluster):
+        assert pods.now() == []
+        eventually(sees_all, 30)
+    assert agent.process() == running
+
 
 def test_with_the_overlay_it_gives_addresses_back_by_itself(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
     owners = pods(1)
@@ -163,6 +173,15 @@ def test_with_the_overlay_it_gives_addresses_back_by_itself(cluster: Cluster, po
     entries = agent.asked("journal")["entries"]
     assert {(ip, one["by"]) for one in entries for ip in one["addresses"]} >= {(ip, "run") for ip in leaked}
     assert metrics().get("mode_info", mode="clean") == 1
+
+
+@contextmanager
+def _drained(cluster: Cluster) -> Iterator[None]:
+    try:
+        cluster.kubectl("drain", cluster.node, "--ignore-daemonsets", "--force", "--grace-period=1", "--timeout=60s")
+        yield
+    finally:
+        cluster.kubectl("uncordon", cluster.node)
 
 
 def _refuses_to_write(agent: Deployment) -> None:
