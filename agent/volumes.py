@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.snapshot import Node, Pod, Seen, Snapshot
+from agent.model.snapshot import Blind, Node, Pod, Seen, Snapshot
 from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
@@ -86,6 +86,8 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
 
 def _settled(snapshot: Snapshot) -> bool:
     kubelets = [one.kubelet for one in snapshot.daemons.known()]
+    if None in kubelets:
+        raise Blind("daemons: no kubelet is seen: it does not run, or is part of another process")
     return all(started is not None and snapshot.taken_at - started >= SETTLED for started in kubelets)
 
 

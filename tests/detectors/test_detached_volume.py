@@ -198,7 +198,6 @@ def test_one_volume_is_one_finding() -> None:
         sick(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
         sick(waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]),
         sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=timedelta(seconds=119))]),
-        sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=None)]),
         sick(waiting_pod(), node=[]),
         sick(waiting_pod(), node=[node_using()]),
         sick(waiting_pod(), node=[node_using(attached=[DISK])], mounts=[Mount(DISK)]),
@@ -223,7 +222,7 @@ def test_one_volume_is_one_finding() -> None:
     ],
     ids=[
         "attached", "node is not ready, or shutting down", "kubelet attaches by itself", "kubelet has just started",
-        "no kubelet runs", "no node", "nothing in use", "being detached after its pod has gone", "nobody waits",
+        "no node", "nothing in use", "being detached after its pod has gone", "nobody waits",
         "another is mounted", "attaching takes a minute", "attaching takes nine minutes", "attaching failed",
         "an event says why", "an event says why, claim not known", "its pod does not wait", "the pod has its volumes",
         "the pod had its volumes", "the pod is deleted", "the pod failed", "the pod has completed", "the pod runs",
@@ -241,6 +240,11 @@ def test_no_alarm(seen: Snapshot) -> None:
 def test_unread_is_not_attached(source: str) -> None:
     with pytest.raises(Blind, match=f"{source}: it gave no word"):
         told(without(sick(waiting_pod()), source))
+
+
+def test_a_kubelet_that_is_not_seen_is_no_kubelet_that_has_settled() -> None:
+    with pytest.raises(Blind, match="daemons: no kubelet is seen"):
+        told(sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=None)]))
 
 
 @pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "daemons"])
