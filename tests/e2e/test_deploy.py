@@ -68,11 +68,11 @@ def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
     assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} == set(leaked)
     assert seen["networks"][0]["free"] == 0
 
-    before = traces(STORE)
+    before, journal = traces(STORE), agent.asked("journal")["entries"]
     dry = agent.asked("clean", "--dry-run", *BOLD)
     assert {one["ip"] for one in dry["addresses"]} == set(leaked)
     eventually(lambda: _refuses_to_write(agent), 60)
-    assert agent.asked("journal")["entries"] == []
+    assert agent.asked("journal")["entries"] == journal
     assert traces(STORE) == before
 
     agent.apply("overlays/cleanup-exec")

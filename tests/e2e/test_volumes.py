@@ -135,8 +135,9 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.runs("e2e-lost")
         disks.attached(CSI_DISK)
         _mounts_are_read(disks)
-        _lose_both(disks)
+        # Before the loss: the longer a disk is lost, the more rarely the kubelet looks for it, up to every two minutes.
         _wait_till_the_kubelet_has_settled(cluster)
+        _lose_both(disks)
 
         with cluster.frozen("kubelet"):
             disks.looks_old("e2e-lost", "e2e-claim")
@@ -169,7 +170,7 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.delete("e2e-lost", "e2e-claim")
         disks.gone(flex_disk("e2e-lost"), CSI_DISK)
         disks.make("e2e-lost")
-        disks.runs("e2e-lost")
+        disks.runs("e2e-lost", 130)
 
         def closed() -> None:
             assert _told(daemon.report()) == {}
