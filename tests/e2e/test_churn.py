@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
     def come_and_go() -> None:
         coming = pods.ask_for(10)
-        for _ in range(4):
+        for _ in range(3):
             going, coming = coming, pods.ask_for(8)
             pods.wait_for(going, "condition=Ready")
             pods.delete(going)
