@@ -53,7 +53,9 @@ class Disks:
     def phase(self, name: str) -> str:
         return str(self.get(f"/api/v1/namespaces/default/pods/{name}")["status"]["phase"])
 
-    def runs(self, name: str, seconds: float = 60) -> None:
+    def runs(self, name: str, seconds: float = 130) -> None:
+        """The kubelet that has missed a disk for long looks for it every two minutes."""
+
         def check() -> None:
             assert self.phase(name) == "Running"
 

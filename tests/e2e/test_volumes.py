@@ -170,7 +170,7 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.delete("e2e-lost", "e2e-claim")
         disks.gone(flex_disk("e2e-lost"), CSI_DISK)
         disks.make("e2e-lost")
-        disks.runs("e2e-lost", 130)
+        disks.runs("e2e-lost")
 
         def closed() -> None:
             assert _told(daemon.report()) == {}
