@@ -209,6 +209,20 @@ def refused_pod(
     )
 
 
+def late_plugins() -> DevicePlugins:
+    """A plugin that registered three devices 9.536 s after the kubelet had started, an hour ago; one is given out."""
+    hour, late = timedelta(hours=1), timedelta(seconds=9.536)
+    return device_plugins(
+        plugin_socket(ago=hour - late),
+        registered(KVM, "kvm0", "kvm1", "kvm2"),
+        allocation("shop/web", KVM, "kvm0"),
+        milestone(Happening.KUBELET_STARTED, ago=hour),
+        milestone(Happening.REGISTERED, KVM, ago=hour - late),
+        kubelet_socket=hour,
+        checkpoint_written=hour - late,
+    )
+
+
 # Registration
 
 

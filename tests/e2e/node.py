@@ -140,7 +140,7 @@ class Cluster:
         """Return the process of a part; skips the test where it is not the cluster's own to stop."""
         (line,) = [line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")]
         if not line[1].isdecimal():
-            pytest.skip(f"{part} was not started by hack/cluster, and is not stopped by it")
+            pytest.skip(f"DID NOT RUN: it needs a {part} that hack/cluster started, and may stop")
         return int(line[1])
 
     @contextlib.contextmanager

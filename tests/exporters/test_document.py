@@ -10,7 +10,6 @@ import pytest
 from agent.detectors import DETECTORS
 from agent.exporters.document import document, in_order, moment
 from agent.model.admission import Cause, Fate
-from agent.model.devices import Happening
 from agent.model.finding import Finding, Judged
 from agent.model.report import Report
 from agent.model.scene import Scene, State
@@ -21,16 +20,14 @@ from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
-    allocation,
     cni_result,
     daemons,
     dark_node,
     device_plugins,
     empty_file,
     foreign,
-    milestone,
+    late_plugins,
     node,
-    plugin_socket,
     registered,
     reservation,
     scanned,
@@ -213,17 +210,7 @@ def test_what_could_not_be_read_is_told_with_its_reason() -> None:
 
 
 def test_a_resource_is_told_with_its_socket_and_how_late_it_was() -> None:
-    hour, late = timedelta(hours=1), timedelta(seconds=9.536)
-    plugins = device_plugins(
-        plugin_socket(ago=hour - late),
-        registered(KVM, "kvm0", "kvm1", "kvm2"),
-        allocation("shop/web", KVM, "kvm0"),
-        milestone(Happening.KUBELET_STARTED, ago=hour),
-        milestone(Happening.REGISTERED, KVM, ago=hour - late),
-        kubelet_socket=hour,
-        checkpoint_written=hour - late,
-    )
-    assert told(scanned(node(device_plugins=plugins)))["device_plugins"] == [
+    assert told(scanned(node(device_plugins=late_plugins())))["device_plugins"] == [
         {
             "resource": KVM,
             "devices": 3,

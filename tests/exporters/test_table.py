@@ -10,11 +10,11 @@ from tests.builders import (
     CIDR,
     GONE,
     KVM,
-    allocation,
     cni_result,
     dark_node,
     device_plugins,
     foreign,
+    late_plugins,
     milestone,
     node,
     plugin_socket,
@@ -137,17 +137,7 @@ def test_a_process_cannot_steer_the_readers_terminal() -> None:
 
 
 def test_resources_have_a_section_with_since_when_and_how_late() -> None:
-    hour, late = timedelta(hours=1), timedelta(seconds=9.536)
-    plugins = device_plugins(
-        plugin_socket(ago=hour - late),
-        registered(KVM, "kvm0", "kvm1", "kvm2"),
-        allocation("shop/web", KVM, "kvm0"),
-        milestone(Happening.KUBELET_STARTED, ago=hour),
-        milestone(Happening.REGISTERED, KVM, ago=hour - late),
-        kubelet_socket=hour,
-        checkpoint_written=hour - late,
-    )
-    told = lines(table(scanned(node(device_plugins=plugins))))
+    told = lines(table(scanned(node(device_plugins=late_plugins()))))
     assert told[told.index("Devices:") + 1 :][:3] == [
         "RESOURCE DEVICES ALLOCATED REGISTERED SINCE LATE(s) SOCKET",
         f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 kubevirt-kvm.sock",

@@ -29,7 +29,7 @@ def test_no_order_of_events_costs_anybody_an_address(scenario: Scenario) -> None
     explore(scenario, FEWEST_STATES)
 
 
-@pytest.mark.skipif(os.environ.get("NODELEAK_PROOF") != "deep", reason="takes minutes: NODELEAK_PROOF=deep")
+@pytest.mark.skipif(os.environ.get("NODELEAK_PROOF") != "deep", reason="DID NOT RUN: minutes: NODELEAK_PROOF=deep")
 @pytest.mark.parametrize("scenario", DEEP, ids=lambda one: one.name)
 def test_nor_on_larger_nodes(scenario: Scenario) -> None:
     explore(scenario, 100 * FEWEST_STATES)

@@ -18,6 +18,9 @@ from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, Seen
 
+LOST: Final = timedelta(minutes=1)
+"""By then the node object that we watch has what was sent; else it never arrived, or the Node was made anew."""
+
 EXHAUSTED: Final = "CNIAddressesExhausted"
 SCARCE: Final = "CNIAddressesScarce"
 AVAILABLE: Final = "CNIAddressesAvailable"
@@ -70,7 +73,7 @@ def _on_the_node(report: Report) -> str | None:
 
 
 class ConditionExporter:
-    """Patches the condition when its status or reason changes, and otherwise every five minutes."""
+    """Patches the condition when it changes, when the node object lacks it after a minute, and every five minutes."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -80,15 +83,16 @@ class ConditionExporter:
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
         snapshot = report.scene.snapshot
         now = condition(report)
-        if now is None or not self._is_due(now, snapshot.uptime):
+        if now is None or not self._is_due(now, _on_the_node(report), snapshot.uptime):
             return
         patch = now.patch(snapshot.taken_at, turned=now.status != self._standing(report))
         send = partial(_send, f"/api/v1/nodes/{snapshot.node_name}/status", patch)
         self._post(Letter(What.CONDITION, now.reason, send))
         self._told, self._told_at = now, snapshot.uptime
 
-    def _is_due(self, now: Condition, uptime: timedelta) -> bool:
-        if self._told is None or uptime - self._told_at >= AGAIN:
+    def _is_due(self, now: Condition, standing: str | None, uptime: timedelta) -> bool:
+        ago = uptime - self._told_at
+        if self._told is None or ago >= AGAIN or (ago >= LOST and standing not in {None, now.status}):
             return True
         return (now.status, now.reason) != (self._told.status, self._told.reason)
 

@@ -121,11 +121,24 @@ def told(exporter: ConditionExporter, *reports: Report) -> None:
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
     box, rounds = Box(), Rounds()
     exporter = ConditionExporter(box.post)
+    standing = replace(WIDE, address_pressure="False")
     for _ in range(41):
-        told(exporter, rounds.report(node()))
+        told(exporter, rounds.report(node(node=[standing])))
     assert [letter.what for letter in box.letters] == [What.CONDITION] * 3
     assert box.last["type"] == "CNIAddressPressure"
     assert box.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
+
+
+def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
+    box, rounds = Box(), Rounds()
+    exporter = ConditionExporter(box.post)
+    for _ in range(9):
+        told(exporter, rounds.report(node()))
+    assert len(box.letters) == 3
+    silent = without(node(), "node", "pods")
+    for _ in range(4):
+        told(exporter, rounds.report(silent))
+    assert [letter.reason for letter in box.letters[3:]] == [UNKNOWN], "what the node object has is not known"
 
 
 def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:
