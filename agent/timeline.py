@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from agent import history
 from agent.detectors import leaked_reservation
+from agent.history.course import transitions
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Happening, Milestone
 from agent.model.release import Verdict
@@ -152,7 +152,7 @@ def _started(daemons: Daemons) -> Iterator[Event]:
 
 def _milestones(snapshot: Snapshot) -> Iterator[Event]:
     try:
-        milestones = history.of(snapshot)
+        milestones = transitions(snapshot)
     except Blind:
         return
     for one in milestones:

@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent import admission, cycle, history
+from agent import admission, cycle
 from agent.detectors import DETECTORS
-from agent.history.course import MOST
+from agent.history.course import MOST, transitions
+from agent.history.standing import resource_states
 from agent.model import chronicle
 from agent.model.admission import Cause, Fate, Refused
 from agent.model.devices import Happening
@@ -67,7 +68,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
     (devices,) = later.device_plugins.known()
-    text = chronicle.dumps(history.of(snapshot))
+    text = chronicle.dumps(transitions(snapshot))
     stored = chronicle.loads(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Seen((replace(devices, history=stored.milestones),)))
@@ -85,14 +86,14 @@ def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
-    once = history.of(snapshot)
-    assert history.of(kept(snapshot)) == once
+    once = transitions(snapshot)
+    assert transitions(kept(snapshot)) == once
 
 
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
-    assert history.resources(kept(snapshot)) == history.resources(snapshot)
+    assert resource_states(kept(snapshot)) == resource_states(snapshot)
     assert admission.judge(kept(snapshot)) == admission.judge(snapshot)
 
 
@@ -104,7 +105,7 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
     if snapshot.api_skew == timedelta(0):
         again = replace(again, api_skew=timedelta(seconds=noise))
-    assume(history.of(again) == history.of(snapshot))
+    assume(transitions(again) == transitions(snapshot))
     causes = {one.uid: one.cause for one in admission.judge(again)}
     assert [(one.uid, one.cause) for one in admission.judge(snapshot)] == [
         (one.uid, causes[one.uid]) for one in admission.judge(snapshot)
@@ -114,7 +115,7 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
 @_LONGEST
 @given(device_nodes(), device_nodes())
 def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
-    before, after = history.of(first), history.of(kept(first, second))
+    before, after = transitions(first), transitions(kept(first, second))
     assert after[: len(before)] == before
 
 
@@ -122,13 +123,13 @@ def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second
 def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
     (devices,) = snapshot.device_plugins.known()
     full = replace(snapshot, device_plugins=Seen((replace(devices, history=tuple(past)),)))
-    course = history.of(full)
+    course = transitions(full)
     assert len(course) == MOST
     for resource in {one.resource for one in past if one.resource}:
         assert [one for one in course if one.resource == resource]
     if any(one.what is Happening.KUBELET_STARTED for one in past):
         assert [one for one in course if one.what is Happening.KUBELET_STARTED]
-    assert history.of(kept(full)) == course
+    assert transitions(kept(full)) == course
 
 
 @given(device_nodes(), st.randoms(use_true_random=False))
@@ -140,7 +141,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
         registered=tuple(random.sample(devices.registered, len(devices.registered))),
     )
     again = replace(snapshot, device_plugins=Seen((mixed,)))
-    assert history.of(again) == history.of(snapshot)
+    assert transitions(again) == transitions(snapshot)
     assert found(again) == found(snapshot)
 
 
@@ -202,6 +203,6 @@ def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names
     assert [(one.cause, one.fate, one.resource) for one in admission.judge(nameless)] == [
         (one.cause, one.fate, one.resource) for one in admission.judge(snapshot)
     ]
-    assert [(one.resource, one.registered, one.delay) for one in history.resources(nameless)] == [
-        (one.resource, one.registered, one.delay) for one in history.resources(snapshot)
+    assert [(one.resource, one.registered, one.delay) for one in resource_states(nameless)] == [
+        (one.resource, one.registered, one.delay) for one in resource_states(snapshot)
     ]

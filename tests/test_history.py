@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent import history
-from agent.history.course import MOST
+from agent.history.course import MOST, transitions
+from agent.history.pairing import socket_pairs
+from agent.history.standing import awaited, kubelet_up_for, resource_states
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered, ResourceState
 from agent.model.snapshot import Blind, NodeDevices, NotAsked, Seen, Snapshot
 from tests.builders import (
@@ -57,19 +58,19 @@ def look(
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
     """Say that the daemon kept what the look before knew."""
     (devices,) = now.device_plugins.known()
-    return replace(now, device_plugins=Seen((replace(devices, history=history.of(before)),)))
+    return replace(now, device_plugins=Seen((replace(devices, history=transitions(before)),)))
 
 
 def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
     """What, of whom, how many seconds before NOW, and whether that is exact."""
     return [
         (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
-        for one in history.of(snapshot)
+        for one in transitions(snapshot)
     ]
 
 
 def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
-    return told(after(before, now))[len(history.of(before)) :]
+    return told(after(before, now))[len(transitions(before)) :]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
@@ -78,7 +79,7 @@ def devices_of(snapshot: Snapshot) -> DevicePlugins:
 
 
 def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
-    (one,) = (one for one in history.resources(snapshot) if one.resource == resource)
+    (one,) = (one for one in resource_states(snapshot) if one.resource == resource)
     return one
 
 
@@ -93,7 +94,7 @@ def test_a_first_look_tells_what_files_tell() -> None:
         ("socket_appeared", KVM_SOCKET, 20.476, True),
         ("registered", KVM, 20.464, True),
     ]
-    assert {one.boot_id for one in history.of(seen)} == {BOOT_ID}
+    assert {one.boot_id for one in transitions(seen)} == {BOOT_ID}
 
 
 def test_the_same_look_twice_adds_nothing() -> None:
@@ -243,12 +244,12 @@ def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> No
     booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
     booted = replace(booted, daemons=Seen((replace(daemons(booted=seconds(40)), boot_id="another"),)))
     assert state(booted).registered is False
-    assert history.kubelet_up_for(booted) is None
+    assert kubelet_up_for(booted) is None
 
 
 def test_a_file_of_before_the_boot_is_not_said_to_be_of_this_one() -> None:
     first = replace(look(kubelet=9000), uptime=seconds(40))
-    assert [one.boot_id for one in history.of(first)] == [""]
+    assert [one.boot_id for one in transitions(first)] == [""]
 
 
 def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> None:
@@ -258,7 +259,7 @@ def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> 
     things = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
     stepped = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in told(after(young, stepped))] == ["kubelet_started", "socket_appeared", "registered"]
-    assert history.kubelet_up_for(after(young, stepped)) == seconds(100)
+    assert kubelet_up_for(after(young, stepped)) == seconds(100)
     assert state(after(young, stepped)).registered is True
     back = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in told(back)][:2] == ["kubelet_started", "socket_appeared"]
@@ -275,8 +276,8 @@ def test_a_clock_that_is_set_back_takes_no_registration_away() -> None:
 def test_how_long_the_kubelet_is_up_is_told_by_the_boot_clock_where_the_other_was_set_back() -> None:
     before = look(kubelet=30)
     back = replace(look(kubelet=30, at=90), taken_at=NOW - seconds(20))
-    assert history.kubelet_up_for(after(before, back)) == seconds(90)
-    assert history.kubelet_up_for(look(kubelet=30, at=90)) == seconds(120)
+    assert kubelet_up_for(after(before, back)) == seconds(90)
+    assert kubelet_up_for(look(kubelet=30, at=90)) == seconds(120)
 
 
 # Bounds
@@ -290,7 +291,7 @@ def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
     )
     noise = [milestone(what, socket=f"{n}.sock", ago=OLDER) for n in range(MOST) for what in (APPEARED, GONE)]
     seen = look(*standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
-    course = history.of(seen)
+    course = transitions(seen)
     assert len(course) == MOST
     assert course[:3] == standing
     assert course[-1] == noise[-1]
@@ -311,7 +312,7 @@ def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
 )
 def test_conventions_pair_a_socket_with_its_resource(resource: str, socket: str) -> None:
     devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
-    assert dict(history.pairs((), devices)) == {resource: socket}
+    assert dict(socket_pairs((), devices)) == {resource: socket}
 
 
 def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_own() -> None:
@@ -324,7 +325,7 @@ def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_
         milestone(REGISTERED, "example.org/fpga", ago=seconds(79)),
     )
     devices = device_plugins(*(plugin_socket(name) for name in ("tpu.sock", "a.sock", "b.sock")))
-    assert dict(history.pairs(course, devices)) == {TPU: "tpu.sock"}
+    assert dict(socket_pairs(course, devices)) == {TPU: "tpu.sock"}
 
 
 def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_own() -> None:
@@ -333,13 +334,13 @@ def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_o
         milestone(REGISTERED, TPU, ago=seconds(89)),
     )
     devices = device_plugins(plugin_socket("tpu.sock"), plugin_socket("a.sock"))
-    assert dict(history.pairs(course, devices)) == {}
+    assert dict(socket_pairs(course, devices)) == {}
 
 
 def test_the_one_socket_is_of_the_one_resource() -> None:
-    assert dict(history.pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
+    assert dict(socket_pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
     two = device_plugins(plugin_socket("x.sock"), registered(TPU), registered("example.org/fpga"))
-    assert dict(history.pairs((), two)) == {}
+    assert dict(socket_pairs((), two)) == {}
 
 
 # How a resource stands
@@ -390,30 +391,28 @@ def test_a_connected_plugin_is_registered_before_the_checkpoint_says_so() -> Non
 
 def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0_and_a_pod_asks_for_it() -> None:
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
-    assert history.awaited(look(kubelet=900, node=[dropped])) == (), (
-        "so it stays for ever where a plugin is uninstalled"
-    )
+    assert awaited(look(kubelet=900, node=[dropped])) == (), "so it stays for ever where a plugin is uninstalled"
     seen = look(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
-    assert history.awaited(seen) == (KVM,)
+    assert awaited(seen) == (KVM,)
     assert (state(seen).registered, state(seen).socket, state(seen).socket_present) == (False, "", None)
 
 
 def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
     course = (milestone(STARTED, ago=OLDER), milestone(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    assert history.awaited(look(*course, kubelet=8000, node=node_object)) == (KVM,)
-    assert history.awaited(look(*course, kubelet=30, node=node_object)) == ()
+    assert awaited(look(*course, kubelet=8000, node=node_object)) == (KVM,)
+    assert awaited(look(*course, kubelet=30, node=node_object)) == ()
 
 
 def test_without_the_device_plugins_there_is_no_word() -> None:
     for reading in (unread("device_plugins"), NotAsked("device_plugins", "there is no such directory")):
         with pytest.raises(Blind):
-            history.of(node(device_plugins=reading))
+            transitions(node(device_plugins=reading))
         with pytest.raises(Blind):
-            history.resources(node(device_plugins=reading))
+            resource_states(node(device_plugins=reading))
 
 
 def test_a_boot_that_is_not_known_is_not_guessed() -> None:
     seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "daemons")
-    assert {one.boot_id for one in history.of(seen)} == {""}
+    assert {one.boot_id for one in transitions(seen)} == {""}
     assert state(seen).registered is True

@@ -1,8 +1,8 @@
 """Why the kubelet refused a pod for a device, and what becomes of it. Pure: a snapshot in, verdicts out."""
 
-from agent import history
 from agent.admission import fates
 from agent.admission.causes import Witness
+from agent.history.standing import resource_states
 from agent.model.admission import Stranded
 from agent.model.snapshot import Seen, Snapshot
 
@@ -16,7 +16,7 @@ def judge(snapshot: Snapshot) -> tuple[Stranded, ...]:
     seen = isinstance(snapshot.device_plugins, Seen) and bool(snapshot.device_plugins.items)
     witness = Witness.of(snapshot) if seen else None
     owners = {socket: resource for resource, socket in witness.sockets.items()} if witness else {}
-    healthy = {state.resource for state in history.resources(snapshot) if state.registered} if seen else set()
+    healthy = {state.resource for state in resource_states(snapshot) if state.registered} if seen else set()
     found = []
     for pod in pods:
         rejection = pod.rejection

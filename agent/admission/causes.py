@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from agent import history
 from agent.admission import spans
 from agent.admission.epochs import Epoch, epochs
 from agent.admission.spans import Away, Span
 from agent.history.clocks import boot_id, in_this_boot, plugins
+from agent.history.course import transitions
+from agent.history.pairing import socket_pairs
 from agent.model.admission import Cause, Refused, Rejection
 from agent.model.devices import Milestone
 from agent.model.finding import in_words
@@ -59,8 +60,8 @@ class Witness:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Witness":
-        course = history.of(snapshot)
-        return cls(snapshot, epochs(course), history.pairs(course, plugins(snapshot)))
+        course = transitions(snapshot)
+        return cls(snapshot, epochs(course), socket_pairs(course, plugins(snapshot)))
 
     def cause(self, pod: Pod, rejection: Rejection, resource: str) -> Verdict:
         """Return why a pod was refused, and in words what speaks for it."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent import history
 from agent.history.clocks import plugins
-from agent.history.course import last_by_resource, last_start, since_start
+from agent.history.course import last_by_resource, last_start, since_start, transitions
+from agent.history.standing import kubelet_up_for, resource_states
 from agent.model.devices import Milestone, ResourceState
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene
@@ -32,11 +32,11 @@ SURELY_DROPPED: Final = timedelta(minutes=6)
 
 def find(scene: Scene) -> Iterator[Finding]:
     snapshot = scene.snapshot
-    course, up = history.of(snapshot), history.kubelet_up_for(snapshot)
+    course, up = transitions(snapshot), kubelet_up_for(snapshot)
     start, lost = last_start(course), last_by_resource(since_start(course))
     listed = {one.resource: one.devices for one in plugins(snapshot).registered}
 
-    for state in history.resources(snapshot):
+    for state in resource_states(snapshot):
         if state.registered is not False or up is None or start is None:
             continue
         last = lost.get(state.resource)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent import history
 from agent.admission.epochs import Epoch, epochs
 from agent.history.clocks import in_this_boot, plugins
+from agent.history.course import transitions
+from agent.history.pairing import socket_pairs
 from agent.model.devices import DevicePlugins
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene
@@ -29,12 +30,12 @@ GRAIN: Final = timedelta(seconds=2)
 
 def find(scene: Scene) -> Iterator[Finding]:
     snapshot = scene.snapshot
-    devices, course = plugins(snapshot), history.of(snapshot)
+    devices, course = plugins(snapshot), transitions(snapshot)
     runs = epochs(course)
     pods = snapshot.pods.known()
     if devices.checkpoint_written is None:
         return  # who has a device is written nowhere
-    sockets = history.pairs(course, devices)
+    sockets = socket_pairs(course, devices)
     by_plugins = _by_plugins(devices) | {one.resource for one in course if one.resource}
     given = {(one.pod_uid, one.resource) for one in devices.allocations}
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from agent import history
 from agent.exporters.state_file import StateFile
 from agent.history.clocks import plugins
+from agent.history.course import transitions
 from agent.model.chronicle import FILE, dumps
 from agent.model.devices import Milestone
 from agent.model.report import Report
@@ -27,7 +27,7 @@ class ChronicleExporter:
 
     def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
         try:
-            course, stored = history.of(report.scene.snapshot), plugins(report.scene.snapshot).history
+            course, stored = transitions(report.scene.snapshot), plugins(report.scene.snapshot).history
         except Blind:
             return
         # It may have been lost since; it is not written for ever where nobody can read it back.

@@ -10,8 +10,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from agent import history
 from agent.detectors import stranded_pod
+from agent.history.standing import resource_states
 from agent.model.admission import Stranded
 from agent.model.devices import ResourceState
 from agent.model.report import Report
@@ -58,7 +58,7 @@ def families(report: Report) -> Iterator[Metric]:
 
 def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     try:
-        return history.resources(snapshot)
+        return resource_states(snapshot)
     except Blind:
         return ()
 

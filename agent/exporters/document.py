@@ -4,8 +4,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from agent import history
 from agent.detectors import DETECTORS
+from agent.history.standing import resource_states
 from agent.model.devices import ResourceState
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report
@@ -92,7 +92,7 @@ def _reservation(occupancy: Occupancy, taken_at: datetime) -> dict[str, Any]:
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     try:
-        return [_device(state) for state in history.resources(snapshot)]
+        return [_device(state) for state in resource_states(snapshot)]
     except Blind:
         return None
 

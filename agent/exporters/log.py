@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from agent import history
 from agent.detectors import leaked_reservation
 from agent.exporters.clean_table import WHEN_STOPPED
+from agent.history.course import transitions
 from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
@@ -95,7 +95,7 @@ class LogExporter:
         if self._milestones is None:
             self._milestones = _News(snapshot.taken_at)
         try:
-            milestones = history.of(snapshot)
+            milestones = transitions(snapshot)
         except Blind:
             return
         for one in self._milestones.of(milestones):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.history.clocks import boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.history.pairing import pairs
+from agent.history.pairing import socket_pairs
 from agent.history.registration import LATE, by_files
 from agent.model.devices import DevicePlugins, Happening, Milestone
 from agent.model.snapshot import Snapshot
@@ -21,7 +21,7 @@ PATIENCE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`)."""
 
 
-def of(snapshot: Snapshot) -> tuple[Milestone, ...]:
+def transitions(snapshot: Snapshot) -> tuple[Milestone, ...]:
     """Return the milestones up to this look, oldest first. Blind where the device plugins were not read."""
     past = plugins(snapshot).history
     look = _Look(snapshot)
@@ -133,7 +133,7 @@ class _Look:
 
     def _connected(self, course: tuple[Milestone, ...]) -> dict[str, bool | None]:
         streams = {one.name: one.connected for one in self.devices.sockets}
-        return {resource: streams.get(socket) for resource, socket in pairs(course, self.devices).items()}
+        return {resource: streams.get(socket) for resource, socket in socket_pairs(course, self.devices).items()}
 
     def _written_after(self, before: Milestone | None) -> bool:
         written = self.devices.checkpoint_written

@@ -10,7 +10,7 @@ SOON: Final = timedelta(seconds=60)
 """A plugin binds its socket and registers; the kubelet dials back and hears of its devices, all in this time."""
 
 
-def pairs(history: Iterable[Milestone], devices: DevicePlugins) -> Mapping[str, str]:
+def socket_pairs(history: Iterable[Milestone], devices: DevicePlugins) -> Mapping[str, str]:
     """Return the socket of each resource of which one is known; it need not be there now."""
     history = tuple(history)
     present = [one.name for one in devices.sockets]

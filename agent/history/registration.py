@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.history.clocks import plugins
-from agent.history.pairing import pairs
+from agent.history.pairing import socket_pairs
 from agent.model.devices import Happening, Milestone
 from agent.model.snapshot import Snapshot
 
@@ -29,7 +29,7 @@ def by_files(
     """
     course, devices = tuple(course), plugins(snapshot)
     written = devices.checkpoint_written or snapshot.taken_at
-    socket = pairs(course, devices).get(resource)
+    socket = socket_pairs(course, devices).get(resource)
     appeared = next(
         (one for one in reversed(course) if one.what is Happening.SOCKET_APPEARED and one.socket == socket), None
     )

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from agent.history.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.history.course import last_by_resource, last_start, of, since_start
-from agent.history.pairing import pairs
+from agent.history.course import last_by_resource, last_start, since_start, transitions
+from agent.history.pairing import socket_pairs
 from agent.history.registration import LATE
 from agent.model.devices import DevicePlugins, Happening, Milestone, ResourceState
 from agent.model.snapshot import Seen, Snapshot
 
 
-def resources(snapshot: Snapshot) -> tuple[ResourceState, ...]:
+def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     """Return every resource that the kubelet has or should have, by name. Blind where plugins were not read."""
-    course = of(snapshot)
-    sockets = pairs(course, plugins(snapshot))
+    course = transitions(snapshot)
+    sockets = socket_pairs(course, plugins(snapshot))
     return tuple(_state(resource, sockets.get(resource, ""), snapshot, course) for resource in awaited(snapshot))
 
 
@@ -26,7 +26,7 @@ def awaited(snapshot: Snapshot) -> tuple[str, ...]:
     wrote there by hand is no plugin's. Nor is awaited what was dropped before the kubelet started: whoever took that
     plugin away has had time to.
     """
-    course = of(snapshot)
+    course = transitions(snapshot)
     names = {one.resource for one in plugins(snapshot).registered}
     names |= last_by_resource(course).keys()
     if isinstance(snapshot.node, Seen):
@@ -53,7 +53,7 @@ def dropped_before(course: Iterable[Milestone]) -> frozenset[str]:
 
 def kubelet_up_for(snapshot: Snapshot) -> timedelta | None:
     """Return how long the kubelet's device manager has been up; None: it was not started since the boot."""
-    start = last_start(of(snapshot))
+    start = last_start(transitions(snapshot))
     if start is None or not kubelet_of_this_boot(snapshot, start):
         return None
     seen_for = snapshot.uptime - start.uptime if start.boot_id == boot_id(snapshot) else timedelta(0)

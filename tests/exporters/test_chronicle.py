@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent import cycle, history
+from agent import cycle
 from agent.exporters.chronicle import ChronicleExporter
+from agent.history.course import transitions
 from agent.model.chronicle import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
@@ -42,8 +43,8 @@ def inode(state_dir: Path) -> int:
 def test_what_was_written_is_what_the_next_look_reads(tmp_path: Path) -> None:
     exporter = ChronicleExporter(tmp_path)
     exporter.tell(report(SEEN), 0.1)
-    assert history.of(read_back(SEEN, tmp_path)) == history.of(SEEN)
-    assert loads((tmp_path / FILE).read_text()).milestones == history.of(SEEN)
+    assert transitions(read_back(SEEN, tmp_path)) == transitions(SEEN)
+    assert loads((tmp_path / FILE).read_text()).milestones == transitions(SEEN)
 
 
 def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
     exporter.tell(report(SEEN), 0.1)
     (tmp_path / FILE).unlink()
     exporter.tell(report(SEEN), 0.1)
-    assert loads((tmp_path / FILE).read_text()).milestones == history.of(SEEN)
+    assert loads((tmp_path / FILE).read_text()).milestones == transitions(SEEN)
 
 
 def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Path) -> None:
@@ -122,4 +123,4 @@ def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp
     assert (tmp_path / FILE).read_text() == before
     assert os.listdir(tmp_path) == [FILE]
     exporter.tell(report(news), 0.1)
-    assert loads((tmp_path / FILE).read_text()).milestones == history.of(news)
+    assert loads((tmp_path / FILE).read_text()).milestones == transitions(news)
