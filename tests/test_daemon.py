@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent import daemon
+from agent.app import loop
+from agent.app.loop import Exporter, Heartbeat
 from agent.cleanup.cleaner import Cleaner, Off
-from agent.daemon import Exporter, Heartbeat
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -44,7 +44,7 @@ def run(
     interval: timedelta = SOON,
     heartbeat: Heartbeat | None = None,
 ) -> None:
-    daemon.run(
+    loop.run(
         sources, "worker-1", exporters, cleaner or Off(), patience=GRACE, period=NOTHING, interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,
     )  # fmt: skip
@@ -189,13 +189,13 @@ def test_a_round_is_a_beat_and_a_round_that_hangs_is_none() -> None:
 
 def test_a_healthy_node_is_looked_at_once() -> None:
     sources = Told(node())
-    assert len(daemon.look_twice(sources, "worker-1", GRACE, timedelta(hours=1))) == 1
+    assert len(loop.look_twice(sources, "worker-1", GRACE, timedelta(hours=1))) == 1
     assert sources.asked.count("reservations") == 1
 
 
 def test_what_must_be_confirmed_is_looked_at_twice_and_apart() -> None:
     start = time.perf_counter()
-    looks: tuple[Snapshot, ...] = daemon.look_twice(
+    looks: tuple[Snapshot, ...] = loop.look_twice(
         Told(node(reservation("10.244.1.9"))), "worker-1", GRACE, timedelta(milliseconds=100)
     )
     assert time.perf_counter() - start >= 0.1

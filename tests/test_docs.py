@@ -14,6 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent import timeline as merged
+from agent.app import daemon
+from agent.app.daemon import MODES
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.steps import RESERVATION, Kept
@@ -34,8 +36,6 @@ from agent.model.scene import State
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
 from agent.range_map import MOST_SINGLE, WEIGHT, Mark
 from agent.timeline import What
-from agent.wiring import running
-from agent.wiring.running import MODES
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
@@ -194,7 +194,7 @@ def test_every_mode_is_in_the_reference() -> None:
 
 
 def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other() -> None:
-    source = inspect.getsource(log) + inspect.getsource(running)
+    source = inspect.getsource(log) + inspect.getsource(daemon)
     said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z_]+\.[a-z_]+)"', source)}
     assert {event: cells[0] for event, cells in rows("Log").items()} == said
 

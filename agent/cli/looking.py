@@ -65,7 +65,7 @@ def record(given: argparse.Namespace) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    from agent.wiring import running
+    from agent.app import daemon as running
 
     return running.run_daemon(config_of("run", given))
 
@@ -74,13 +74,13 @@ def look(config: Config) -> "Recording":
     """Look at the node: twice where there is something to confirm."""
     from datetime import timedelta
 
-    from agent import daemon
+    from agent.app import loop
+    from agent.app import sources as looking
     from agent.model.recording import Recording
-    from agent.wiring import looking
 
     sources = looking.sources_for_a_look(config)
     with progress("looking at the node, twice if there is something to confirm"):
-        looks = daemon.look_twice(sources, looking.node_name(config), config.grace, config.confirm)
+        looks = loop.look_twice(sources, looking.node_name(config), config.grace, config.confirm)
     return Recording(patience=config.grace, period=timedelta(0), looks=looks)
 
 

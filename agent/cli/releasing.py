@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 def clean(given: argparse.Namespace) -> int:
-    from agent.wiring.cleaning import clean_once
-    from agent.wiring.looking import sources_for_a_look
+    from agent.app.cleaning import clean_once
+    from agent.app.sources import sources_for_a_look
 
     config, only, most = _asked(given)
     mode = "auto" if given.apply else "dry-run"
@@ -56,8 +56,8 @@ def _write(text: str) -> None:
 
 
 def restore(given: argparse.Namespace) -> int:
+    from agent.app import cleaning
     from agent.exporters.clean_table import restoration
-    from agent.wiring import cleaning
 
     config = config_of("restore", given)
     journal = cleaning.read_journal(config)
@@ -68,8 +68,8 @@ def restore(given: argparse.Namespace) -> int:
 
 
 def journal(given: argparse.Namespace) -> int:
+    from agent.app.cleaning import read_journal
     from agent.exporters import clean_document, clean_table
-    from agent.wiring.cleaning import read_journal
 
     journal = read_journal(config_of("journal", given))
     if given.output == "json":

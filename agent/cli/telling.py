@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def timeline(given: argparse.Namespace) -> int:
     from agent import cycle
     from agent import timeline as merging
-    from agent.wiring import cleaning
+    from agent.app import cleaning
 
     since = _since(given.since)
     # It looks as a scan does, so a scan's settings are its own.

@@ -9,6 +9,7 @@ from typing import Any, Final
 import promql_parser as promql
 import yaml  # type: ignore[import-untyped]
 
+from agent.app.daemon import MODES
 from agent.detectors import DETECTORS
 from agent.exporters.metrics import STAGES
 from agent.model import admission
@@ -16,7 +17,6 @@ from agent.model.finding import Cause, Severity
 from agent.model.release import MISSED, Reason
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES
-from agent.wiring.running import MODES
 from tests.exporters.test_metrics import everything
 
 ROOT: Final = Path(__file__).parents[2]

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from agent.app import daemon
+from agent.app.loop import Heartbeat
 from agent.config import load
-from agent.daemon import Heartbeat
 from agent.exporters import http as served
 from agent.exporters.document import document
 from agent.exporters.http import HttpExporter
 from agent.exporters.page import Page
 from agent.model.report import Report
-from agent.wiring import running
 from tests.builders import node, reservation, scanned
 from tests.wire import needs, until
 
@@ -192,7 +192,7 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
 def test_the_page_is_on_unless_it_is_turned_off(setting: str, status: int, report: Report, tmp_path: Path) -> None:
     given = {"page": setting, "listen": "127.0.0.1:0", "api": "off", "state_dir": str(tmp_path)}
     heartbeat = Heartbeat(timedelta(hours=1))
-    exporter = running.listening(load("run", given, {}), CollectorRegistry(), heartbeat)
+    exporter = daemon.listening(load("run", given, {}), CollectorRegistry(), heartbeat)
     exporter.start()
     try:
         exporter.tell(report, 0.1)

@@ -2,11 +2,11 @@
 
 import platform
 
+from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
 from agent.sources.containers import Docker
 from agent.sources.live import ApiServer, LiveSources, device_plugins_in, mounts_below
 from agent.sources.unavailable import Unavailable
-from agent.wiring import api_server
 
 
 def node_name(config: Config) -> str:

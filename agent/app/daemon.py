@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from agent import daemon
+from agent.app import api_server, cleaning, loop
+from agent.app import sources as looking
 from agent.cleanup.judge import Budget
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.wiring import api_server, cleaning, looking
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -51,7 +51,7 @@ def run_daemon(config: Config) -> int:
         registry,
         lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
     )
-    exporters: Sequence[daemon.Exporter] = (
+    exporters: Sequence[loop.Exporter] = (
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
@@ -73,7 +73,7 @@ def run_daemon(config: Config) -> int:
         for watch in watches:
             # The first round waits for the API server's first word, so that it does not begin blind.
             watch.answered.wait(config.api_timeout.total_seconds())
-        daemon.run(
+        loop.run(
             sources,
             looking.node_name(config),
             exporters,
@@ -92,10 +92,10 @@ def run_daemon(config: Config) -> int:
     return 0
 
 
-def _heartbeat(config: Config) -> daemon.Heartbeat:
+def _heartbeat(config: Config) -> loop.Heartbeat:
     """Return what is told of every round: three intervals, and what each may wait for on the way."""
     api = config.api_timeout * 3 if config.api == "on" else timedelta(0)
-    return daemon.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
+    return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
 def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
@@ -104,7 +104,7 @@ def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
     os._exit(BUG)
 
 
-def listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.Heartbeat) -> "HttpExporter":
+def listening(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
     from agent.exporters.http import LINKS, HttpExporter
     from agent.exporters.page import Page
 
@@ -119,7 +119,7 @@ def listening(config: Config, registry: "CollectorRegistry", heartbeat: daemon.H
 
 def _telling(
     config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
-) -> tuple["Courier", Sequence[daemon.Exporter]]:
+) -> tuple["Courier", Sequence[loop.Exporter]]:
     """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
     from agent.exporters.cluster.condition import ConditionExporter
     from agent.exporters.cluster.courier import Courier
@@ -133,7 +133,7 @@ def _telling(
         tally,
         warn,
     )
-    exporters: list[daemon.Exporter] = []
+    exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
         exporters.append(EventExporter(courier.post, tally.missed))
     if config.node_condition == "on":

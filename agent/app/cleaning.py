@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from agent import cycle, daemon
+from agent import cycle
+from agent.app import loop
+from agent.app.sources import node_name
 from agent.cleanup import restore as restoring
 from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book, Busy
@@ -18,7 +20,6 @@ from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unread
 from agent.sources.live import LiveSources
 from agent.sources.unavailable import Unavailable
-from agent.wiring.looking import node_name
 
 
 def cleaner(
@@ -40,7 +41,7 @@ def cleaner(
             return DryRun(judge)
         case _:
             patience = config.lock_timeout.total_seconds()
-            return Live(judge, sources, lambda: actuator(config), book, daemon.wall, patience, alive)
+            return Live(judge, sources, lambda: actuator(config), book, loop.wall, patience, alive)
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
@@ -56,7 +57,7 @@ def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
 
 def actuator(config: Config) -> Actuator:
     return Actuator(
-        config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), daemon.clock
+        config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock
     )  # fmt: skip
 
 
@@ -75,8 +76,8 @@ def clean_once(
     """
     budget = Budget(per_round=None if most is None else ("--max", most))
     one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
-    one.before_look(daemon.wall())
-    looks = daemon.look_twice(sources, node_name(config), config.grace, config.confirm)
+    one.before_look(loop.wall())
+    looks = loop.look_twice(sources, node_name(config), config.grace, config.confirm)
     until_told.enter_context(deferred())
     cleaning = one.after_look(looks, cycle.replay(looks, patience=config.grace, period=config.confirm))
     if cleaning is None:
@@ -106,7 +107,7 @@ def restore(config: Config, entry: Entry) -> Restoration:
     try:
         with book.alone(config.lock_timeout.total_seconds()), deferred():
             _check_last(book.read(), entry)
-            return restoring.restore(entry, actuator(config), book, daemon.wall())
+            return restoring.restore(entry, actuator(config), book, loop.wall())
     except (Busy, OSError, restoring.Refused, Unavailable) as error:
         return Restoration(entry, done=False, why=said(error))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from agent import daemon
+from agent.app import loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
@@ -31,7 +31,7 @@ def asked_once(config: Config) -> ApiServer:
     from agent.sources.server_clock import ServerClock
     from agent.sources.server_version import ServerVersion
 
-    clock, version = ServerClock(daemon.wall), ServerVersion()
+    clock, version = ServerClock(loop.wall), ServerVersion()
     api = _connector(config, clock)()
     # A little more than for silence, which has the better message.
     seconds = config.api_timeout.total_seconds() * 1.2
@@ -58,12 +58,12 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
     from agent.sources.server_version import ServerVersion
     from agent.sources.witness import Witness
 
-    clock, version = ServerClock(daemon.wall), ServerVersion()
+    clock, version = ServerClock(loop.wall), ServerVersion()
     connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
     witnesses: list[Witness] = []
 
     def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
-        witness = Witness(source, daemon.now, lambda: version.said)
+        witness = Witness(source, loop.now, lambda: version.said)
         witnesses.append(witness)
         return Reflector(
             source,
@@ -71,7 +71,7 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
             path,
             query,
             parse,
-            clock=daemon.clock,
+            clock=loop.clock,
             stale_after=config.stale_after.total_seconds(),
             saw=witness.saw,
             greet=version.asking(seconds),
@@ -154,7 +154,7 @@ def _autoscaler(
 
         return within(ask)
 
-    return Cluster(config.node, get, daemon.clock).read
+    return Cluster(config.node, get, loop.clock).read
 
 
 def _attachments(
@@ -165,4 +165,4 @@ def _attachments(
 
     # A few objects, each of which may take its time; a round does not wait for all of them at their slowest.
     within = Deadline("API server", config.api_timeout.total_seconds() * 1.2)
-    return AttachmentsSource(_connector(config, clock), config.node, within, daemon.clock).read
+    return AttachmentsSource(_connector(config, clock), config.node, within, loop.clock).read
