@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from agent.detectors import leaked_reservation
+from agent.checks.addresses import leaked_reservation
 from agent.history.course import transitions
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Happening, Milestone

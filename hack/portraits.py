@@ -16,7 +16,7 @@ from typing import Final
 from playwright.sync_api import Browser, Error, sync_playwright
 from prometheus_client import CollectorRegistry
 
-from agent import cycle
+from agent.checks import engine
 from agent.exporters.http import LINKS, HttpExporter
 from agent.exporters.page import Page
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
@@ -60,7 +60,7 @@ def portraits() -> dict[str, Report]:
         "blind": tuple(map(_unheard, looks)),
     }
     return {
-        name: cycle.replay(some, patience=recording.patience, period=recording.period)
+        name: engine.replay(some, patience=recording.patience, period=recording.period)
         for name, some in changed.items()
     }  # fmt: skip
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.addresses.classify import judge
+from agent.checks.registry import Detector
 from agent.cleanup import guards
 from agent.cleanup.case import Case
 from agent.cleanup.vigil import Vigil, watch
-from agent.detectors import Detector
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
 from agent.model.finding import Finding
@@ -44,7 +45,6 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Attachment, Attachments, Mount
 from agent.model.watches import Evidence, Watch
-from agent.occupancy import judge
 
 T = TypeVar("T")
 Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod | Mount
@@ -459,7 +459,7 @@ def scanned(*looks: Snapshot, patience: timedelta = GRACE) -> Report:
     """Judge a node as `nodeleak scan` does: two looks a second apart, unless other looks are given."""
     if len(looks) == 1:
         looks = (looks[0], looks[0])
-    return cycle.replay(looks, patience=patience, period=timedelta(0))
+    return engine.replay(looks, patience=patience, period=timedelta(0))
 
 
 def limits(**changes: Any) -> Limits:

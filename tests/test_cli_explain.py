@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.checks.registry import DETECTORS
 from agent.cli import main
 from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import knobs, option, variable
-from agent.detectors import DETECTORS
 from agent.model.recording import Recording, dumps
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import Snapshot

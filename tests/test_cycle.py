@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from agent import cycle
-from agent.detectors import leaked_reservation, shared_ip
-from agent.grace import Memory
+from agent.checks import engine
+from agent.checks.addresses import leaked_reservation, shared_ip
+from agent.checks.confirm import Memory
 from agent.model.finding import Cause, Finding, Gap, Severity
 from agent.model.report import Report
 from agent.model.scene import Scene, State
@@ -40,7 +40,7 @@ class Rounds:
         self._memory: Memory | None = None
 
     def __call__(self, snapshot: Snapshot) -> Report:
-        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=PERIOD)
+        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=PERIOD)
         return report
 
 
@@ -98,21 +98,21 @@ def test_what_only_the_first_look_saw_is_gone() -> None:
 
 
 def test_one_look_confirms_nothing() -> None:
-    report = cycle.replay([node(LOST)], patience=GRACE, period=seconds(0))
+    report = engine.replay([node(LOST)], patience=GRACE, period=seconds(0))
     assert report.findings == ()
     assert states(report, LOST.ip) is State.YOUNG
 
 
 def test_to_judge_there_must_be_a_look() -> None:
     with pytest.raises(ValueError, match="no look"):
-        cycle.replay([], patience=GRACE, period=seconds(0))
+        engine.replay([], patience=GRACE, period=seconds(0))
 
 
 def test_a_second_look_is_needed_only_where_there_is_something_to_confirm() -> None:
-    assert not cycle.needs_second_look(node(), GRACE)
-    assert not cycle.needs_second_look(dark_node(), GRACE)
-    assert cycle.needs_second_look(node(LOST), GRACE)
-    assert cycle.needs_second_look(node(reservations=[]), GRACE)
+    assert not engine.needs_second_look(node(), GRACE)
+    assert not engine.needs_second_look(dark_node(), GRACE)
+    assert engine.needs_second_look(node(LOST), GRACE)
+    assert engine.needs_second_look(node(reservations=[]), GRACE)
 
 
 def test_a_leak_is_young_till_it_is_confirmed() -> None:
@@ -185,7 +185,7 @@ def test_a_clock_that_jumps_ahead_does_not_make_a_leak_of_a_young_file() -> None
 
 
 def test_a_broken_detector_leaves_a_gap_and_silences_nobody() -> None:
-    findings, gaps = cycle.detect(scene(node(LOST)), (Broken(), leaked_reservation))
+    findings, gaps = engine.detect(scene(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
     assert gaps == (Gap("broken", "ZeroDivisionError: a bug of ours", broken=True),)
 
@@ -196,12 +196,12 @@ def test_a_report_with_a_broken_detector_is_not_complete() -> None:
 
 
 def test_a_blind_detector_leaves_a_gap_and_silences_nobody() -> None:
-    findings, gaps = cycle.detect(scene(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
+    findings, gaps = engine.detect(scene(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
     assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
 
 
 def test_what_was_found_before_a_gap_stays_found() -> None:
-    findings, gaps = cycle.detect(scene(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,))
+    findings, gaps = engine.detect(scene(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert [gap.detector for gap in gaps] == ["leaked_reservation"]
 

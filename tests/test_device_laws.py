@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent import admission, cycle
-from agent.detectors import DETECTORS
+from agent import admission
+from agent.checks import engine
+from agent.checks.registry import DETECTORS
 from agent.history.course import MOST, transitions
 from agent.history.standing import resource_states
 from agent.model import chronicle
@@ -75,7 +76,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
 
 
 def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
-    findings, gaps = cycle.detect(scene(snapshot), DETECTORS)
+    findings, gaps = engine.detect(scene(snapshot), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
 
@@ -151,7 +152,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
 @_LONGEST
 @given(device_nodes())
 def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
-    findings, _ = cycle.detect(scene(snapshot), DETECTORS)
+    findings, _ = engine.detect(scene(snapshot), DETECTORS)
     told = [one.uid for finding in findings for one in finding.stranded]
     assert len(told) == len(set(told))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
@@ -187,7 +188,7 @@ def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str) -> None
 @given(device_nodes())
 def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None:
     alone = replace(snapshot, device_plugins=NotAsked("device_plugins", "there is no such directory"))
-    _, gaps = cycle.detect(scene(alone), DETECTORS)
+    _, gaps = engine.detect(scene(alone), DETECTORS)
     assert {"late_device_plugin", "stranded_pod", "started_without_device"} <= {gap.detector for gap in gaps}
     assert all(gap.chosen for gap in gaps if "device_plugins" in gap.why)
 

@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry
 from agent import timeline as merged
 from agent.app import daemon
 from agent.app.daemon import MODES
+from agent.checks.registry import DETECTORS
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.steps import RESERVATION, Kept
 from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
-from agent.detectors import DETECTORS
 from agent.exporters import clean_document, document, log, timeline
 from agent.exporters.cluster import condition, courier, notices
 from agent.exporters.cluster.metrics import SENT, DeliveryMetrics

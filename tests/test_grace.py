@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.grace import Memory, clock_stepped, weigh
+from agent.checks.confirm import Memory, clock_stepped, weigh
 from agent.model.finding import Cause, Finding, Gap, Judged
 from tests.builders import NOW, UPTIME
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent import cycle, grace
-from agent.detectors import DETECTORS, Detector
+from agent.checks import confirm, engine
+from agent.checks.addresses.classify import made_at
+from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.document import document
 from agent.exporters.table import table
 from agent.model.finding import Finding, Gap, Severity
@@ -21,7 +22,6 @@ from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
 from agent.model.scene import Scene, State
 from agent.model.snapshot import SOURCES, Address, Blind, Checkpoint, CniResult, Reservation, Seen, Snapshot
-from agent.occupancy import made_at
 from agent.sources.cni_results import parse
 from agent.sources.reservations import LARGEST, read
 from tests.builders import GRACE, NOW, UPTIME, dark_node, node, pod, reservation, sandbox, scene, without
@@ -32,7 +32,7 @@ each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detec
 
 def found(snapshot: Snapshot, patience: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
     """Return the keys of what is found, and the detectors that could not judge all there is."""
-    findings, gaps = cycle.detect(scene(snapshot, patience), DETECTORS)
+    findings, gaps = engine.detect(scene(snapshot, patience), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
 
@@ -72,21 +72,21 @@ def test_a_detector_is_named_as_its_file(detector: Detector) -> None:
 @given(read_nodes())
 def test_a_finding_is_as_bad_as_its_detector_says_it_can_be(snapshot: Snapshot) -> None:
     known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
-    findings, _ = cycle.detect(scene(snapshot), DETECTORS)
+    findings, _ = engine.detect(scene(snapshot), DETECTORS)
     assert all(finding.severity in known[finding.detector] for finding in findings)
 
 
 def test_every_file_of_detectors_is_in_the_list() -> None:
-    from agent import detectors  # noqa: PLC0415
+    from agent.checks import registry  # noqa: PLC0415
 
-    files = {path.stem for path in Path(inspect.getfile(detectors)).parent.glob("*.py")}
+    files = {path.stem for path in Path(inspect.getfile(registry)).parent.glob("*.py")}
     assert files - {"__init__"} == {detector.NAME for detector in DETECTORS}
 
 
 @given(read_nodes())
 def test_findings_say_who_found_them_and_each_is_said_once(snapshot: Snapshot) -> None:
     for detector in DETECTORS:
-        findings, _ = cycle.detect(scene(snapshot), (detector,))
+        findings, _ = engine.detect(scene(snapshot), (detector,))
         assert {finding.detector for finding in findings} <= {detector.NAME}
         assert len({finding.key for finding in findings}) == len(findings)
         assert all(finding.subject and finding.message for finding in findings)
@@ -106,8 +106,8 @@ class Broken:
 @given(nodes(), st.integers(0, len(DETECTORS)))
 def test_a_broken_detector_becomes_a_gap_and_silences_nobody(snapshot: Snapshot, place: int) -> None:
     told = scene(snapshot)
-    alone = cycle.detect(told, DETECTORS)
-    findings, gaps = cycle.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
+    alone = engine.detect(told, DETECTORS)
+    findings, gaps = engine.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
     assert tuple(one for one in findings if one.detector != "broken") == alone[0]
     assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
     assert [gap for gap in gaps if gap.broken] == [Gap("broken", "KeyError: 'a bug of ours'", broken=True)]
@@ -158,7 +158,7 @@ def the_state(snapshot: Snapshot, patience: timedelta) -> State:
 
 def is_never_leaked(snapshot: Snapshot, patience: timedelta) -> None:
     assert the_state(snapshot, patience) is not State.LEAKED
-    findings, _ = cycle.detect(scene(snapshot, patience), DETECTORS)
+    findings, _ = engine.detect(scene(snapshot, patience), DETECTORS)
     subject = f"{snapshot.reservations[0].network}/{THE_IP}"
     assert not [one for one in findings if (one.detector, one.subject) == ("leaked_reservation", subject)]
 
@@ -264,7 +264,7 @@ def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str, patienc
 
 @given(nodes())
 def test_every_entry_is_told_what_it_is_and_states_sum_to_the_entries(snapshot: Snapshot) -> None:
-    report, _ = cycle.run(snapshot, None, patience=GRACE, period=timedelta(0))
+    report, _ = engine.run(snapshot, None, patience=GRACE, period=timedelta(0))
     for store, network in zip(snapshot.reservations, report.networks, strict=True):
         if not isinstance(store.reading, Seen):
             assert (network.states, network.reserved, network.free) == (None, None, None)
@@ -292,7 +292,7 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 
 @given(nodes(), nodes())
 def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
-    report = cycle.replay([first, replace(second, uptime=first.uptime)], patience=GRACE, period=timedelta(0))
+    report = engine.replay([first, replace(second, uptime=first.uptime)], patience=GRACE, period=timedelta(0))
     told = json.loads(json.dumps(document(report)))
     assert len(told["reservations"]) == len(report.scene.occupancies)
     text = table(report)
@@ -311,11 +311,11 @@ def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
     looks: list[tuple[int, bool]], period: timedelta
 ) -> None:
     finding = Finding("leaked_reservation", "kubenet/10.0.0.2", "it leaks")
-    memory: grace.Memory | None = None
+    memory: confirm.Memory | None = None
     now, since = timedelta(0), None
     for seconds, there in looks:
         now += timedelta(seconds=seconds)
-        judged, memory = grace.weigh([finding] * there, (), memory, NOW + now, UPTIME + now, period)
+        judged, memory = confirm.weigh([finding] * there, (), memory, NOW + now, UPTIME + now, period)
         if not there:
             since = None
             assert judged == ()
@@ -337,7 +337,7 @@ def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
 @given(recordings)
 def test_a_recording_without_names_gives_the_same_verdicts(recording: Any) -> None:
     def states(text: str) -> list[Any]:
-        report = cycle.replay(loads(text).looks, patience=recording.patience, period=timedelta(0))
+        report = engine.replay(loads(text).looks, patience=recording.patience, period=timedelta(0))
         return [
             [(one.network, one.state) for one in report.scene.occupancies],
             sorted((one.finding.detector, one.finding.network) for one in report.findings),

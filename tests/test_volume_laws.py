@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import cycle
+from agent.checks import engine
 from agent.detectors import detached_volume
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, anonymous, dumps, loads
@@ -87,7 +87,7 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
 
 
 def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
-    findings, gaps = cycle.detect(scene(snapshot), (detached_volume,))
+    findings, gaps = engine.detect(scene(snapshot), (detached_volume,))
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key: finding for finding in findings}, bool(gaps)
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from agent import cycle
 from agent.app import loop
 from agent.app.sources import node_name
+from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book, Busy
@@ -79,7 +79,7 @@ def clean_once(
     one.before_look(loop.wall())
     looks = loop.look_twice(sources, node_name(config), config.grace, config.confirm)
     until_told.enter_context(deferred())
-    cleaning = one.after_look(looks, cycle.replay(looks, patience=config.grace, period=config.confirm))
+    cleaning = one.after_look(looks, engine.replay(looks, patience=config.grace, period=config.confirm))
     if cleaning is None:
         raise ValueError(mode)
     return cleaning

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Protocol
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.confirm import Memory
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.deferred import deferred
-from agent.grace import Memory
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources import Moment, Sources, take_snapshot
@@ -34,7 +34,7 @@ def look(sources: Sources, node: str) -> Snapshot:
 def look_twice(sources: Sources, node: str, patience: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
     """Look once, and where a verdict needs it, once more a moment later."""
     first = look(sources, node)
-    if not cycle.needs_second_look(first, patience):
+    if not engine.needs_second_look(first, patience):
         return (first,)
     time.sleep(apart.total_seconds())
     return first, look(sources, node)
@@ -85,7 +85,7 @@ def run(
         started = clock()
         cleaner.before_look(now().wall)
         snapshot = look(sources, node)
-        report, memory = cycle.run(snapshot, memory, patience=patience, period=period)
+        report, memory = engine.run(snapshot, memory, patience=patience, period=period)
         with deferred():
             # What was released is told before we end.
             report = replace(report, cleaning=cleaner.after_look((snapshot,), report))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from agent.checks.addresses import leaked_reservation
 from agent.cleanup.vigil import Vigil
-from agent.detectors import leaked_reservation
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report

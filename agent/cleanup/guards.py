@@ -9,6 +9,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.cleanup.candidates import candidates, place
 from agent.cleanup.case import Case
 from agent.cleanup.vigil import FEWEST_CONTAINERS, MOST
@@ -16,7 +17,6 @@ from agent.model.ranges import RangeSets
 from agent.model.release import Candidate, Reason, Refusal
 from agent.model.scene import State
 from agent.model.snapshot import Blind, NotAsked
-from agent.occupancy import made_at
 
 
 def judge(case: Case) -> tuple[tuple[Candidate, tuple[Refusal, ...]], ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def explain(given: argparse.Namespace) -> int:
     import inspect
 
-    from agent.detectors import DETECTORS
+    from agent.checks.registry import DETECTORS
     from agent.model.release import Reason, Verdict
 
     findings = {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def scan(given: argparse.Namespace) -> int:
-    from agent import cycle
+    from agent.checks import engine
 
     if given.map and given.output == "json":
         raise UsageError("--map: a map is for people, and -o json is for programs: leave one of them out")
     recording = look(config_of("scan", given)) if given.recording is None else _recorded(given)
-    report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    report = engine.replay(recording.looks, patience=recording.patience, period=recording.period)
     if given.output == "json":
         import json
 

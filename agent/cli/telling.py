@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def timeline(given: argparse.Namespace) -> int:
-    from agent import cycle
     from agent import timeline as merging
     from agent.app import cleaning
+    from agent.checks import engine
 
     since = _since(given.since)
     # It looks as a scan does, so a scan's settings are its own.
     config = config_of("scan", given)
     recording = look(config)
-    report = cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    report = engine.replay(recording.looks, patience=recording.patience, period=recording.period)
     told = merging.of(report, *cleaning.releases(config))
     if since is not None:
         told = told.last(since)

@@ -4,14 +4,14 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from agent.detectors import DETECTORS
+from agent.checks.addresses.classify import made_at
+from agent.checks.registry import DETECTORS
 from agent.history.standing import resource_states
 from agent.model.devices import ResourceState
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy
 from agent.model.snapshot import Blind, Reservation, Snapshot
-from agent.occupancy import made_at
 
 SCHEMA: Final = "nodeleak.scan/v1"
 

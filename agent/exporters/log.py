@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from agent.detectors import leaked_reservation
+from agent.checks.addresses import leaked_reservation
 from agent.exporters.clean_table import WHEN_STOPPED
 from agent.history.course import transitions
 from agent.model.devices import Happening, Milestone

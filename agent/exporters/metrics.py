@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.detectors import DETECTORS, leaked_reservation
+from agent.checks.addresses import leaked_reservation
+from agent.checks.registry import DETECTORS
 from agent.exporters import device_metrics
 from agent.model.finding import Cause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict

@@ -7,13 +7,13 @@ from datetime import timedelta
 from os.path import commonprefix
 from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.exporters.document import in_order
 from agent.exporters.map import LETTERS
 from agent.exporters.table import printable
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, State
 from agent.model.snapshot import Reservation
-from agent.occupancy import made_at
 from agent.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
 
 LONGEST_LIST: Final = 1000

@@ -6,7 +6,7 @@ from inspect import cleandoc
 from itertools import groupby
 from typing import Final
 
-from agent.detectors import DETECTORS, Detector
+from agent.checks.registry import DETECTORS, Detector
 from agent.exporters import page_map, verdict
 from agent.exporters.clean_table import WHEN_STOPPED
 from agent.exporters.document import findings_in_order, moment

@@ -1,6 +1,6 @@
 """Reading and judging a store in process, beside a bare loop that lists, opens and reads the same files.
 
-Read: `agent.sources.reservations`, as every round does. Judged: a whole round of `agent.cycle` after it, in which one
+Read: `agent.sources.reservations`, as every round does. Judged: a whole round of `agent.checks.engine` after it, in which one
 reservation of 18 is leaked, as on the node of the incident. The bare loop is `os.listdir` and `open(…).read()`.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from agent import cycle
+from agent.checks import engine
 from agent.model.ranges import subnet_range
 from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
 from agent.sources import reservations
@@ -68,7 +68,7 @@ def _container(sandbox: PodSandbox) -> Container:
 
 def _read_and_judge(networks: Path, containers: tuple[Container, ...], now: datetime) -> None:
     snapshot = _snapshot(reservations.read(networks, "kubenet"), containers, now)
-    cycle.run(snapshot, None, patience=timedelta(minutes=5), period=timedelta(0))
+    engine.run(snapshot, None, patience=timedelta(minutes=5), period=timedelta(0))
 
 
 def _snapshot(store: Store, containers: tuple[Container, ...], now: datetime) -> Snapshot:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.confirm import Memory
 from agent.cleanup.book import Book
 from agent.cleanup.cleaner import Cleaner, Live
 from agent.cleanup.journal import Entry
 from agent.cleanup.judge import HOUR, Budget, Judge
-from agent.grace import Memory
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation
@@ -65,7 +65,7 @@ class Daemon:
         self.files.files = {
             (one.network, one.ip): kept(one) for store in look.reservations for one in store.reading.known()
         }
-        report, self._memory = cycle.run(look, self._memory, patience=GRACE, period=timedelta(0))
+        report, self._memory = engine.run(look, self._memory, patience=GRACE, period=timedelta(0))
         cleaning = self.cleaner.after_look((look,), report)
         assert cleaning is not None
         return cleaning

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import cycle
+from agent.checks import engine
 from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book
 from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off, through
@@ -68,7 +68,7 @@ class Disk:
         """Do what `nodeleak clean` does."""
         cleaner.before_look(self.now)
         looks = (self.look(**changes), self.look(**changes))
-        cleaning = cleaner.after_look(looks, cycle.replay(looks, patience=GRACE, period=timedelta(0)))
+        cleaning = cleaner.after_look(looks, engine.replay(looks, patience=GRACE, period=timedelta(0)))
         assert cleaning is not None
         return cleaning
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.addresses.classify import made_at
 from agent.cleanup import guards
 from agent.cleanup.case import Case
 from agent.cleanup.cleaner import Live
@@ -21,7 +22,6 @@ from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Seen, Snapshot
-from agent.occupancy import made_at
 from tests.builders import MUTE, NOW, case, pod, reservation, without
 from tests.cleanup.hands import Files, Notebook, Owners, kept
 from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
@@ -99,7 +99,7 @@ class Daemon:
         files.broken = set(self.broken)
         cleaner = Live(self._judge, Owners(), lambda: files, self.book, self._now, lock_timeout=0)
         cleaner.before_look(NOW)
-        judged = report or cycle.replay(looks, patience=self.round.bold.grace, period=timedelta(0))
+        judged = report or engine.replay(looks, patience=self.round.bold.grace, period=timedelta(0))
         told = cleaner.after_look(looks, judged)
         return Cleaned(before, set(files.files), told)
 
@@ -110,7 +110,7 @@ def removed(one: Round, **more: Any) -> set[Name]:
 
 def mistaken(one: Round) -> Report:
     """Judge a round as badly as can be: every reservation is a leak, and confirmed."""
-    report = cycle.replay(one.looks, patience=timedelta(0), period=timedelta(0))
+    report = engine.replay(one.looks, patience=timedelta(0), period=timedelta(0))
     scene = replace(
         report.scene,
         occupancies=tuple(

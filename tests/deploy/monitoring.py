@@ -10,7 +10,7 @@ import promql_parser as promql
 import yaml  # type: ignore[import-untyped]
 
 from agent.app.daemon import MODES
-from agent.detectors import DETECTORS
+from agent.checks.registry import DETECTORS
 from agent.exporters.metrics import STAGES
 from agent.model import admission
 from agent.model.finding import Cause, Severity

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from agent.detectors import DETECTORS
+from agent.checks.registry import DETECTORS
 from agent.model.finding import Severity
 from tests.deploy.monitoring import (
     CASES,

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from agent.detectors import exhausted_range
+from agent.checks.addresses import exhausted_range
+from agent.checks.addresses.classify import judge
 from agent.model.finding import Finding
 from agent.model.snapshot import Blind, Node, Reservation, Snapshot
-from agent.occupancy import judge
 from tests.builders import (
     GRACE,
     PODS,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.detectors import leaked_reservation
+from agent.checks.addresses import leaked_reservation
 from agent.model.finding import Cause
 from agent.model.scene import Scene
 from agent.model.snapshot import Blind, Checkpoint, Daemons, Snapshot

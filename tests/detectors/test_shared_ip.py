@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.detectors import shared_ip
+from agent.checks.addresses import shared_ip
 from agent.model.snapshot import Blind, Snapshot
 from tests.builders import (
     found,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent import cycle
+from agent.checks import engine
 from agent.detectors import stranded_pod
 from agent.model.admission import Cause, Fate
 from agent.model.finding import Finding
@@ -79,7 +79,7 @@ def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> No
     first, second = only(found(stranded_pod, before)), only(found(stranded_pod, after))
     assert first.key == second.key == (stranded_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
-    report = cycle.replay([before, again], patience=GRACE, period=seconds(0))
+    report = engine.replay([before, again], patience=GRACE, period=seconds(0))
     (judged,) = (one for one in report.findings if one.finding.detector == stranded_pod.NAME)
     assert judged.confirmed
     assert "was registered 10.0 s later" in judged.finding.message

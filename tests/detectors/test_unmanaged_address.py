@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.detectors import unmanaged_address
+from agent.checks.addresses import unmanaged_address
 from agent.model.snapshot import Address, Blind, Checkpoint, NotAsked, Snapshot
 from tests.builders import (
     CIDR,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.detectors import unreserved_pod_ip
+from agent.checks.addresses import unreserved_pod_ip
 from agent.model.snapshot import Blind, Node, Snapshot
 from tests.builders import (
     CIDR,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent import cycle
+from agent.checks import engine
 from agent.exporters.chronicle import ChronicleExporter
 from agent.history.course import transitions
 from agent.model.chronicle import FILE, loads
@@ -26,7 +26,7 @@ SEEN = node(
 
 
 def report(snapshot: Snapshot) -> Report:
-    return cycle.run(snapshot, None, patience=timedelta(0), period=timedelta(0))[0]
+    return engine.run(snapshot, None, patience=timedelta(0), period=timedelta(0))[0]
 
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:

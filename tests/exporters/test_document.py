@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.detectors import DETECTORS
+from agent.checks.registry import DETECTORS
 from agent.exporters.document import document, in_order, moment
 from agent.model.admission import Cause, Fate
 from agent.model.finding import Finding, Judged

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agent import cycle
+from agent.checks import engine
 from agent.exporters.last_seen import FRESH, LastSeenExporter
 from agent.model.last_seen import FILE, loads
 from agent.model.registration import LastSeen
@@ -16,7 +16,7 @@ NOTHING = timedelta(0)
 
 def report(ago: timedelta, provider_id: str = INSTANCE, **changes: Any) -> Report:
     snapshot = node(registration=registration(last_seen(ago, provider_id=provider_id)), **changes)
-    return cycle.run(snapshot, None, patience=NOTHING, period=NOTHING)[0]
+    return engine.run(snapshot, None, patience=NOTHING, period=NOTHING)[0]
 
 
 def stored(state_dir: Path) -> LastSeen:
@@ -53,7 +53,7 @@ def test_a_round_that_remembers_nothing_leaves_it_alone(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.tell(report(NOTHING), 0.1)
     for silent in (node(registration=unread("registration")), node(registration=registration())):
-        exporter.tell(cycle.run(silent, None, patience=NOTHING, period=NOTHING)[0], 0.1)
+        exporter.tell(engine.run(silent, None, patience=NOTHING, period=NOTHING)[0], 0.1)
     assert stored(tmp_path) == last_seen(NOTHING)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import structlog
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.confirm import Memory
 from agent.exporters.clean_table import WHEN_STOPPED
 from agent.exporters.log import LogExporter, configure
-from agent.grace import Memory
 from agent.model.devices import Happening, Milestone
 from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
@@ -52,7 +52,7 @@ class Daemon:
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
-        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
         return self.tell(report)
 
     def tell(self, report: Report) -> list[dict[str, Any]]:
@@ -278,7 +278,7 @@ def test_a_clock_that_was_set_is_told(daemon: Daemon) -> None:
 
 
 def test_a_detector_that_fails_is_told_once(daemon: Daemon) -> None:
-    report, _ = cycle.run(node(), None, patience=GRACE, period=timedelta(0))
+    report, _ = engine.run(node(), None, patience=GRACE, period=timedelta(0))
     broken = replace(report, gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert daemon.tell(broken) == [
         {"event": "detector.failed", "log_level": "error", "detector": "shared_ip", "why": "KeyError: 'a bug'"}
@@ -295,9 +295,9 @@ class Cleaner:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         confirmed(daemon, node(LOST))
-        _, memory = cycle.run(node(LOST), None, patience=GRACE, period=timedelta(0))
-        self._leaked, _ = cycle.run(node(LOST), memory, patience=GRACE, period=timedelta(0))
-        self._healthy, _ = cycle.run(node(), None, patience=GRACE, period=timedelta(0))
+        _, memory = engine.run(node(LOST), None, patience=GRACE, period=timedelta(0))
+        self._leaked, _ = engine.run(node(LOST), memory, patience=GRACE, period=timedelta(0))
+        self._healthy, _ = engine.run(node(), None, patience=GRACE, period=timedelta(0))
         assert daemon.tell(self._leaked) == []
 
     def round(self, one: Cleaning) -> list[dict[str, Any]]:

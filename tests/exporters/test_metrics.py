@@ -11,13 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent import cycle
-from agent.detectors import DETECTORS
+from agent.checks import engine
+from agent.checks.confirm import Memory
+from agent.checks.registry import DETECTORS
 from agent.exporters.cluster.courier import Failure
 from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
 from agent.exporters.cluster.notices import REASONS
 from agent.exporters.metrics import MetricsExporter
-from agent.grace import Memory
 from agent.model import admission
 from agent.model.admission import Fate, Stranded
 from agent.model.devices import Happening
@@ -118,7 +118,7 @@ class Daemon:
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
-        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
         report = replace(report, gaps=(*report.gaps, *gaps), findings=(*report.findings, *findings), cleaning=cleaning)
         self._exporter.tell(report, 0.02)
         return self

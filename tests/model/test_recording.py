@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent import cycle
+from agent.checks import engine
 from agent.exporters.document import document
 from agent.exporters.table import table
 from agent.model.devices import Happening
@@ -78,7 +78,7 @@ def recording(*looks: Snapshot) -> Recording:
 
 def replayed(text: str) -> Report:
     told = loads(text)
-    return cycle.replay(told.looks, patience=told.patience, period=told.period)
+    return engine.replay(told.looks, patience=told.patience, period=told.period)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> No
 
 def test_a_recording_replays_to_the_same_verdicts() -> None:
     looks = (node(LOST), node(LOST, later=timedelta(seconds=1)))
-    assert replayed(dumps(recording(*looks))) == cycle.replay(looks, patience=GRACE, period=timedelta(0))
+    assert replayed(dumps(recording(*looks))) == engine.replay(looks, patience=GRACE, period=timedelta(0))
 
 
 def test_an_unknown_field_is_passed_over() -> None:

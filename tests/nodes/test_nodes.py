@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent import cycle
+from agent.checks import engine
 from agent.exporters.table import table
 from agent.model.recording import anonymous, loads
 from agent.model.report import Report
@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("path", NODES, ids=lambda path: path.stem)
 
 def replayed(text: str) -> Report:
     recording = loads(text)
-    return cycle.replay(recording.looks, patience=recording.patience, period=recording.period)
+    return engine.replay(recording.looks, patience=recording.patience, period=recording.period)
 
 
 def diagnosis(report: Report) -> dict[str, Any]:

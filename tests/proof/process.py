@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from agent import cycle
+from agent.checks import engine
+from agent.checks.confirm import Memory
 from agent.cleanup import guards
 from agent.cleanup.book import Book, Busy
 from agent.cleanup.case import Case
@@ -21,7 +22,6 @@ from agent.cleanup.judge import Budget, Judge
 from agent.cleanup.restore import RestoringHands
 from agent.cleanup.steps import Kept, Locked, SecondLook
 from agent.cleanup.vigil import Vigil, watch
-from agent.grace import Memory
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
 from agent.model.registration import Autoscaler, Registration
@@ -286,14 +286,14 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         for _ in range(setup.rounds):
             live.before_look(START)
             snapshot = look()
-            report, memory = cycle.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
+            report, memory = engine.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
             live.after_look((snapshot,), report)
         return
     live = Live(_Judge(limits, setup, book, ask), again, lambda: hands, book, pen_time, 0.0)
     live.before_look(START)
     looks: tuple[Snapshot, ...] = (look(),)
-    if cycle.needs_second_look(looks[0], setup.grace):
-        _, memory = cycle.run(looks[0], None, patience=setup.grace, period=setup.confirm)
+    if engine.needs_second_look(looks[0], setup.grace):
+        _, memory = engine.run(looks[0], None, patience=setup.grace, period=setup.confirm)
         vigil = watch(Vigil(), looks[0])
         found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
@@ -312,7 +312,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
         looks = (*looks, looks[0] if setup.one_look else look())
-    live.after_look(looks, cycle.replay(looks, patience=setup.grace, period=setup.confirm))
+    live.after_look(looks, engine.replay(looks, patience=setup.grace, period=setup.confirm))
 
 
 def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:

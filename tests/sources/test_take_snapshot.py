@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.checks.addresses.classify import judge
 from agent.cleanup.candidates import candidates
 from agent.model.scene import State
 from agent.model.snapshot import (
@@ -19,7 +20,6 @@ from agent.model.snapshot import (
     Snapshot,
     Unread,
 )
-from agent.occupancy import judge
 from agent.sources import Moment, take_snapshot
 from tests import builders
 from tests.builders import (

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from agent.detectors import exhausted_range
+from agent.checks.addresses import exhausted_range
 from agent.exporters.cluster.courier import Letter, Post, Server, What
 from agent.exporters.cluster.notices import stamp
 from agent.exporters.cluster.pace import AGAIN

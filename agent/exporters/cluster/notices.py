@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from agent.detectors import DETECTORS
+from agent.checks.registry import DETECTORS
 from agent.model.finding import Finding, Severity
 from agent.model.release import Cleaning, Verdict
 from agent.model.report import Report

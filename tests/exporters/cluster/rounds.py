@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from agent import cycle
-from agent.grace import Memory
+from agent.checks import engine
+from agent.checks.confirm import Memory
 from agent.model.finding import Finding, Judged, Severity
 from agent.model.report import Report
 from agent.model.snapshot import Pod, Snapshot
@@ -23,13 +23,13 @@ class Rounds:
     def report(self, snapshot: Snapshot, after: timedelta = A_ROUND) -> Report:
         self._at += after
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + self._at, uptime=snapshot.uptime + self._at)
-        report, self._memory = cycle.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
         return report
 
 
 def confirmed(*findings: Finding, pods: tuple[Pod, ...] | None = None, later: timedelta = timedelta(0)) -> Report:
     """A round in which these, and nothing else, were confirmed."""
-    report, _ = cycle.run(node(pods=pods, later=later), None, patience=GRACE, period=GRACE)
+    report, _ = engine.run(node(pods=pods, later=later), None, patience=GRACE, period=GRACE)
     return replace(report, findings=tuple(Judged(one, NOW, confirmed=True) for one in findings))
 
 

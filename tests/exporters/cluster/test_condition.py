@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from agent import cycle
-from agent.detectors import exhausted_range
+from agent.checks import engine
+from agent.checks.addresses import exhausted_range
 from agent.exporters.cluster.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
 from agent.exporters.cluster.condition import condition as condition_of
 from agent.exporters.cluster.courier import Letter, What
@@ -78,7 +78,7 @@ def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> Non
 
 @given(nodes())
 def test_nobody_is_told_that_all_is_well_by_an_agent_that_did_not_see(snapshot: Snapshot) -> None:
-    report = cycle.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
+    report = engine.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
     found = condition_of(report)
     findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
     blind = exhausted_range.NAME in {gap.detector for gap in report.gaps}

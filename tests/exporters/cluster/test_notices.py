@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import cycle
-from agent.detectors import DETECTORS
+from agent.checks import engine
+from agent.checks.registry import DETECTORS
 from agent.exporters.cluster.notices import LONGEST, REASONS, About, Notice, notices, reason
 from agent.model.finding import Finding, Severity
 from agent.model.release import Verdict
@@ -176,7 +176,7 @@ def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None
 
 @given(nodes())
 def test_whatever_a_node_is_like_an_event_stands_for_one_kind_on_one_object(snapshot: Snapshot) -> None:
-    report = cycle.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
+    report = engine.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
     all_of_them = list(notices(report))
     assert len({one.name for one in all_of_them}) == len(all_of_them)
     assert {one.reason for one in all_of_them} == {reason(one.finding.detector) for one in report.findings}

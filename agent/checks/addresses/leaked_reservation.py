@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.model.finding import Cause, Finding, Severity
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Daemons, Reservation, Seen, Unread
-from agent.occupancy import made_at
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)

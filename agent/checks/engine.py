@@ -5,23 +5,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from agent import grace
-from agent.detectors import DETECTORS, Detector, leaked_reservation
+from agent.checks import confirm
+from agent.checks.addresses import leaked_reservation
+from agent.checks.addresses.classify import judge
+from agent.checks.registry import DETECTORS, Detector
 from agent.model.finding import Finding, Gap, Judged
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Blind, LeftAlone, Seen, Snapshot
-from agent.occupancy import judge
 
 
 def run(
-    snapshot: Snapshot, memory: grace.Memory | None, *, patience: timedelta, period: timedelta
-) -> tuple[Report, grace.Memory]:
+    snapshot: Snapshot, memory: confirm.Memory | None, *, patience: timedelta, period: timedelta
+) -> tuple[Report, confirm.Memory]:
     """Judge one look. `patience`: how old an ownerless file must be; `period`: how long a finding must last."""
     scene = judge(snapshot, patience, memory.pods if memory else None)
     findings, gaps = detect(scene, DETECTORS)
-    judged, remembered = grace.weigh(findings, gaps, memory, snapshot.taken_at, snapshot.uptime, period)
+    judged, remembered = confirm.weigh(findings, gaps, memory, snapshot.taken_at, snapshot.uptime, period)
     scene = _a_leak_seen_once_is_young(scene, judged)
     known = {} if memory is None else memory.sightings
     return Report(
@@ -32,7 +33,7 @@ def run(
         newly_confirmed=tuple(
             one for one in judged if one.confirmed and not ((old := known.get(one.finding.key)) and old.confirmed)
         ),
-        clock_stepped=grace.clock_stepped(memory, snapshot.taken_at, snapshot.uptime),
+        clock_stepped=confirm.clock_stepped(memory, snapshot.taken_at, snapshot.uptime),
     ), replace(remembered, pods=_names(scene, memory))
 
 
@@ -67,7 +68,7 @@ def _a_leak_seen_once_is_young(scene: Scene, judged: Iterable[Judged]) -> Scene:
     return replace(scene, occupancies=tuple(map(settled, scene.occupancies)))
 
 
-def _names(scene: Scene, memory: grace.Memory | None) -> dict[str, str]:
+def _names(scene: Scene, memory: confirm.Memory | None) -> dict[str, str]:
     """Keep the pods of the ids that are reserved, and all of them when no reservation was read."""
     if memory is not None and not any(isinstance(store.reading, Seen) for store in scene.snapshot.reservations):
         return dict(memory.pods)
@@ -107,7 +108,7 @@ def needs_second_look(snapshot: Snapshot, patience: timedelta) -> bool:
 
 def replay(looks: Iterable[Snapshot], *, patience: timedelta, period: timedelta) -> Report:
     """Judge looks one after the other, and keep of the last what had lasted: what a scan says."""
-    memory: grace.Memory | None = None
+    memory: confirm.Memory | None = None
     report: Report | None = None
     for snapshot in looks:
         report, memory = run(snapshot, memory, patience=patience, period=period)

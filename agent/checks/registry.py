@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from agent.checks.addresses import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
 from agent.detectors import (
     detached_volume,
-    exhausted_range,
     late_device_plugin,
-    leaked_reservation,
     replayed_watch,
-    shared_ip,
     started_without_device,
     stranded_pod,
-    unmanaged_address,
     unregistered_node,
-    unreserved_pod_ip,
 )
 from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
