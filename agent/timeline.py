@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from agent.checks.addresses import leaked_reservation
-from agent.history.course import transitions
+from agent.checks.devices.history import transitions
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Happening, Milestone
 from agent.model.release import Verdict

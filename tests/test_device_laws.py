@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent import admission
 from agent.checks import engine
+from agent.checks.devices import rejections
+from agent.checks.devices.history import MOST, transitions
+from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.history.course import MOST, transitions
-from agent.history.standing import resource_states
 from agent.model import chronicle
 from agent.model.admission import Cause, Fate, Refused
 from agent.model.devices import Happening
@@ -95,7 +95,7 @@ def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
 @given(device_nodes())
 def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
     assert resource_states(kept(snapshot)) == resource_states(snapshot)
-    assert admission.judge(kept(snapshot)) == admission.judge(snapshot)
+    assert rejections.judge(kept(snapshot)) == rejections.judge(snapshot)
 
 
 @_LONGEST
@@ -107,9 +107,9 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
     if snapshot.api_skew == timedelta(0):
         again = replace(again, api_skew=timedelta(seconds=noise))
     assume(transitions(again) == transitions(snapshot))
-    causes = {one.uid: one.cause for one in admission.judge(again)}
-    assert [(one.uid, one.cause) for one in admission.judge(snapshot)] == [
-        (one.uid, causes[one.uid]) for one in admission.judge(snapshot)
+    causes = {one.uid: one.cause for one in rejections.judge(again)}
+    assert [(one.uid, one.cause) for one in rejections.judge(snapshot)] == [
+        (one.uid, causes[one.uid]) for one in rejections.judge(snapshot)
     ]
 
 
@@ -157,13 +157,13 @@ def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
     assert len(told) == len(set(told))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
     assert refused <= set(told)
-    assert all("--force" not in one.do or "never with --force" in one.do for one in admission.judge(snapshot))
+    assert all("--force" not in one.do or "never with --force" in one.do for one in rejections.judge(snapshot))
 
 
 @_LONGEST
 @given(device_nodes())
 def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
-    for one in admission.judge(snapshot):
+    for one in rejections.judge(snapshot):
         assert one.controller or one.fate is not Fate.REPLACED_BY_CONTROLLER
         assert one.resource or one.cause is Cause.UNVERIFIED
 
@@ -201,8 +201,8 @@ def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names
     recording = Recording(patience=GRACE, period=timedelta(0), looks=(snapshot,))
     assert loads(dumps(recording)) == recording
     nameless = loads(anonymous(dumps(recording), "salt")).looks[0]
-    assert [(one.cause, one.fate, one.resource) for one in admission.judge(nameless)] == [
-        (one.cause, one.fate, one.resource) for one in admission.judge(snapshot)
+    assert [(one.cause, one.fate, one.resource) for one in rejections.judge(nameless)] == [
+        (one.cause, one.fate, one.resource) for one in rejections.judge(snapshot)
     ]
     assert [(one.resource, one.registered, one.delay) for one in resource_states(nameless)] == [
         (one.resource, one.registered, one.delay) for one in resource_states(snapshot)

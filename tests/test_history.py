@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.history.course import MOST, transitions
-from agent.history.pairing import socket_pairs
-from agent.history.standing import awaited, kubelet_up_for, resource_states
+from agent.checks.devices.history import MOST, transitions
+from agent.checks.devices.resource_state import awaited, kubelet_up_for, resource_states
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered, ResourceState
 from agent.model.snapshot import Blind, NodeDevices, NotAsked, Seen, Snapshot
 from tests.builders import (

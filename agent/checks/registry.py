@@ -4,14 +4,8 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from agent.checks.addresses import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
-from agent.detectors import (
-    detached_volume,
-    late_device_plugin,
-    replayed_watch,
-    started_without_device,
-    stranded_pod,
-    unregistered_node,
-)
+from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
+from agent.detectors import detached_volume, replayed_watch, unregistered_node
 from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
 
@@ -42,7 +36,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     unmanaged_address,
     exhausted_range,
     late_device_plugin,
-    stranded_pod,
+    rejected_pod,
     started_without_device,
     unregistered_node,
     replayed_watch,

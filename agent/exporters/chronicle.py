@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.checks.devices.clocks import plugins
+from agent.checks.devices.history import transitions
 from agent.exporters.state_file import StateFile
-from agent.history.clocks import plugins
-from agent.history.course import transitions
 from agent.model.chronicle import FILE, dumps
 from agent.model.devices import Milestone
 from agent.model.report import Report

@@ -10,8 +10,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from agent.detectors import stranded_pod
-from agent.history.standing import resource_states
+from agent.checks.devices import rejected_pod
+from agent.checks.devices.resource_state import resource_states
 from agent.model.admission import Stranded
 from agent.model.devices import ResourceState
 from agent.model.report import Report
@@ -32,7 +32,7 @@ def families(report: Report) -> Iterator[Metric]:
     """Draw the last report. What is not known is absent, never 0."""
     states = _states(report.scene.snapshot)
     confirmed = (one.finding for one in report.findings if one.confirmed)
-    stranded = tuple(pod for finding in confirmed if finding.detector == stranded_pod.NAME for pod in finding.stranded)
+    stranded = tuple(pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.stranded)
     labels = _labels([*(one.resource for one in states), *(one.resource for one in stranded)])
     grouped: dict[str, list[ResourceState]] = {}
     for state in states:

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.checks.addresses.classify import made_at
+from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.history.standing import resource_states
 from agent.model.devices import ResourceState
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report

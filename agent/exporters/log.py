@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from agent.checks.addresses import leaked_reservation
+from agent.checks.devices.history import transitions
 from agent.exporters.clean_table import WHEN_STOPPED
-from agent.history.course import transitions
 from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict

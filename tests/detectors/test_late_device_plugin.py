@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.detectors import late_device_plugin
+from agent.checks.devices import late_device_plugin
 from agent.model.devices import Happening
 from agent.model.finding import Finding
 from agent.model.snapshot import Blind, LeftAlone, NodeDevices, NotAsked, Snapshot

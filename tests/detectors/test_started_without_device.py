@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.detectors import started_without_device
+from agent.checks.devices import started_without_device
 from agent.model.devices import Happening
 from agent.model.snapshot import Blind, Pod, Seen, Snapshot
 from tests.builders import (

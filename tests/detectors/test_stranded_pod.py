@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agent.checks import engine
-from agent.detectors import stranded_pod
+from agent.checks.devices import rejected_pod
 from agent.model.admission import Cause, Fate
 from agent.model.finding import Finding
 from agent.model.snapshot import Blind, LeftAlone, NotAsked, Pod, Snapshot
@@ -59,7 +59,7 @@ def only(findings: Sequence[Finding]) -> Finding:
 
 
 def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() -> None:
-    one = only(found(stranded_pod, look(vm(controller=""))))
+    one = only(found(rejected_pod, look(vm(controller=""))))
     assert (one.pod, one.resource, one.cause, one.fate) == ("shop/vm", KVM, Cause.KUBELET_RESTART, Fate.STUCK)
     assert one.since == NOW - seconds(35)
     assert one.message == (
@@ -71,27 +71,27 @@ def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() 
 
 
 def test_a_healthy_node_with_devices_has_none() -> None:
-    assert found(stranded_pod, look()) == []
+    assert found(rejected_pod, look()) == []
 
 
 def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> None:
     before, after = look(vm(), came=False), look(vm())
-    first, second = only(found(stranded_pod, before)), only(found(stranded_pod, after))
-    assert first.key == second.key == (stranded_pod.NAME, "pod shop/vm", "uid of shop/vm")
+    first, second = only(found(rejected_pod, before)), only(found(rejected_pod, after))
+    assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
     report = engine.replay([before, again], patience=GRACE, period=seconds(0))
-    (judged,) = (one for one in report.findings if one.finding.detector == stranded_pod.NAME)
+    (judged,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
     assert judged.confirmed
     assert "was registered 10.0 s later" in judged.finding.message
 
 
 def test_two_pods_of_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({one.key for one in found(stranded_pod, look(*pods))}) == 2
+    assert len({one.key for one in found(rejected_pod, look(*pods))}) == 2
 
 
 def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
-    storm = only(found(stranded_pod, look(*swarm(5, apart=1))))
+    storm = only(found(rejected_pod, look(*swarm(5, apart=1))))
     assert storm.subject == "pods of ReplicaSet/vm in shop"
     assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were refused for {KVM}, shop/vm-0, shop/vm-1,")
     assert " and 2 more: the kubelet started" in storm.message
@@ -106,33 +106,33 @@ def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
 
 
 def test_a_storm_that_grows_is_the_same_storm() -> None:
-    assert {only(found(stranded_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
-        (stranded_pod.NAME, "pods of ReplicaSet/vm in shop")
+    assert {only(found(rejected_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
+        (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
     }
 
 
 def test_four_are_no_storm_and_neither_are_five_of_several_controllers_or_of_none() -> None:
-    assert len(found(stranded_pod, look(*swarm(4)))) == 4
+    assert len(found(rejected_pod, look(*swarm(4)))) == 4
     mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
-    assert len(found(stranded_pod, look(*mixed))) == 5
+    assert len(found(rejected_pod, look(*mixed))) == 5
     elsewhere = [*swarm(4), vm("bank/vm")]
-    assert len(found(stranded_pod, look(*elsewhere))) == 5
-    assert len(found(stranded_pod, look(*swarm(5, controller="")))) == 5
+    assert len(found(rejected_pod, look(*elsewhere))) == 5
+    assert len(found(rejected_pod, look(*swarm(5, controller="")))) == 5
 
 
 def test_five_over_a_longer_time_are_no_storm() -> None:
-    assert len(found(stranded_pod, look(*swarm(5, apart=-150)))) == 1
-    assert len(found(stranded_pod, look(*swarm(5, apart=-151)))) == 5
+    assert len(found(rejected_pod, look(*swarm(5, apart=-150)))) == 1
+    assert len(found(rejected_pod, look(*swarm(5, apart=-151)))) == 5
 
 
 def test_one_of_long_before_is_not_of_the_storm() -> None:
-    findings = found(stranded_pod, look(*swarm(5), vm("shop/older", ago=9000)))
+    findings = found(rejected_pod, look(*swarm(5), vm("shop/older", ago=9000)))
     assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_not_known() -> None:
     for reading, blind in ((unread("device_plugins"), Blind), (NotAsked("device_plugins", "none"), LeftAlone)):
-        findings = stranded_pod.find(scene(replace(look(vm()), device_plugins=reading)))
+        findings = rejected_pod.find(scene(replace(look(vm()), device_plugins=reading)))
         assert next(findings).cause is Cause.UNVERIFIED
         with pytest.raises(blind):
             next(findings)
@@ -140,4 +140,4 @@ def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_
 
 def test_without_the_pods_it_is_blind() -> None:
     with pytest.raises(Blind):
-        found(stranded_pod, node(pods=unread("pods")))
+        found(rejected_pod, node(pods=unread("pods")))

@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.checks import engine
+from agent.checks.devices.history import transitions
 from agent.exporters.chronicle import ChronicleExporter
-from agent.history.course import transitions
 from agent.model.chronicle import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report

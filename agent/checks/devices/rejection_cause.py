@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from agent.admission import spans
-from agent.admission.epochs import Epoch, epochs
-from agent.admission.spans import Away, Span
-from agent.history.clocks import boot_id, in_this_boot, plugins
-from agent.history.course import transitions
-from agent.history.pairing import socket_pairs
+from agent.checks.devices import outages
+from agent.checks.devices.clocks import boot_id, in_this_boot, plugins
+from agent.checks.devices.history import transitions
+from agent.checks.devices.kubelet_runs import Epoch, epochs
+from agent.checks.devices.outages import Away, Span
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.admission import Cause, Refused, Rejection
 from agent.model.devices import Milestone
 from agent.model.finding import in_words
@@ -76,12 +76,12 @@ class Witness:
             return Cause.EXHAUSTED, f"only {rejection.available}{asked} were free then, at {in_words(rejection.at)}"
         if rejection.refused is Refused.OTHER:
             return Cause.UNVERIFIED, f"the kubelet says: {rejection.message}"
-        span = spans.of_refusal(rejection, rejection.at, self.snapshot.api_skew)
+        span = outages.of_refusal(rejection, rejection.at, self.snapshot.api_skew)
         return self._whenever(_Refusal(pod, rejection, resource, rejection.at, span))
 
     def _whenever(self, refusal: _Refusal) -> Verdict:
         """Judge it by the run of the kubelet that it was in. Where several may be, by all of them."""
-        parts = [(epoch, part) for epoch in self.epochs if (part := spans.in_epoch(refusal.span, epoch)) is not None]
+        parts = [(epoch, part) for epoch in self.epochs if (part := outages.in_epoch(refusal.span, epoch)) is not None]
         if not parts:
             return Cause.UNVERIFIED, f"at {in_words(refusal.at)}, before the oldest start of the kubelet that is known"
         if not refusal.rejection.by_api or refusal.says_there_is_none:
@@ -125,7 +125,7 @@ class Witness:
         others = (one for other, one in self.sockets.items() if other != refusal.resource)
         bound = epoch.bound(socket, others, since, came.at)
         # In these words it was not registered; and soon after the start, that it had not yet been.
-        return spans.of_registration(
+        return outages.of_registration(
             epoch, came, bound, otherwise=since + FORGETS if refusal.says_there_is_none else since
         )
 
@@ -175,7 +175,7 @@ class Witness:
     def _later(self, epoch: Epoch, span: Span, refusal: _Refusal) -> Verdict:
         """Judge a refusal that came when the resource had been registered."""
         at, resource = in_words(refusal.at), refusal.resource
-        for away in spans.aways(epoch.of(resource)):
+        for away in outages.aways(epoch.of(resource)):
             back = None if away.back is None else self._registered(epoch, away.back, away.lost.at, refusal)
             held = away.holds(span, back)
             if held or (held is None and refusal.says_there_is_none):

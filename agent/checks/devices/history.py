@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.history.clocks import boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.history.pairing import socket_pairs
-from agent.history.registration import LATE, by_files
+from agent.checks.devices.clocks import boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
+from agent.checks.devices.registration import LATE, by_files
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins, Happening, Milestone
 from agent.model.snapshot import Snapshot
 

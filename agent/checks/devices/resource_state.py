@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from agent.history.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.history.course import last_by_resource, last_start, since_start, transitions
-from agent.history.pairing import socket_pairs
-from agent.history.registration import LATE
+from agent.checks.devices.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
+from agent.checks.devices.history import last_by_resource, last_start, since_start, transitions
+from agent.checks.devices.registration import LATE
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins, Happening, Milestone, ResourceState
 from agent.model.snapshot import Seen, Snapshot
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from agent.admission.epochs import Epoch
+from agent.checks.devices.kubelet_runs import Epoch
 from agent.model.admission import Rejection
 from agent.model.devices import Happening, Milestone
 

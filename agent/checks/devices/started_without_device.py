@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.admission.epochs import Epoch, epochs
-from agent.history.clocks import in_this_boot, plugins
-from agent.history.course import transitions
-from agent.history.pairing import socket_pairs
+from agent.checks.devices.clocks import in_this_boot, plugins
+from agent.checks.devices.history import transitions
+from agent.checks.devices.kubelet_runs import Epoch, epochs
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene

@@ -1,8 +1,8 @@
 """Why the kubelet refused a pod for a device, and what becomes of it. Pure: a snapshot in, verdicts out."""
 
-from agent.admission import fates
-from agent.admission.causes import Witness
-from agent.history.standing import resource_states
+from agent.checks.devices import pod_outcome
+from agent.checks.devices.rejection_cause import Witness
+from agent.checks.devices.resource_state import resource_states
 from agent.model.admission import Stranded
 from agent.model.snapshot import Seen, Snapshot
 
@@ -20,11 +20,11 @@ def judge(snapshot: Snapshot) -> tuple[Stranded, ...]:
     found = []
     for pod in pods:
         rejection = pod.rejection
-        if rejection is None or pod.phase != "Failed" or (pod.deleting and not fates.overdue(pod, snapshot)):
+        if rejection is None or pod.phase != "Failed" or (pod.deleting and not pod_outcome.overdue(pod, snapshot)):
             continue
         # Where the message names a socket and no resource, the resource is a guess from the spec.
         resource = owners.get(rejection.socket, rejection.resource)
-        cause, why = witness.cause(pod, rejection, resource) if witness else fates.NOT_READ
-        fate, do = fates.judge(pod, rejection, cause, snapshot, healthy=resource in healthy)
+        cause, why = witness.cause(pod, rejection, resource) if witness else pod_outcome.NOT_READ
+        fate, do = pod_outcome.judge(pod, rejection, cause, snapshot, healthy=resource in healthy)
         found.append(Stranded(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, fate, why, do))
     return tuple(found)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from agent import admission
+from agent.checks.devices import rejections
 from agent.model.admission import Stranded
 from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
@@ -31,7 +31,7 @@ NAMED: Final = 3
 
 
 def find(scene: Scene) -> Iterator[Finding]:
-    refused = admission.judge(scene.snapshot)
+    refused = rejections.judge(scene.snapshot)
     storms = _storms(refused)
     swept = {one for storm in storms for one in storm}
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.history.clocks import plugins
-from agent.history.course import last_by_resource, last_start, since_start, transitions
-from agent.history.standing import kubelet_up_for, resource_states
+from agent.checks.devices.clocks import plugins
+from agent.checks.devices.history import last_by_resource, last_start, since_start, transitions
+from agent.checks.devices.resource_state import kubelet_up_for, resource_states
 from agent.model.devices import Milestone, ResourceState
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene

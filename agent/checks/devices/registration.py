@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.history.clocks import plugins
-from agent.history.pairing import socket_pairs
+from agent.checks.devices.clocks import plugins
+from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import Happening, Milestone
 from agent.model.snapshot import Snapshot
 
