@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.checks import engine
-from agent.detectors import detached_volume
+from agent.checks.volumes import detached_volume
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, anonymous, dumps, loads
 from agent.model.snapshot import SOURCES, NotAsked, Pod, Seen, Snapshot

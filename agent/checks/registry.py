@@ -5,7 +5,9 @@ from typing import Final, Protocol
 
 from agent.checks.addresses import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
 from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
-from agent.detectors import detached_volume, replayed_watch, unregistered_node
+from agent.checks.registration import unregistered_node
+from agent.checks.volumes import detached_volume
+from agent.checks.watches import replayed_watch
 from agent.model.finding import Finding, Severity
 from agent.model.scene import Scene
 

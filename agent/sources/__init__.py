@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from agent import volumes
+from agent.checks.volumes import lost_volumes
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import (
@@ -93,11 +93,11 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
         addresses = doubt.addresses(addresses, daemons)
     mounts: Reading[Mount] = NotAsked("mounts", "no volume is missing from the node's volumesAttached")
-    if isinstance(node, Seen) and any(map(volumes.missing, node.items)):
+    if isinstance(node, Seen) and any(map(lost_volumes.missing, node.items)):
         mounts = doubt.mounts(timed("mounts", sources.mounts), daemons)
     attachments: Reading[Attachments] = NotAsked("attachments", "no pod waits for a volume that is missing")
     if isinstance(node, Seen) and isinstance(pods, Seen):
-        asked = volumes.question(node.items, pods.items, now.wall, api_skew)
+        asked = lost_volumes.question(node.items, pods.items, now.wall, api_skew)
         if asked is not None:
             attachments = timed("attachments", lambda: sources.attachments(asked.volumes, asked.pods))
     # It may take its time, and nothing that was read before has to wait for it.

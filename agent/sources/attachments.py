@@ -11,12 +11,12 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Pod, Reading, Seen, Unread
 from agent.model.volumes import Attachment, Attachments
 from agent.sources import volume_names
 from agent.sources.api import Query, Refused
 from agent.sources.unavailable import Unavailable, in_short
-from agent.volumes import same
 
 MOST: Final = 64
 """Objects that are asked for in one look."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from agent.detectors import detached_volume
+from agent.checks.volumes import detached_volume
+from agent.checks.volumes.lost_volumes import has_bug
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Blind, LeftAlone, NotAsked, Snapshot
 from agent.model.volumes import Attachment, Mount, Strength
-from agent.volumes import has_bug
 from tests.builders import (
     CLOUD_DISK,
     DISK,

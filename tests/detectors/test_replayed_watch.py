@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.detectors import replayed_watch
+from agent.checks.watches import replayed_watch
 from agent.model.snapshot import Blind, LeftAlone
 from agent.model.watches import LASTS, Evidence
 from tests.builders import NOW, found, node, scene, shown, unread, without, without_api

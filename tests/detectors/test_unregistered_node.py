@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.detectors import unregistered_node
+from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.snapshot import Blind, LeftAlone, NotAsked, Seen, Snapshot, Unread

@@ -13,12 +13,12 @@ from the node's status. Clusters from 1.26 on (1.25.1, 1.24.5, 1.23.11, 1.22.14)
 from collections.abc import Iterator
 from typing import Final
 
-from agent import volumes
+from agent.checks.volumes import lost_volumes
+from agent.checks.volumes.lost_volumes import Detached
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.scene import Scene
 from agent.model.snapshot import Pod, Seen, Snapshot
 from agent.model.volumes import Strength
-from agent.volumes import Detached
 
 NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
@@ -35,7 +35,7 @@ _ATTACH: Final = "restart the kube-controller-manager, which then attaches it ag
 
 def find(scene: Scene) -> Iterator[Finding]:
     snapshot = scene.snapshot
-    for one in volumes.detached(snapshot):
+    for one in lost_volumes.detached(snapshot):
         yield Finding(
             detector=NAME,
             severity=Severity.WARNING if one.strength is Strength.PROBABLE else Severity.CRITICAL,
@@ -76,7 +76,7 @@ def _name(pod: Pod) -> str:
 
 
 def _version(version: str) -> str:
-    match volumes.has_bug(version):
+    match lost_volumes.has_bug(version):
         case True:
             return f"Kubernetes {version} is known to lose such entries when detaching fails"
         case False:
