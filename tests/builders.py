@@ -14,8 +14,8 @@ from agent.checks import engine
 from agent.checks.addresses.classify import judge
 from agent.checks.registry import Detector
 from agent.cleanup import guards
-from agent.cleanup.case import Case
-from agent.cleanup.vigil import Vigil, watch
+from agent.cleanup.guard_context import Case
+from agent.cleanup.runtime_history import Vigil, watch
 from agent.model.admission import Refused, Rejection
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
 from agent.model.finding import Finding

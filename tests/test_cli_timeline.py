@@ -12,7 +12,7 @@ import pytest
 
 from agent.cleanup.book import Book
 from agent.cleanup.journal import Entry
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Verdict
 from tests.test_bad_days import Done, LittleNode, engine, hanging_api, nodeleak
 from tests.wire import Standin

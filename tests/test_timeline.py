@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.cleanup.journal import Entry
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.admission import Cause, Refused
 from agent.model.devices import Happening
 from agent.model.finding import Gap

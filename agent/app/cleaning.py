@@ -7,14 +7,14 @@ from agent.app import loop
 from agent.app.sources import node_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
-from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book, Busy
 from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off
-from agent.cleanup.deferred import deferred
+from agent.cleanup.files import Actuator
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.judge import Budget, Judge
+from agent.cleanup.release import said
 from agent.cleanup.restore import Restoration
-from agent.cleanup.steps import said
+from agent.cleanup.session import Budget, Judge
+from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unread

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from agent.app import api_server, cleaning, loop
 from agent.app import sources as looking
-from agent.cleanup.judge import Budget
+from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Protocol
 from agent.checks import engine
 from agent.checks.confirm import Memory
 from agent.cleanup.cleaner import Cleaner
-from agent.cleanup.deferred import deferred
+from agent.cleanup.signals import deferred
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources import Moment, Sources, take_snapshot

@@ -19,7 +19,7 @@ import tenacity
 
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.steps import said
+from agent.cleanup.release import said
 from agent.model.release import Verdict
 from agent.sources.unavailable import Unavailable
 

@@ -10,11 +10,11 @@ from typing import Final, Protocol
 
 from agent.cleanup import guards
 from agent.cleanup.book import Book, Busy
-from agent.cleanup.deferred import ending
 from agent.cleanup.journal import Entry, entry_name
-from agent.cleanup.judge import Judge
+from agent.cleanup.release import Kept, SecondLook, Step, release, said
 from agent.cleanup.restore import RestoringHands, settle_half
-from agent.cleanup.steps import Kept, SecondLook, Step, release, said
+from agent.cleanup.session import Judge
+from agent.cleanup.signals import ending
 from agent.model.release import Candidate, Cleaning, Outcome, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot

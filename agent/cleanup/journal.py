@@ -16,7 +16,7 @@ from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any, Final
 
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.sources.unavailable import in_short
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from agent.cleanup.book import Book
 from agent.cleanup.journal import Entry
-from agent.cleanup.steps import RESERVATION, Hands, Kept, said
+from agent.cleanup.release import RESERVATION, Hands, Kept, said
 from agent.model.release import Verdict
 
 

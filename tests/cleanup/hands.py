@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent.cleanup.book import Book, Busy
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.unavailable import Unavailable

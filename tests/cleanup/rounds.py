@@ -9,7 +9,7 @@ from agent.checks.confirm import Memory
 from agent.cleanup.book import Book
 from agent.cleanup.cleaner import Cleaner, Live
 from agent.cleanup.journal import Entry
-from agent.cleanup.judge import HOUR, Budget, Judge
+from agent.cleanup.session import HOUR, Budget, Judge
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation

@@ -21,12 +21,12 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book
 from agent.cleanup.cleaner import Live, through
+from agent.cleanup.files import Actuator
 from agent.cleanup.journal import Entry, Journal, entry_name
-from agent.cleanup.judge import Budget, Judge
-from agent.cleanup.steps import Kept, release
+from agent.cleanup.release import Kept, release
+from agent.cleanup.session import Budget, Judge
 from agent.model.release import Candidate, Limits, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources import reservations

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cleanup.actuator import Actuator
-from agent.cleanup.steps import RESERVATION, Kept, said
+from agent.cleanup.files import Actuator
+from agent.cleanup.release import RESERVATION, Kept, said
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Foreign, Reservation
 from agent.sources import cni_results

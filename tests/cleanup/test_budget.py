@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from agent.cleanup.guards import judge
-from agent.cleanup.vigil import FEWEST_CONTAINERS
+from agent.cleanup.runtime_history import FEWEST_CONTAINERS
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
     ADDRESSES,

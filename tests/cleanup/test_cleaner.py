@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.cleanup.actuator import Actuator
 from agent.cleanup.book import Book
 from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off, through
+from agent.cleanup.files import Actuator
 from agent.cleanup.journal import Journal
-from agent.cleanup.judge import Budget, Judge
-from agent.cleanup.steps import Step
+from agent.cleanup.release import Step
+from agent.cleanup.session import Budget, Judge
 from agent.model.release import Candidate, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources import reservations as host_local

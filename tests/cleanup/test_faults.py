@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.steps import RESERVATION, Step, release
+from agent.cleanup.release import RESERVATION, Step, release
 from agent.model.release import Candidate, Outcome, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID

@@ -11,7 +11,7 @@ import pytest
 
 from agent import config
 from agent.cleanup import guards
-from agent.cleanup.case import Case
+from agent.cleanup.guard_context import Case
 from agent.cleanup.guards import judge
 from agent.cli import main
 from agent.model.release import Candidate, Limits, Reason, Refusal

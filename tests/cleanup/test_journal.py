@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agent.cleanup import journal
 from agent.cleanup.book import FILES, LARGEST, Book, Busy
 from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.sources.unavailable import Unavailable
 from tests.builders import GONE, NOW, WEB_ID, reservation

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cleanup.cleaner import DryRun
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.judge import HOUR, Budget, Judge
+from agent.cleanup.session import HOUR, Budget, Judge
 from agent.model.release import Candidate, Outcome, Reason, Verdict
 from agent.model.snapshot import Node
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned

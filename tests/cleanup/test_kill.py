@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup.journal import Entry
+from agent.cleanup.release import RESERVATION, release
 from agent.cleanup.restore import restore
-from agent.cleanup.steps import RESERVATION, release
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import NOW

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from agent.checks import engine
 from agent.checks.addresses.classify import made_at
 from agent.cleanup import guards
-from agent.cleanup.case import Case
 from agent.cleanup.cleaner import Live
+from agent.cleanup.guard_context import Case
 from agent.cleanup.journal import Entry
-from agent.cleanup.judge import HOUR, Budget, Judge
+from agent.cleanup.session import HOUR, Budget, Judge
 from agent.model.finding import Finding, Judged
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report

@@ -11,8 +11,8 @@ import pytest
 from agent.cleanup import restore as restoring
 from agent.cleanup.book import Book
 from agent.cleanup.journal import Entry
+from agent.cleanup.release import RESERVATION, release
 from agent.cleanup.restore import Refused, Restoration, missing_of, restore, settle_half
-from agent.cleanup.steps import RESERVATION, release
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.cleanup.vigil import Vigil, watch
+from agent.cleanup.runtime_history import Vigil, watch
 from agent.model.release import Reason
 from agent.model.snapshot import Container, Snapshot
 from tests.builders import (

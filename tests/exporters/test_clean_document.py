@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.exporters import clean_document
 from agent.exporters.clean_document import document
 from agent.model.release import Cleaning, PassedOver, Refusal, Verdict

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.release import RESERVATION, Kept
 from agent.cleanup.restore import Restoration
-from agent.cleanup.steps import RESERVATION, Kept
 from agent.exporters.clean_table import journal, restoration, table
 from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
 from agent.model.snapshot import Unread

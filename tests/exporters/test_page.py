@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from agent import timeline
 from agent.checks.registry import DETECTORS
 from agent.cleanup.journal import Entry
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.exporters import page_view
 from agent.exporters.http import LINKS
 from agent.exporters.page import Page

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.steps import Kept, Locked
+from agent.cleanup.release import Kept, Locked
 from agent.model.release import Verdict
 from agent.model.snapshot import Address, Checkpoint, Container, Foreign, Pod, Reading, Reservation, Seen, Store
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryBook, Parts, Setup

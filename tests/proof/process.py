@@ -15,13 +15,13 @@ from agent.checks import engine
 from agent.checks.confirm import Memory
 from agent.cleanup import guards
 from agent.cleanup.book import Book, Busy
-from agent.cleanup.case import Case
 from agent.cleanup.cleaner import Live
+from agent.cleanup.guard_context import Case
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.judge import Budget, Judge
+from agent.cleanup.release import Kept, Locked, SecondLook
 from agent.cleanup.restore import RestoringHands
-from agent.cleanup.steps import Kept, Locked, SecondLook
-from agent.cleanup.vigil import Vigil, watch
+from agent.cleanup.runtime_history import Vigil, watch
+from agent.cleanup.session import Budget, Judge
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
 from agent.model.registration import Autoscaler, Registration

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.cleanup.journal import Entry
-from agent.cleanup.judge import Budget
+from agent.cleanup.session import Budget
 from agent.model.release import Verdict
 from tests.proof.actors import EVERYBODY, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Verdict
 from agent.model.snapshot import Address, Checkpoint, Container, Daemons, Pod, Reservation, Seen, Store
 from agent.sources import Moment

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
-from agent.cleanup.vigil import Vigil
+from agent.cleanup.runtime_history import Vigil
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report

@@ -9,9 +9,9 @@ from typing import Final
 
 from agent.cleanup.book import Book
 from agent.cleanup.candidates import passed_over
-from agent.cleanup.case import Case
+from agent.cleanup.guard_context import Case
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.vigil import Vigil, watch
+from agent.cleanup.runtime_history import Vigil, watch
 from agent.model.ranges import free
 from agent.model.release import Candidate, Cleaning, Limits, Outcome, Verdict
 from agent.model.report import Report

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import tenacity
 
-from agent.cleanup.steps import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate
 from agent.model.snapshot import Foreign, Reservation
 from agent.sources import cni_results, reservations
