@@ -13,7 +13,7 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.cli import main
-from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
+from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import knobs, option, variable
 from agent.model.recording import Recording, dumps
 from agent.model.release import Reason, Verdict

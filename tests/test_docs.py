@@ -20,7 +20,7 @@ from agent.checks.registry import DETECTORS
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
-from agent.cli.codes import DONE, FOUND, UNREAD, USAGE
+from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.exporters import clean_document, document, log, timeline
 from agent.exporters.cluster import condition, courier, notices

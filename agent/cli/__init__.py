@@ -15,10 +15,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, NoReturn
 
-from agent.cli.codes import DONE, USAGE
-from agent.cli.looking import run
+from agent.cli.exit_codes import DONE, USAGE
 from agent.cli.parser import make_parser
 from agent.cli.progress import say_no_more
+from agent.cli.scan import run
 from agent.config import BUG, UsageError
 
 _STANDARD_ERROR: Final = 2

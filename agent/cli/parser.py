@@ -5,8 +5,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from agent.cli import explaining, looking, releasing, telling
-from agent.cli.codes import DONE
+from agent.cli import clean as releasing
+from agent.cli import explain as explaining
+from agent.cli import scan as looking
+from agent.cli import timeline as telling
+from agent.cli.exit_codes import DONE
 from agent.cli.options import add_options
 
 _DESCRIPTION = """\
@@ -217,7 +220,7 @@ def _command(
 
 class _Version(argparse.Action):
     def __call__(self, *_: Any, **__: Any) -> None:
-        from agent.cli.built import built
+        from agent.cli.version import built
 
         print(built())
         sys.exit(DONE)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from agent.cli.codes import DONE
+from agent.cli.exit_codes import DONE
 from agent.config import UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.cli.codes import DONE, FAILED, UNREAD
+from agent.cli.exit_codes import DONE, FAILED, UNREAD
 from agent.cli.options import config_of
 from agent.cli.progress import progress, say_no_more
 from agent.config import Config, UsageError, positive

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.cli.codes import DONE, FOUND, UNREAD
+from agent.cli.exit_codes import DONE, FOUND, UNREAD
 from agent.cli.options import config_of
 from agent.cli.progress import progress
 from agent.config import Config, UsageError, knobs, option, span

@@ -4,9 +4,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from agent.cli.codes import DONE, UNREAD
-from agent.cli.looking import look
+from agent.cli.exit_codes import DONE, UNREAD
 from agent.cli.options import config_of
+from agent.cli.scan import look
 from agent.config import UsageError, span
 
 if TYPE_CHECKING:
