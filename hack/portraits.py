@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Error, sync_playwright
 from prometheus_client import CollectorRegistry
 
 from agent.checks import engine
-from agent.exporters.http import LINKS, HttpExporter
-from agent.exporters.page import Page
+from agent.exporters.web.page import Page
+from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
 from agent.model.recording import loads
 from agent.model.report import Report

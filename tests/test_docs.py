@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent import timeline as merged
 from agent.app import daemon
 from agent.app.daemon import MODES
 from agent.checks.registry import DETECTORS
@@ -22,20 +21,23 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
 from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
-from agent.exporters import clean_document, document, log, timeline
+from agent.exporters import log
+from agent.exporters import timeline as merged
 from agent.exporters.cluster import condition, courier, notices
 from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
-from agent.exporters.device_metrics import MOST_RESOURCES, OTHER, UNKNOWN
-from agent.exporters.http import LINKS
-from agent.exporters.map import LETTERS
+from agent.exporters.json import clean, scan
 from agent.exporters.metrics import MetricsExporter
+from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN
+from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
+from agent.exporters.text import timeline
+from agent.exporters.text.map import LETTERS
+from agent.exporters.timeline import What
+from agent.exporters.web.server import LINKS
 from agent.model import admission
 from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.scene import State
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
-from agent.range_map import MOST_SINGLE, WEIGHT, Mark
-from agent.timeline import What
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
@@ -232,7 +234,7 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
 FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 KNOWN = device_plugins(registered())
 DRAWN: dict[str, Any] = {
-    "nodeleak.clean/v1": clean_document.document(
+    "nodeleak.clean/v1": clean.document(
         cleaning(
             released(),
             refused(YOUNG),
@@ -240,7 +242,7 @@ DRAWN: dict[str, Any] = {
             unread=(Unread("containers", "it gave no word"),),
         )
     ),
-    "nodeleak.journal/v1": clean_document.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
+    "nodeleak.journal/v1": clean.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
     "nodeleak.timeline/v1": timeline.document(
         merged.Timeline(
             "worker-1",
@@ -249,7 +251,7 @@ DRAWN: dict[str, Any] = {
             unread=(Unread("pods", "it gave no word"),),
         )
     ),
-    "nodeleak.scan/v1": document.document(
+    "nodeleak.scan/v1": scan.document(
         replace(
             scanned(node(reservation("10.244.1.9"))),
             scene=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).scene,

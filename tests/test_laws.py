@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agent.checks import confirm, engine
 from agent.checks.addresses.classify import made_at
 from agent.checks.registry import DETECTORS, Detector
-from agent.exporters.document import document
-from agent.exporters.table import table
+from agent.exporters.json.scan import document
+from agent.exporters.text.scan import table
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads

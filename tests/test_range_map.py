@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import range_map
+from agent.exporters import range_map
+from agent.exporters.range_map import IN_WORDS, Cell, Mark, RangeMap, in_figures, lay_out, mark_of
 from agent.model.ranges import Range, subnet_range
 from agent.model.scene import Occupancy, State
-from agent.range_map import IN_WORDS, Cell, Mark, RangeMap, in_figures, lay_out, mark_of
 from tests.builders import CIDR, dark_node, foreign, node, reservation, scanned, without
 from tests.strategies import nodes
 

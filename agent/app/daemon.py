@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from agent.exporters.cluster.courier import Courier
-    from agent.exporters.http import HttpExporter
+    from agent.exporters.web.server import HttpExporter
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """What the agent may do to the node, in the words of `nodeleak_mode_info`."""
@@ -105,8 +105,8 @@ def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
 
 
 def listening(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
-    from agent.exporters.http import LINKS, HttpExporter
-    from agent.exporters.page import Page
+    from agent.exporters.web.page import Page
+    from agent.exporters.web.server import LINKS, HttpExporter
 
     host, port = config.listen
     page = Page(lambda: cleaning.releases(config), LINKS) if config.page == "on" else None

@@ -31,7 +31,7 @@ def clean(given: argparse.Namespace) -> int:
         if given.output == "json":
             _write(_json(cleaning))
         else:
-            from agent.exporters.clean_table import table
+            from agent.exporters.text.clean import table
 
             _write(table(cleaning))
     if cleaning.unread:
@@ -42,7 +42,7 @@ def clean(given: argparse.Namespace) -> int:
 def _json(cleaning: "Cleaning") -> str:
     import json
 
-    from agent.exporters.clean_document import document
+    from agent.exporters.json.clean import document
 
     return f"{json.dumps(document(cleaning), indent=1)}\n"
 
@@ -57,7 +57,7 @@ def _write(text: str) -> None:
 
 def restore(given: argparse.Namespace) -> int:
     from agent.app import cleaning
-    from agent.exporters.clean_table import restoration
+    from agent.exporters.text.clean import restoration
 
     config = config_of("restore", given)
     journal = cleaning.read_journal(config)
@@ -69,16 +69,17 @@ def restore(given: argparse.Namespace) -> int:
 
 def journal(given: argparse.Namespace) -> int:
     from agent.app.cleaning import read_journal
-    from agent.exporters import clean_document, clean_table
+    from agent.exporters.json import clean
+    from agent.exporters.text import clean
 
     journal = read_journal(config_of("journal", given))
     if given.output == "json":
         import json
 
-        json.dump(clean_document.journal(journal), sys.stdout, indent=1)
+        json.dump(clean.journal(journal), sys.stdout, indent=1)
         print()
     else:
-        print(clean_table.journal(journal), end="")
+        print(clean.journal(journal), end="")
     return DONE
 
 

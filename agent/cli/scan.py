@@ -26,16 +26,16 @@ def scan(given: argparse.Namespace) -> int:
     if given.output == "json":
         import json
 
-        from agent.exporters.document import document
+        from agent.exporters.json.scan import document
 
         json.dump(document(report), sys.stdout, indent=1)
         print()
     elif given.map:
-        from agent.exporters.map import drawn
+        from agent.exporters.text.map import drawn
 
         print(drawn(report, colour=_has_colours(), unicode=_knows_more_than_ascii()), end="")
     else:
-        from agent.exporters.table import table
+        from agent.exporters.text.scan import table
 
         print(table(report), end="")
     if not report.complete:

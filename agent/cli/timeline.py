@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def timeline(given: argparse.Namespace) -> int:
-    from agent import timeline as merging
     from agent.app import cleaning
     from agent.checks import engine
+    from agent.exporters import timeline as merging
 
     since = _since(given.since)
     # It looks as a scan does, so a scan's settings are its own.
@@ -29,12 +29,12 @@ def timeline(given: argparse.Namespace) -> int:
     if given.output == "json":
         import json
 
-        from agent.exporters.timeline import document
+        from agent.exporters.text.timeline import document
 
         json.dump(document(told), sys.stdout, indent=1)
         print()
     else:
-        from agent.exporters.timeline import table
+        from agent.exporters.text.timeline import table
 
         print(table(told, given.since or ""), end="")
     return DONE if told.complete else UNREAD

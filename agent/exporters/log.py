@@ -11,7 +11,7 @@ import structlog
 
 from agent.checks.addresses import leaked_reservation
 from agent.checks.devices.history import transitions
-from agent.exporters.clean_table import WHEN_STOPPED
+from agent.exporters.text.clean import WHEN_STOPPED
 from agent.model.devices import Happening, Milestone
 from agent.model.finding import Judged
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict

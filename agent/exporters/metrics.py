@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
-from agent.exporters import device_metrics
+from agent.exporters import metrics_devices
 from agent.model.finding import Cause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
@@ -117,7 +117,7 @@ class MetricsExporter(Collector):
         if (report := self._last) is not None:
             yield from _networks(report)
             yield _findings(report)
-            yield from device_metrics.families(report)
+            yield from metrics_devices.families(report)
             yield from self._sources(report)
             if report.cleaning is not None:
                 yield GaugeMetricFamily(

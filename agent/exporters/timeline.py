@@ -1,99 +1,266 @@
-"""A timeline as text, for people, and as the JSON document `nodeleak.timeline/v1`, for programs."""
+"""What happened on the node, in order: the events that a look and the journal know of. Pure, and judges nothing.
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from typing import Any, Final
+Each comes from one record, and carries that record's word for when. Clocks differ: what the API server dates, and what
+lies between two looks, is not exact.
+"""
 
-from agent.exporters.document import moment
-from agent.exporters.table import grid, lines_as_text
-from agent.timeline import Event, Timeline
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
 
-SCHEMA: Final = "nodeleak.timeline/v1"
+from agent.checks.addresses import leaked_reservation
+from agent.checks.devices.history import transitions
+from agent.model.admission import Refused, Rejection
+from agent.model.devices import Happening, Milestone
+from agent.model.release import Verdict
+from agent.model.report import Report
+from agent.model.snapshot import Blind, Daemons, Pod, Seen, Snapshot, Unread
 
-_LONGEST_RUN = 12
-"""How many events of one kind in a row are told one by one: a storm is hundreds."""
-_SMALL_SKEW = timedelta(seconds=2)
-"""What answers and roundings take; it is no clock that is wrong."""
-
-_ABOUT: Final = "~ about then: when a look saw it first, or by the API server's clock; a leak: at the earliest."
-
-
-def table(timeline: Timeline, since: str) -> str:
-    """Draw a timeline. `since`: the span that was asked for, as it was written; empty: all there is."""
-    return lines_as_text(_lines(timeline, since))
+_LONGEST_QUOTE = 200
+_NONE, _SECOND = timedelta(0), timedelta(seconds=1)
 
 
-def _lines(timeline: Timeline, since: str) -> Iterator[str]:
-    yield f"Node {timeline.node}, {moment(timeline.taken_at)}"
-    yield ""
-    if timeline.events:
-        yield from grid([[" TIME (UTC)", "WHAT HAPPENED"], *_rows(timeline.events)])
-    else:
-        yield _nothing(timeline, since)
-    if not all(event.exact for event in timeline.events):
-        yield ""
-        yield _ABOUT
-    if timeline.api_skew is not None and abs(timeline.api_skew) > _SMALL_SKEW:
-        seconds = timeline.api_skew.total_seconds()
-        where = "ahead of" if seconds > 0 else "behind"
-        yield f"The API server's clock is {abs(seconds):.0f} s {where} the node's: its times are told by the node's."
-    if timeline.undated:
-        yield ""
-        yield f"Refused pods of which nothing says when: {timeline.undated} (nodeleak scan lists them)."
-    if timeline.warnings:
-        yield ""
-        yield from (f"warning: {warning}" for warning in timeline.warnings)
-    if timeline.unread:
-        yield ""
-        yield "Could not be read (what it would tell is missing above):"
-        yield from (f"  {one.source}: {one.why}" for one in timeline.unread)
+class What(StrEnum):
+    """The closed list of what a timeline tells; of two things in one moment the earlier in this list comes first."""
+
+    BOOTED = "booted"
+    DOCKER_STARTED = "docker_started"
+    KUBELET_STARTED = "kubelet_started"
+    DEVICE_MANAGER_STARTED = "device_manager_started"
+    SOCKET_GONE = "socket_gone"
+    LOST = "lost"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    SOCKET_APPEARED = "socket_appeared"
+    REGISTERED = "registered"
+    LEAKED = "leaked"
+    RELEASED = "released"
+    RESTORED = "restored"
 
 
-def _nothing(timeline: Timeline, since: str) -> str:
-    when = f" in the last {since}" if since else ""
-    so_far = "" if timeline.complete else ", as far as could be read"
-    return f"Nothing is known to have happened{when}{so_far}."
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: datetime
+    exact: bool
+    """False: a bound by the record's clock, or another clock than the node's."""
+    what: What
+    subject: str
+    text: str
+    source: str
 
 
-def _rows(events: Sequence[Event]) -> Iterator[list[str]]:
-    for what, run in groupby(events, key=lambda event: event.what):
-        alike = list(run)
-        yield from ([when(event), event.text] for event in alike[:_LONGEST_RUN])
-        if (more := len(alike) - _LONGEST_RUN) > 0:
-            yield [when(alike[-1]), f"… and {more} more {what.value} until here: -o json lists all"]
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    node: str
+    taken_at: datetime
+    events: tuple[Event, ...]
+    """Oldest first."""
+    unread: tuple[Unread, ...]
+    """What events would come from and was not read, or not judged."""
+    warnings: tuple[str, ...] = ()
+    """What is damaged in the records of the past: there may have been more."""
+    undated: int = 0
+    """Refused pods of which no record says when."""
+    api_skew: timedelta | None = None
+    """How far the API server's clock is ahead of the node's; None: not known."""
+
+    @property
+    def complete(self) -> bool:
+        return not self.unread
+
+    def last(self, span: timedelta) -> "Timeline":
+        """Return what happened no longer ago."""
+        return replace(self, events=tuple(event for event in self.events if self.taken_at - event.at <= span))
 
 
-def when(event: Event) -> str:
-    if event.exact:
-        return f" {_spelled(event.at, 'milliseconds')}"
-    return f"~{_spelled(event.at, 'seconds')}"
+class Release(Protocol):
+    """An entry of the journal."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def pod(self) -> str: ...
+    @property
+    def ips(self) -> tuple[str, ...]: ...
+    @property
+    def verdict(self) -> Verdict | None: ...
+    @property
+    def restored(self) -> datetime | None: ...
 
 
-def _spelled(when: datetime, to_the: str) -> str:
-    return when.astimezone(UTC).replace(tzinfo=None).isoformat(" ", to_the)
+def of(report: Report, releases: Iterable[Release] | Unread, damage: Iterable[str] = ()) -> Timeline:
+    """Merge what is known. `releases`: the journal's entries; `damage`: what cannot be read in it."""
+    snapshot = report.scene.snapshot
+    events = [*_daemons(snapshot), *_milestones(snapshot), *_refusals(report), *_leaks(report)]
+    if not isinstance(releases, Unread):
+        events += _releases(releases)
+    return Timeline(
+        node=snapshot.node_name,
+        taken_at=snapshot.taken_at,
+        events=tuple(_in_order(events)),
+        unread=tuple(_unread(report, releases)),
+        warnings=(*_trouble(snapshot), *(f"journal: {line}" for line in damage)),
+        undated=sum(1 for _, rejection in _refused(snapshot) if rejection.at is None),
+        api_skew=snapshot.api_skew,
+    )
 
 
-def document(timeline: Timeline) -> dict[str, Any]:
-    """Draw a timeline in full."""
-    return {
-        "schema": SCHEMA,
-        "node": timeline.node,
-        "taken_at": moment(timeline.taken_at),
-        "events": [_event(event) for event in timeline.events],
-        "undated_refusals": timeline.undated,
-        "api_skew_seconds": None if timeline.api_skew is None else timeline.api_skew.total_seconds(),
-        "warnings": list(timeline.warnings),
-        "unread": [{"source": one.source, "why": one.why} for one in timeline.unread],
-    }
+def _in_order(events: Iterable[Event]) -> list[Event]:
+    events, rank = tuple(events), list(What)
+    starts = [event.at for event in events if event.what is What.DEVICE_MANAGER_STARTED]
+
+    def place(event: Event) -> tuple[datetime, int, str]:
+        at = event.at
+        if event.what is What.REFUSED:
+            # No pod is admitted before the device manager has started; the second in which both fell is cut off.
+            at = max([at, *(start for start in starts if _NONE <= start - at < _SECOND)])
+        return at, rank.index(event.what), event.subject
+
+    return sorted(events, key=place)
 
 
-def _event(event: Event) -> dict[str, Any]:
-    return {
-        "at": event.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "exact": event.exact,
-        "what": event.what.value,
-        "subject": event.subject,
-        "text": event.text,
-        "source": event.source,
-    }
+def _unread(report: Report, releases: object) -> Iterator[Unread]:
+    """Tell what the timeline lacks. libcni's cache only names pods; node object and watches date nothing."""
+    yield from (one for one in report.unread if one.source not in {"cni_results", "node", "watches"})
+    yield from (Unread(gap.detector, gap.why) for gap in report.gaps if gap.broken)
+    if isinstance(releases, Unread):
+        yield releases
+
+
+def _daemons(snapshot: Snapshot) -> Iterator[Event]:
+    if not isinstance(snapshot.daemons, Seen):
+        return
+    for daemons in snapshot.daemons.items:
+        yield Event(daemons.booted, True, What.BOOTED, "node", "the node booted", "daemons")
+        yield from _started(daemons)
+
+
+def _started(daemons: Daemons) -> Iterator[Event]:
+    for name, started, what in (
+        ("docker", daemons.docker, What.DOCKER_STARTED),
+        ("kubelet", daemons.kubelet, What.KUBELET_STARTED),
+    ):
+        if started is not None:
+            yield Event(started, True, what, name, f"{name} started", "daemons")
+
+
+def _milestones(snapshot: Snapshot) -> Iterator[Event]:
+    try:
+        milestones = transitions(snapshot)
+    except Blind:
+        return
+    for one in milestones:
+        what, subject, text = _said(one)
+        yield Event(one.at, one.exact, what, subject, text, "device_plugins")
+
+
+def _trouble(snapshot: Snapshot) -> Iterator[str]:
+    if isinstance(snapshot.device_plugins, Seen):
+        yield from (f"device_plugins: {one.trouble}" for one in snapshot.device_plugins.items if one.trouble)
+
+
+def _said(milestone: Milestone) -> tuple[What, str, str]:
+    resource, name = milestone.resource, milestone.socket
+    socket = f"{name} ({resource})" if resource else name
+    match milestone.what:
+        case Happening.KUBELET_STARTED:
+            text = "the kubelet's device manager started: it knows no plugin until each registers again"
+            return What.DEVICE_MANAGER_STARTED, "kubelet", text
+        case Happening.SOCKET_APPEARED:
+            return What.SOCKET_APPEARED, name, f"the plugin socket {socket} appeared"
+        case Happening.SOCKET_GONE:
+            return What.SOCKET_GONE, name, f"the plugin socket {socket} went away"
+        case Happening.REGISTERED:
+            return What.REGISTERED, resource, f"{resource} was registered: the kubelet knows healthy devices of it"
+        case Happening.LOST:
+            return What.LOST, resource, f"the kubelet lost {resource}: it knows no healthy device of it"
+        case Happening.DROPPED:
+            return (
+                What.DROPPED,
+                resource,
+                f"the kubelet dropped {resource}: the node has none, until it registers again",
+            )
+
+
+def _refused(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
+    pods = snapshot.pods.items if isinstance(snapshot.pods, Seen) else ()
+    return ((pod, pod.rejection) for pod in pods if pod.rejection is not None)
+
+
+def _refusals(report: Report) -> Iterator[Event]:
+    snapshot = report.scene.snapshot
+    judged = {pod.uid: pod for one in report.findings if one.confirmed for pod in one.finding.stranded}
+    for pod, rejection in _refused(snapshot):
+        if rejection.at is None:
+            continue
+        stranded = judged.get(pod.uid)
+        verdict = f"; {stranded.cause.value}, {stranded.fate.value}" if stranded else ""
+        text = f"the pod {pod.name} was refused: {_why(rejection)}{verdict}"
+        # Its clocks count whole seconds, even the node's own.
+        yield Event(
+            _by_node(rejection.at, snapshot.api_skew if rejection.by_api else None),
+            False,
+            What.REFUSED,
+            pod.name,
+            text,
+            "pods",
+        )
+
+
+def _by_node(at: datetime, skew: timedelta | None) -> datetime:
+    try:
+        return at - (skew or _NONE)
+    except OverflowError:
+        return at
+
+
+def _why(rejection: Rejection) -> str:
+    resource = rejection.resource or "a device"
+    match rejection.refused:
+        case Refused.UNREGISTERED:
+            return f"the kubelet did not know {resource}"
+        case Refused.NO_HEALTHY:
+            return f"the kubelet knew no healthy device of {resource}"
+        case Refused.INSUFFICIENT:
+            return f"too few of {resource}{_counted(rejection)}"
+        case Refused.PLUGIN_GONE:
+            return f"the plugin of {resource} was gone"
+        case Refused.NO_CAPACITY:
+            return f"the node had no {resource}"
+        case Refused.OTHER:
+            quote = rejection.message
+            return quote if len(quote) <= _LONGEST_QUOTE else f"{quote[:_LONGEST_QUOTE]}…"
+
+
+def _counted(rejection: Rejection) -> str:
+    if rejection.requested is None or rejection.available is None:
+        return ""
+    return f" ({rejection.requested} asked for, {rejection.available} to be had)"
+
+
+def _leaks(report: Report) -> Iterator[Event]:
+    for judged in report.findings:
+        finding = judged.finding
+        if judged.confirmed and finding.detector == leaked_reservation.NAME:
+            # It became a leak then at the earliest.
+            text = f"leak: {finding.message}"
+            yield Event(judged.since, False, What.LEAKED, finding.subject, text, "reservations")
+
+
+def _releases(releases: Iterable[Release]) -> Iterator[Event]:
+    for entry in releases:
+        if entry.verdict is not Verdict.RELEASED:
+            continue
+        ips = ", ".join(entry.ips)
+        of_pod = f" of pod {entry.pod}" if entry.pod else ""
+        text = f"{ips}{of_pod} was released by `{entry.by}`, entry {entry.name}"
+        yield Event(entry.at, True, What.RELEASED, ips, text, "journal")
+        if entry.restored is not None:
+            text = f"{ips}{of_pod} was put back, entry {entry.name}"
+            yield Event(entry.restored, True, What.RESTORED, ips, text, "journal")

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.cli.parser import make_parser
 from agent.config import Config, load, variable
-from agent.exporters.http import HttpExporter
+from agent.exporters.web.server import HttpExporter
 from tests.deploy.manifests import (
     AGENTS,
     ALL,

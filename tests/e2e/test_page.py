@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from prometheus_client import CollectorRegistry
 
-from agent.exporters.http import LINKS, HttpExporter
-from agent.exporters.page import Page
+from agent.exporters.web.page import Page
+from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.report import Report
 from agent.model.scene import State
 from tests.builders import cni_result, dark_node, node, reservation, scanned, without

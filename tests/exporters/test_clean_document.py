@@ -8,8 +8,8 @@ import pytest
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
-from agent.exporters import clean_document
-from agent.exporters.clean_document import document
+from agent.exporters.json import clean
+from agent.exporters.json.clean import document
 from agent.model.release import Cleaning, PassedOver, Refusal, Verdict
 from agent.model.snapshot import Unread
 from tests.builders import GONE, empty_file
@@ -127,7 +127,7 @@ def test_the_journal_is_told_with_every_byte() -> None:
     kept = Journal(
         (Entry(ENTRY, AT, "run", GONE, "shop/cart", (text, binary), Verdict.RELEASED, "", AT),), ("line 3: no",)
     )
-    tree = json.loads(json.dumps(clean_document.journal(kept)))
+    tree = json.loads(json.dumps(clean.journal(kept)))
     files = tree["entries"][0].pop("files")
     assert tree == {
         "schema": "nodeleak.journal/v1",
@@ -152,6 +152,6 @@ def test_the_journal_is_told_with_every_byte() -> None:
 
 def test_an_entry_that_never_ended_has_no_outcome() -> None:
     kept = Journal((Entry(ENTRY, AT, "clean", "", "", ()),))
-    (entry,) = clean_document.journal(kept)["entries"]
+    (entry,) = clean.journal(kept)["entries"]
     assert (entry["outcome"], entry["why"], entry["restored"], entry["container_id"]) == (None, None, None, None)
-    assert clean_document.journal(Journal())["entries"] == []
+    assert clean.journal(Journal())["entries"] == []

@@ -9,7 +9,7 @@ import pytest
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
 from agent.cleanup.restore import Restoration
-from agent.exporters.clean_table import journal, restoration, table
+from agent.exporters.text.clean import journal, restoration, table
 from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
 from agent.model.snapshot import Unread
 from tests.builders import GONE, empty_file, reservation

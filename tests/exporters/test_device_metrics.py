@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.exporters.device_metrics import MOST_RESOURCES
 from agent.exporters.metrics import MetricsExporter
+from agent.exporters.metrics_devices import MOST_RESOURCES
 from agent.model.admission import Cause, Fate, Stranded
 from agent.model.devices import Happening
 from agent.model.finding import Finding, Judged

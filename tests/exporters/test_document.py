@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.checks.registry import DETECTORS
-from agent.exporters.document import document, in_order, moment
+from agent.exporters.json.scan import document, in_order, moment
 from agent.model.admission import Cause, Fate
 from agent.model.finding import Finding, Judged
 from agent.model.report import Report

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from agent.app import daemon
 from agent.app.loop import Heartbeat
 from agent.config import load
-from agent.exporters import http as served
-from agent.exporters.document import document
-from agent.exporters.http import HttpExporter
-from agent.exporters.page import Page
+from agent.exporters.json.scan import document
+from agent.exporters.web import server as served
+from agent.exporters.web.page import Page
+from agent.exporters.web.server import HttpExporter
 from agent.model.report import Report
 from tests.builders import node, reservation, scanned
 from tests.wire import needs, until

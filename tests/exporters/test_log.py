@@ -11,8 +11,8 @@ import structlog
 
 from agent.checks import engine
 from agent.checks.confirm import Memory
-from agent.exporters.clean_table import WHEN_STOPPED
 from agent.exporters.log import LogExporter, configure
+from agent.exporters.text.clean import WHEN_STOPPED
 from agent.model.devices import Happening, Milestone
 from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict

@@ -5,9 +5,9 @@ import re
 import pytest
 from hypothesis import given
 
-from agent.exporters.map import LETTERS, drawn
+from agent.exporters.range_map import Mark
+from agent.exporters.text.map import LETTERS, drawn
 from agent.model.snapshot import Snapshot
-from agent.range_map import Mark
 from tests.builders import cni_result, dark_node, foreign, node, ranges, reservation, scanned, without
 from tests.strategies import nodes
 

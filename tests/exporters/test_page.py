@@ -11,16 +11,16 @@ import html5lib
 import pytest
 from hypothesis import given, settings
 
-from agent import timeline
 from agent.checks.registry import DETECTORS
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, Kept
-from agent.exporters import page_view
-from agent.exporters.http import LINKS
-from agent.exporters.page import Page
-from agent.exporters.page_map import in_short
-from agent.exporters.verdict import Mood
-from agent.exporters.verdict import of as verdict_of
+from agent.exporters import timeline
+from agent.exporters.web import page_view
+from agent.exporters.web.page import Page
+from agent.exporters.web.page_map import in_short
+from agent.exporters.web.server import LINKS
+from agent.exporters.web.status import Mood
+from agent.exporters.web.status import of as verdict_of
 from agent.model.finding import Gap
 from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from agent.exporters.table import grid, table
+from agent.exporters.text.scan import grid, table
 from agent.model.devices import Happening
 from agent.model.finding import Gap
 from agent.model.snapshot import Address, Checkpoint

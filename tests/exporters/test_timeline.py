@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.exporters.timeline import document, table
+from agent.exporters.text.timeline import document, table
+from agent.exporters.timeline import Event, Timeline, What
 from agent.model.snapshot import Unread
-from agent.timeline import Event, Timeline, What
 from tests.builders import NOW
 
 HOUR = timedelta(hours=1)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.exporters.document import document
-from agent.exporters.table import table
+from agent.exporters.json.scan import document
+from agent.exporters.text.scan import table
 from agent.model.devices import Happening
 from agent.model.finding import Severity
 from agent.model.recording import Damaged, Recording, anonymous, dumps, loads

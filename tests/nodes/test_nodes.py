@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.exporters.table import table
+from agent.exporters.text.scan import table
 from agent.model.recording import anonymous, loads
 from agent.model.report import Report
 

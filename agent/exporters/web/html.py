@@ -4,7 +4,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from agent.exporters.page_view import View
+from agent.exporters.web.page_view import View
 
 _TEMPLATES: Final = Environment(
     loader=PackageLoader("agent.exporters"),

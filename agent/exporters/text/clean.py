@@ -6,8 +6,8 @@ from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.document import moment
-from agent.exporters.table import grid, lines_as_text
+from agent.exporters.json.scan import moment
+from agent.exporters.text.scan import grid, lines_as_text
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from agent.exporters.document import moment
-from agent.exporters.table import printable
+from agent.exporters.json.scan import moment
+from agent.exporters.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
+from agent.exporters.text.scan import printable
 from agent.model.report import Report
-from agent.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
 
 LETTERS: Final = {
     Mark.FREE: "·",

@@ -8,13 +8,13 @@ from os.path import commonprefix
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
-from agent.exporters.document import in_order
-from agent.exporters.map import LETTERS
-from agent.exporters.table import printable
+from agent.exporters.json.scan import in_order
+from agent.exporters.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
+from agent.exporters.text.map import LETTERS
+from agent.exporters.text.scan import printable
 from agent.model.report import NetworkSummary, Report
 from agent.model.scene import Occupancy, State
 from agent.model.snapshot import Reservation
-from agent.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
 
 LONGEST_LIST: Final = 1000
 """Rows of a table: the page is bounded, and `-o json` is not."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from agent.exporters.document import document
-from agent.exporters.page import Page
+from agent.exporters.json.scan import document
+from agent.exporters.web.page import Page
 from agent.model.report import Report
 
 _SECONDS: Final = 5.0

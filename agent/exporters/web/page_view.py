@@ -7,18 +7,18 @@ from itertools import groupby
 from typing import Final
 
 from agent.checks.registry import DETECTORS, Detector
-from agent.exporters import page_map, verdict
-from agent.exporters.clean_table import WHEN_STOPPED
-from agent.exporters.document import findings_in_order, moment
-from agent.exporters.page_map import LONGEST_LIST, Network
-from agent.exporters.table import device_rows, printable
-from agent.exporters.timeline import when
-from agent.exporters.verdict import Verdict
+from agent.exporters.json.scan import findings_in_order, moment
+from agent.exporters.text.clean import WHEN_STOPPED
+from agent.exporters.text.scan import device_rows, printable
+from agent.exporters.text.timeline import when
+from agent.exporters.timeline import Timeline
+from agent.exporters.web import page_map, status
+from agent.exporters.web.page_map import LONGEST_LIST, Network
+from agent.exporters.web.status import Verdict
 from agent.model.finding import Judged
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Blind, LeftAlone, NotAsked
-from agent.timeline import Timeline
 
 _FINDINGS_OF_ONE: Final = 40
 _EVENTS: Final = 60
@@ -48,7 +48,7 @@ class Happened:
 class Release:
     addresses: str
     pod: str
-    verdict: str
+    status: str
     why: str
 
 
@@ -68,7 +68,7 @@ class Round:
 class View:
     node: str
     looked: str
-    verdict: Verdict
+    status: Verdict
     unread: tuple[tuple[str, str], ...]
     blind: tuple[tuple[str, str], ...]
     left_alone: str
@@ -91,7 +91,7 @@ def of(report: Report, timeline: Timeline, *, alive: bool) -> View:
     return View(
         node=printable(snapshot.node_name),
         looked=moment(snapshot.taken_at),
-        verdict=verdict.of(report, alive=alive),
+        verdict=status.of(report, alive=alive),
         unread=tuple((one.source, printable(one.why)) for one in report.unread),
         blind=tuple((gap.detector, printable(gap.why)) for gap in report.gaps if not gap.chosen),
         left_alone=snapshot.pods.why if isinstance(snapshot.pods, NotAsked) else "",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from agent.checks.devices.resource_state import resource_states
-from agent.exporters.document import findings_in_order, in_order, moment
+from agent.exporters.json.scan import findings_in_order, in_order, moment
 from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
 from agent.model.report import NetworkSummary, Report

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.exporters.document import findings_in_order
+from agent.exporters.json.scan import findings_in_order
+from agent.exporters.range_map import in_figures
 from agent.model.report import NetworkSummary, Report
-from agent.range_map import in_figures
 
 
 class Mood(StrEnum):

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from agent.cleanup.journal import SCHEMA as JOURNAL_SCHEMA
 from agent.cleanup.journal import Entry, Journal, file_document
-from agent.exporters.document import moment
+from agent.exporters.json.scan import moment
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 

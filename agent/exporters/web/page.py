@@ -8,7 +8,7 @@ from importlib.resources import files
 from threading import Lock
 from typing import Final
 
-from agent import timeline
+from agent.exporters import timeline
 from agent.model.report import Report
 from agent.model.snapshot import Unread
 
@@ -50,7 +50,7 @@ class Page:
 
     def _draw(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
         # With the first view: see html.py.
-        from agent.exporters import html, page_view  # noqa: PLC0415
+        from agent.exporters.web import html, page_view  # noqa: PLC0415
 
         view = None
         if report is not None:
