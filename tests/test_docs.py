@@ -23,8 +23,6 @@ from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
 from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
 from agent.exporters import log
 from agent.exporters import timeline as merged
-from agent.exporters.cluster import condition, courier, notices
-from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
 from agent.exporters.json import clean, scan
 from agent.exporters.metrics import MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN
@@ -33,6 +31,8 @@ from agent.exporters.text import timeline
 from agent.exporters.text.map import LETTERS
 from agent.exporters.timeline import What
 from agent.exporters.web.server import LINKS
+from agent.kube_events import condition, messages, queue
+from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.model import admission
 from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
@@ -203,13 +203,13 @@ def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other(
 
 def test_why_events_are_dropped_and_conditions_not_patched_is_in_the_reference() -> None:
     told = rows("Metrics")
-    assert set(words(told["nodeleak_events_dropped_total"][2])) == {one.value for one in courier.Failure}
+    assert set(words(told["nodeleak_events_dropped_total"][2])) == {one.value for one in queue.Failure}
     assert words(told["nodeleak_node_condition_patches_total"][2]) == [SENT]
 
 
 def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> None:
     told = set(words(section("Events")))
-    assert {notices.RELEASED, notices.reason("leaked_reservation"), notices.reason("stranded_pod")} <= told
+    assert {messages.RELEASED, messages.reason("leaked_reservation"), messages.reason("stranded_pod")} <= told
     assert {condition.AVAILABLE, condition.SCARCE, condition.EXHAUSTED, condition.UNKNOWN, ADDRESS_PRESSURE} <= told
 
 

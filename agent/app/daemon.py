@@ -16,8 +16,8 @@ from agent.config import BUG, Config, UsageError, option, variable
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from agent.exporters.cluster.courier import Courier
     from agent.exporters.web.server import HttpExporter
+    from agent.kube_events.queue import Courier
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """What the agent may do to the node, in the words of `nodeleak_mode_info`."""
@@ -121,11 +121,11 @@ def _telling(
     config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
 ) -> tuple["Courier", Sequence[loop.Exporter]]:
     """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
-    from agent.exporters.cluster.condition import ConditionExporter
-    from agent.exporters.cluster.courier import Courier
-    from agent.exporters.cluster.events import EventExporter
-    from agent.exporters.cluster.metrics import DeliveryMetrics
-    from agent.exporters.cluster.writer import Writer
+    from agent.kube_events.condition import ConditionExporter
+    from agent.kube_events.events import EventExporter
+    from agent.kube_events.metrics import DeliveryMetrics
+    from agent.kube_events.queue import Courier
+    from agent.kube_events.writer import Writer
 
     tally = DeliveryMetrics(registry)
     courier = Courier(

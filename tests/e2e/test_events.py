@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.exporters.cluster.courier import Courier
-from agent.exporters.cluster.events import EventExporter
-from agent.exporters.cluster.metrics import DeliveryMetrics
-from agent.exporters.cluster.writer import Writer
+from agent.kube_events.events import EventExporter
+from agent.kube_events.metrics import DeliveryMetrics
+from agent.kube_events.queue import Courier
+from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.model.snapshot import Pod
 from tests.exporters.cluster.rounds import confirmed, leak

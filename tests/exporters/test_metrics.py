@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.checks import engine
 from agent.checks.confirm import Memory
 from agent.checks.registry import DETECTORS
-from agent.exporters.cluster.courier import Failure
-from agent.exporters.cluster.metrics import SENT, DeliveryMetrics
-from agent.exporters.cluster.notices import REASONS
 from agent.exporters.metrics import MetricsExporter
+from agent.kube_events.messages import REASONS
+from agent.kube_events.metrics import SENT, DeliveryMetrics
+from agent.kube_events.queue import Failure
 from agent.model import admission
 from agent.model.admission import Fate, Stranded
 from agent.model.devices import Happening

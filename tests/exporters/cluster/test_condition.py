@@ -9,9 +9,9 @@ from hypothesis import given
 
 from agent.checks import engine
 from agent.checks.addresses import exhausted_range
-from agent.exporters.cluster.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
-from agent.exporters.cluster.condition import condition as condition_of
-from agent.exporters.cluster.courier import Letter, What
+from agent.kube_events.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
+from agent.kube_events.condition import condition as condition_of
+from agent.kube_events.queue import Letter, What
 from agent.model.finding import Finding, Gap
 from agent.model.report import Report
 from agent.model.snapshot import Node, NotAsked, Snapshot, Store

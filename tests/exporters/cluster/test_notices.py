@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.registry import DETECTORS
-from agent.exporters.cluster.notices import LONGEST, REASONS, About, Notice, notices, reason
+from agent.kube_events.messages import LONGEST, REASONS, About, Notice, notices, reason
 from agent.model.finding import Finding, Severity
 from agent.model.release import Verdict
 from agent.model.snapshot import Snapshot

@@ -6,8 +6,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.exporters.cluster.notices import About, Notice
-from agent.exporters.cluster.pace import AGAIN, BURST, ONE_IN, Pace
+from agent.kube_events.messages import About, Notice
+from agent.kube_events.rate_limit import AGAIN, BURST, ONE_IN, Pace
 from tests.builders import UPTIME
 from tests.exporters.cluster.rounds import A_ROUND
 

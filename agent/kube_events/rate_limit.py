@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from agent.exporters.cluster.notices import Notice
+from agent.kube_events.messages import Notice
 
 AGAIN: Final = timedelta(minutes=5)
 BURST: Final = 25

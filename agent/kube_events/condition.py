@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from agent.checks.addresses import exhausted_range
-from agent.exporters.cluster.courier import Letter, Post, Server, What
-from agent.exporters.cluster.notices import stamp
-from agent.exporters.cluster.pace import AGAIN
+from agent.kube_events.messages import stamp
+from agent.kube_events.queue import Letter, Post, Server, What
+from agent.kube_events.rate_limit import AGAIN
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, Seen

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from agent.exporters.cluster.courier import Failure, Letter, Post, Server, What
-from agent.exporters.cluster.notices import Notice, notices
-from agent.exporters.cluster.pace import AGAIN, Pace
+from agent.kube_events.messages import Notice, notices
+from agent.kube_events.queue import Failure, Letter, Post, Server, What
+from agent.kube_events.rate_limit import AGAIN, Pace
 from agent.model.report import Report
 from agent.sources.api import Refused
 

@@ -11,7 +11,7 @@ from queue import Full, Queue
 from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
-from agent.exporters.cluster.writer import Throttled, Writer
+from agent.kube_events.writer import Throttled, Writer
 from agent.sources.api import Refused
 from agent.sources.unavailable import Unavailable
 

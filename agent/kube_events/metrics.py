@@ -4,8 +4,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.exporters.cluster.courier import Failure, Letter, What
-from agent.exporters.cluster.notices import REASONS
+from agent.kube_events.messages import REASONS
+from agent.kube_events.queue import Failure, Letter, What
 
 SENT: Final = "sent"
 
