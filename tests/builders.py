@@ -16,14 +16,14 @@ from agent.checks.registry import Detector
 from agent.cleanup import guards
 from agent.cleanup.guard_context import Case
 from agent.cleanup.runtime_history import Vigil, watch
-from agent.model.admission import Refused, Rejection
+from agent.model.assessment import Occupancy, Scene, State
 from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Taint
+from agent.model.rejections import Refused, Rejection
 from agent.model.release import Candidate, Limits, Refusal
 from agent.model.report import Report
-from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import (
     SOURCES,
     Address,

@@ -9,8 +9,8 @@ import pytest
 
 from agent.checks.devices import rejections
 from agent.checks.devices.kubelet_runs import epochs
-from agent.model.admission import Cause, Fate, Refused, Stranded
 from agent.model.devices import Allocation, Happening, Milestone, PluginSocket, Registered
+from agent.model.rejections import Cause, Fate, Refused, Stranded
 from agent.model.snapshot import Blind, NotAsked, Pod, Snapshot
 from tests.builders import (
     KVM,

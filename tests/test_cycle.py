@@ -9,9 +9,9 @@ import pytest
 from agent.checks import engine
 from agent.checks.addresses import leaked_reservation, shared_ip
 from agent.checks.confirm import Memory
+from agent.model.assessment import Scene, State
 from agent.model.finding import Cause, Finding, Gap, Severity
 from agent.model.report import Report
-from agent.model.scene import Scene, State
 from agent.model.snapshot import SOURCES, Address, Node, Snapshot
 from tests.builders import (
     CIDR,

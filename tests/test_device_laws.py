@@ -12,10 +12,10 @@ from agent.checks.devices import rejections
 from agent.checks.devices.history import MOST, transitions
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model import chronicle
-from agent.model.admission import Cause, Fate, Refused
+from agent.model import device_history
 from agent.model.devices import Happening
 from agent.model.recording import Recording, anonymous, dumps, loads
+from agent.model.rejections import Cause, Fate, Refused
 from agent.model.snapshot import SOURCES, NodeDevices, NotAsked, Pod, Seen, Snapshot
 from tests.builders import GRACE, KVM, NOW, WORKER, node, refused_pod, scene, without
 from tests.strategies import RESOURCES, agos, device_managers, moments, names, seldom
@@ -69,8 +69,8 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
     (devices,) = later.device_plugins.known()
-    text = chronicle.dumps(transitions(snapshot))
-    stored = chronicle.loads(text)
+    text = device_history.dumps(transitions(snapshot))
+    stored = device_history.loads(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Seen((replace(devices, history=stored.milestones),)))
 

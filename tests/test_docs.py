@@ -33,10 +33,10 @@ from agent.exporters.timeline import What
 from agent.exporters.web.server import LINKS
 from agent.kube_events import condition, messages, queue
 from agent.kube_events.metrics import SENT, DeliveryMetrics
-from agent.model import admission
+from agent.model import rejections
+from agent.model.assessment import State
 from agent.model.finding import Cause, Gap, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
-from agent.model.scene import State
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import YOUNG, cleaning, refused, released
@@ -74,7 +74,7 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
 
 
 def test_every_cause_and_every_fate_is_in_the_reference() -> None:
-    told = {one.value for kind in (Cause, admission.Cause, admission.Fate) for one in kind}
+    told = {one.value for kind in (Cause, rejections.Cause, rejections.Fate) for one in kind}
     assert told <= set(words(section("Detectors")))
 
 

@@ -17,10 +17,10 @@ from agent.checks.addresses.classify import made_at
 from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
+from agent.model.assessment import Scene, State
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
-from agent.model.scene import Scene, State
 from agent.model.snapshot import SOURCES, Address, Blind, Checkpoint, CniResult, Reservation, Seen, Snapshot
 from agent.sources.cni_results import parse
 from agent.sources.reservations import LARGEST, read

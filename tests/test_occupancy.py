@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.model.scene import State
+from agent.model.assessment import State
 from agent.model.snapshot import Address, Checkpoint, NotAsked, Snapshot
 from tests.builders import (
     CIDR,

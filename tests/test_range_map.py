@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent.exporters import range_map
 from agent.exporters.range_map import IN_WORDS, Cell, Mark, RangeMap, in_figures, lay_out, mark_of
+from agent.model.assessment import Occupancy, State
 from agent.model.ranges import Range, subnet_range
-from agent.model.scene import Occupancy, State
 from tests.builders import CIDR, dark_node, foreign, node, reservation, scanned, without
 from tests.strategies import nodes
 

@@ -8,9 +8,9 @@ import pytest
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, Kept
 from agent.exporters.timeline import Event, Timeline, What, of
-from agent.model.admission import Cause, Refused
 from agent.model.devices import Happening
 from agent.model.finding import Gap
+from agent.model.rejections import Cause, Refused
 from agent.model.release import Verdict
 from agent.model.snapshot import Pod, Seen, Snapshot, Unread
 from tests.builders import (

@@ -9,10 +9,10 @@ from agent.checks import confirm
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import judge
 from agent.checks.registry import DETECTORS, Detector
+from agent.model.assessment import Occupancy, Scene, State
 from agent.model.finding import Finding, Gap, Judged
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Blind, LeftAlone, Seen, Snapshot
 
 

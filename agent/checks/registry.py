@@ -8,8 +8,8 @@ from agent.checks.devices import late_device_plugin, rejected_pod, started_witho
 from agent.checks.registration import unregistered_node
 from agent.checks.volumes import detached_volume
 from agent.checks.watches import replayed_watch
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity
-from agent.model.scene import Scene
 
 
 class Detector(Protocol):

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene, State
 from agent.model.release import Candidate, PassedOver
-from agent.model.scene import Scene, State
 from agent.model.snapshot import Reservation, Seen
 
 _OWNERLESS: Final = {State.LEAKED, State.YOUNG, State.ALIVE, State.TEARDOWN_PENDING, State.UNKNOWN}

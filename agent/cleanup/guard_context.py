@@ -7,10 +7,10 @@ from typing import Final
 
 from agent.checks.addresses import leaked_reservation
 from agent.cleanup.runtime_history import Vigil
+from agent.model.assessment import Occupancy, Scene, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
-from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Address, Blind, NotAsked, Reservation, Seen, Snapshot
 
 FEWEST: Final = 8

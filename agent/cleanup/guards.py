@@ -13,9 +13,9 @@ from agent.checks.addresses.classify import made_at
 from agent.cleanup.candidates import candidates, place
 from agent.cleanup.guard_context import Case
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
+from agent.model.assessment import State
 from agent.model.ranges import RangeSets
 from agent.model.release import Candidate, Reason, Refusal
-from agent.model.scene import State
 from agent.model.snapshot import Blind, NotAsked
 
 

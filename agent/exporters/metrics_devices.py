@@ -12,8 +12,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from agent.checks.devices import rejected_pod
 from agent.checks.devices.resource_state import resource_states
-from agent.model.admission import Stranded
 from agent.model.devices import ResourceState
+from agent.model.rejections import Stranded
 from agent.model.report import Report
 from agent.model.snapshot import Blind, Seen, Snapshot
 

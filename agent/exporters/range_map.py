@@ -12,9 +12,9 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+from agent.model.assessment import Occupancy
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
-from agent.model.scene import Occupancy
 
 MOST_SINGLE: Final = 512
 """The largest range of which every address has its own cell."""

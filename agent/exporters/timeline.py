@@ -12,8 +12,8 @@ from typing import Protocol
 
 from agent.checks.addresses import leaked_reservation
 from agent.checks.devices.history import transitions
-from agent.model.admission import Refused, Rejection
 from agent.model.devices import Happening, Milestone
+from agent.model.rejections import Refused, Rejection
 from agent.model.release import Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Blind, Daemons, Pod, Seen, Snapshot, Unread

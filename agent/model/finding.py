@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from agent.model import admission
+from agent.model import rejections
 from agent.model.volumes import Strength
 
 
@@ -45,14 +45,14 @@ class Finding:
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
-    cause: Cause | admission.Cause | None = None
+    cause: Cause | rejections.Cause | None = None
     since: datetime | None = None
     """When the trouble began, where the node's records say so."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two looks for this to be the same trouble, beyond the subject."""
     resource: str = ""
     """The device resource that it is about; empty: none, or not known."""
-    fate: admission.Fate | None = None
+    fate: rejections.Fate | None = None
     """What becomes of a refused pod; of a storm, of most of its pods."""
     strength: Strength | None = None
     """How sure it is that a volume was lost; None: it is not about a volume."""
@@ -60,7 +60,7 @@ class Finding:
     """The second look confirms it, however soon: it is over before it has lasted."""
     affected: tuple[str, ...] = ()
     """Uids of the pods that it is the trouble of, where they are not part of its identity."""
-    stranded: tuple[admission.Stranded, ...] = ()
+    stranded: tuple[rejections.Stranded, ...] = ()
     """The refused pods that it stands for: one, or all of a storm."""
 
     @property

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from agent.model.assessment import Scene, State
 from agent.model.finding import Gap, Judged, Severity
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.scene import Scene, State
 from agent.model.snapshot import Unread
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
 
-from agent.model.admission import Rejection
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
+from agent.model.rejections import Rejection
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 

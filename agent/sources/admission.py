@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from agent.model.admission import Refused, Rejection
+from agent.model.rejections import Refused, Rejection
 from agent.sources.notation import RESOURCE, is_device, moment
 from agent.sources.printable import printable
 

@@ -6,7 +6,7 @@ the reason beside it.
 
 from pathlib import Path
 
-from agent.model.chronicle import FILE, Chronicle, loads
+from agent.model.device_history import FILE, Chronicle, loads
 from agent.sources.parsed_once import ParsedOnce
 from agent.sources.unavailable import Unavailable
 

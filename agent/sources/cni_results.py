@@ -15,8 +15,8 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
+from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.scene import KUBENET
 from agent.model.snapshot import CniResult, Reservation
 from agent.sources.unavailable import Unavailable
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.model.chronicle import Chronicle
+from agent.model.device_history import Chronicle
 from agent.model.devices import DevicePlugins, PluginSocket
 from agent.sources import device_checkpoint, unix_sockets
 from agent.sources.device_checkpoint import DeviceCheckpoint

@@ -7,9 +7,9 @@ makes every address of the node look leaked.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, who_says_ours
-from agent.model.scene import KUBENET
 from agent.model.snapshot import (
     Address,
     Checkpoint,

@@ -14,8 +14,8 @@ from agent.cleanup import guards
 from agent.cleanup.guard_context import Case
 from agent.cleanup.guards import judge
 from agent.cli import main
+from agent.model.assessment import State
 from agent.model.release import Candidate, Limits, Reason, Refusal
-from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Snapshot
 from tests.builders import (
     GRACE,

@@ -17,10 +17,10 @@ from agent.cleanup.cleaner import Live
 from agent.cleanup.guard_context import Case
 from agent.cleanup.journal import Entry
 from agent.cleanup.session import HOUR, Budget, Judge
+from agent.model.assessment import State
 from agent.model.finding import Finding, Judged
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
-from agent.model.scene import State
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Seen, Snapshot
 from tests.builders import MUTE, NOW, case, pod, reservation, without
 from tests.cleanup.hands import Files, Notebook, Owners, kept

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import leaked_reservation
+from agent.model.assessment import Scene
 from agent.model.finding import Cause
-from agent.model.scene import Scene
 from agent.model.snapshot import Blind, Checkpoint, Daemons, Snapshot
 from tests.builders import (
     CIDR,

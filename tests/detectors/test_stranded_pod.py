@@ -8,8 +8,8 @@ import pytest
 
 from agent.checks import engine
 from agent.checks.devices import rejected_pod
-from agent.model.admission import Cause, Fate
 from agent.model.finding import Finding
+from agent.model.rejections import Cause, Fate
 from agent.model.snapshot import Blind, LeftAlone, NotAsked, Pod, Snapshot
 from tests.builders import (
     GRACE,

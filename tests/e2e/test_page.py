@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import LINKS, HttpExporter
+from agent.model.assessment import State
 from agent.model.report import Report
-from agent.model.scene import State
 from tests.builders import cni_result, dark_node, node, reservation, scanned, without
 from tests.exporters.cleanings import ALIVE, cleaning, refused, released
 from tests.wire import needs

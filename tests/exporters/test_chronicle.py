@@ -9,7 +9,7 @@ from pathlib import Path
 from agent.checks import engine
 from agent.checks.devices.history import transitions
 from agent.exporters.chronicle import ChronicleExporter
-from agent.model.chronicle import FILE, loads
+from agent.model.device_history import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Seen, Snapshot

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from agent.exporters.metrics import MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES
-from agent.model.admission import Cause, Fate, Stranded
 from agent.model.devices import Happening
 from agent.model.finding import Finding, Judged
+from agent.model.rejections import Cause, Fate, Stranded
 from agent.model.report import Report
 from agent.model.snapshot import NotAsked, Snapshot
 from tests.builders import (

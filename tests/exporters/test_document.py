@@ -9,10 +9,10 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.exporters.json.scan import document, in_order, moment
-from agent.model.admission import Cause, Fate
+from agent.model.assessment import Scene, State
 from agent.model.finding import Finding, Judged
+from agent.model.rejections import Cause, Fate
 from agent.model.report import Report
-from agent.model.scene import Scene, State
 from agent.model.snapshot import Node
 from tests.builders import (
     CIDR,

@@ -18,12 +18,12 @@ from agent.exporters.metrics import MetricsExporter
 from agent.kube_events.messages import REASONS
 from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.kube_events.queue import Failure
-from agent.model import admission
-from agent.model.admission import Fate, Stranded
+from agent.model import rejections
+from agent.model.assessment import State
 from agent.model.devices import Happening
 from agent.model.finding import Cause, Finding, Gap, Judged, Severity
+from agent.model.rejections import Fate, Stranded
 from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
-from agent.model.scene import State
 from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
 from tests.builders import (
     GRACE,
@@ -156,7 +156,7 @@ def everything() -> Daemon:
         kubelet_socket=hour,
         checkpoint_written=hour,
     )
-    stranded = Stranded("shop/cart", "uid", "", KVM, NOW, admission.Cause.KUBELET_RESTART, Fate.STUCK, "", "")
+    stranded = Stranded("shop/cart", "uid", "", KVM, NOW, rejections.Cause.KUBELET_RESTART, Fate.STUCK, "", "")
     refused = Judged(Finding("stranded_pod", "shop/cart", "refused", stranded=(stranded,)), NOW, confirmed=True)
     return (
         Daemon()
@@ -179,7 +179,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
     closed = (
         {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
         | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
-        | {cause.value for cause in admission.Cause} | {fate.value for fate in Fate} | {KVM}
+        | {cause.value for cause in rejections.Cause} | {fate.value for fate in Fate} | {KVM}
         | {severity.value for severity in Severity}
         | set(REASONS) | set(Failure) | {SENT}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}

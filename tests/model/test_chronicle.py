@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.chronicle import MOST, SCHEMA, Chronicle, dumps, loads
+from agent.model.device_history import MOST, SCHEMA, Chronicle, dumps, loads
 from agent.model.devices import Happening, Milestone
 from tests.builders import KVM, KVM_SOCKET, NOW, milestone
 

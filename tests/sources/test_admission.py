@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.admission import Refused, Rejection
+from agent.model.rejections import Refused, Rejection
 from agent.sources.admission import read
 
 KVM = "devices.kubevirt.io/kvm"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.chronicle import FILE, Chronicle, dumps
+from agent.model.device_history import FILE, Chronicle, dumps
 from agent.model.devices import Happening
 from agent.sources.chronicle import LARGEST, StoredChronicle
 from tests.builders import KVM, milestone

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.chronicle import Chronicle
+from agent.model.device_history import Chronicle
 from agent.model.devices import Allocation, DevicePlugins, Happening, PluginSocket, Registered
 from agent.sources.device_plugins import DeviceManager
 from agent.sources.unavailable import Unavailable

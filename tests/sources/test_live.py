@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.chronicle import FILE, dumps
+from agent.model.device_history import FILE, dumps
 from agent.model.devices import Happening
 from agent.model.snapshot import NotAsked, Seen, Unread
 from agent.model.volumes import Mount

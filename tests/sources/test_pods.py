@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.admission import Refused
+from agent.model.rejections import Refused
 from agent.sources.pods import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"

@@ -10,7 +10,7 @@ import pytest
 
 from agent.checks.addresses.classify import judge
 from agent.cleanup.candidates import candidates
-from agent.model.scene import State
+from agent.model.assessment import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,

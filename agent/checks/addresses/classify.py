@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from agent.model.scene import Occupancy, Scene, State
+from agent.model.assessment import Occupancy, Scene, State
 from agent.model.snapshot import Blind, Container, NotAsked, Reading, Reservation, Seen, Snapshot, T
 
 CLOCK_SLACK = timedelta(seconds=10)

@@ -11,9 +11,9 @@ Do: if leaked reservations take the room, release them. If none are leaked, the 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
-from agent.model.scene import Scene, State
 from agent.model.snapshot import Blind, NotAsked
 
 NAME = "exhausted_range"

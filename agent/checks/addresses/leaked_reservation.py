@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
+from agent.model.assessment import Occupancy, Scene, State
 from agent.model.finding import Cause, Finding, Severity
-from agent.model.scene import Occupancy, Scene, State
 from agent.model.snapshot import Daemons, Reservation, Seen, Unread
 
 NAME = "leaked_reservation"

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity
-from agent.model.scene import Scene
 from agent.model.snapshot import Pod
 
 NAME = "shared_ip"

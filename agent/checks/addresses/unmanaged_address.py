@@ -11,8 +11,8 @@ before, or the next pod shares it.
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene, State
 from agent.model.finding import Finding, Severity
-from agent.model.scene import Scene, State
 from agent.model.snapshot import NotAsked
 
 NAME = "unmanaged_address"

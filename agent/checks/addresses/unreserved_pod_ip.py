@@ -11,9 +11,9 @@ in host-local's directory.
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
-from agent.model.scene import Scene
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)

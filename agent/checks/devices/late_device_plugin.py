@@ -15,9 +15,9 @@ from typing import Final
 from agent.checks.devices.clocks import plugins
 from agent.checks.devices.history import last_by_resource, last_start, since_start, transitions
 from agent.checks.devices.resource_state import kubelet_up_for, resource_states
+from agent.model.assessment import Scene
 from agent.model.devices import Milestone, ResourceState
 from agent.model.finding import Finding, Severity, in_words
-from agent.model.scene import Scene
 from agent.model.snapshot import Seen, Snapshot, Unread
 
 NAME = "late_device_plugin"

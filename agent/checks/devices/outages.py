@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.kubelet_runs import Epoch
-from agent.model.admission import Rejection
 from agent.model.devices import Happening, Milestone
+from agent.model.rejections import Rejection
 
 GRAIN: Final = timedelta(seconds=1)
 """The kubelet and the API server cut their times to the second."""

@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.admission import Cause, Fate, Rejection
 from agent.model.finding import in_words
+from agent.model.rejections import Cause, Fate, Rejection
 from agent.model.snapshot import Pod, Snapshot
 
 OVERDUE: Final = timedelta(seconds=60)

@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import Final
 
 from agent.checks.devices import rejections
-from agent.model.admission import Stranded
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity
-from agent.model.scene import Scene
+from agent.model.rejections import Stranded
 from agent.model.snapshot import Seen
 
 NAME = "stranded_pod"

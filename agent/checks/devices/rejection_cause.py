@@ -15,9 +15,9 @@ from agent.checks.devices.history import transitions
 from agent.checks.devices.kubelet_runs import Epoch, epochs
 from agent.checks.devices.outages import Away, Span
 from agent.checks.devices.sockets import socket_pairs
-from agent.model.admission import Cause, Refused, Rejection
 from agent.model.devices import Milestone
 from agent.model.finding import in_words
+from agent.model.rejections import Cause, Refused, Rejection
 from agent.model.snapshot import Pod, Seen, Snapshot
 
 BOOTING: Final = timedelta(minutes=15)

@@ -3,7 +3,7 @@
 from agent.checks.devices import pod_outcome
 from agent.checks.devices.rejection_cause import Witness
 from agent.checks.devices.resource_state import resource_states
-from agent.model.admission import Stranded
+from agent.model.rejections import Stranded
 from agent.model.snapshot import Seen, Snapshot
 
 

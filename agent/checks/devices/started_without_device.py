@@ -16,9 +16,9 @@ from agent.checks.devices.clocks import in_this_boot, plugins
 from agent.checks.devices.history import transitions
 from agent.checks.devices.kubelet_runs import Epoch, epochs
 from agent.checks.devices.sockets import socket_pairs
+from agent.model.assessment import Scene
 from agent.model.devices import DevicePlugins
 from agent.model.finding import Finding, Severity, in_words
-from agent.model.scene import Scene
 from agent.model.snapshot import Snapshot
 
 NAME = "started_without_device"

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity, in_words
 from agent.model.registration import (
     DELETION_CANDIDATE,
@@ -29,7 +30,6 @@ from agent.model.registration import (
     who_says_ours,
     why_cloud,
 )
-from agent.model.scene import Scene
 from agent.model.snapshot import Blind, Node, Seen, Snapshot
 
 NAME = "unregistered_node"

@@ -15,8 +15,8 @@ from typing import Final
 
 from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity, in_words
-from agent.model.scene import Scene
 from agent.model.snapshot import Pod, Seen, Snapshot
 from agent.model.volumes import Strength
 

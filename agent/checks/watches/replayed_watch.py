@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from agent.model.assessment import Scene
 from agent.model.finding import Finding, Severity, in_words
-from agent.model.scene import Scene
 from agent.model.snapshot import Unread
 from agent.model.watches import LASTS, Evidence, Watch
 

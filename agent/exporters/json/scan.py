@@ -7,10 +7,10 @@ from typing import Any, Final
 from agent.checks.addresses.classify import made_at
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
+from agent.model.assessment import Occupancy
 from agent.model.devices import ResourceState
 from agent.model.finding import Judged
 from agent.model.report import NetworkSummary, Report
-from agent.model.scene import Occupancy
 from agent.model.snapshot import Blind, Reservation, Snapshot
 
 SCHEMA: Final = "nodeleak.scan/v1"

@@ -5,10 +5,10 @@ from itertools import groupby
 
 from agent.checks.devices.resource_state import resource_states
 from agent.exporters.json.scan import findings_in_order, in_order, moment
+from agent.model.assessment import Occupancy, State
 from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
 from agent.model.report import NetworkSummary, Report
-from agent.model.scene import Occupancy, State
 from agent.model.snapshot import Blind, NotAsked, Snapshot
 
 _SHOWN = {State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}

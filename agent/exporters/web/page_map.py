@@ -12,8 +12,8 @@ from agent.exporters.json.scan import in_order
 from agent.exporters.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
 from agent.exporters.text.map import LETTERS
 from agent.exporters.text.scan import printable
+from agent.model.assessment import Occupancy, State
 from agent.model.report import NetworkSummary, Report
-from agent.model.scene import Occupancy, State
 from agent.model.snapshot import Reservation
 
 LONGEST_LIST: Final = 1000
