@@ -12,7 +12,7 @@ from pathlib import Path
 import agent
 from agent.sources.api import Api
 from agent.sources.containers import Docker
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 NOBODY = "https://127.0.0.1:9"
 KUBECONFIG = f"""

@@ -13,7 +13,7 @@ from agent.cleanup.cleaner import Cleaner, Off
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources import Sources
+from agent.sources.collector import Sources
 from tests.builders import GRACE, node, reservation
 from tests.sources.told import Told
 from tests.wire import until

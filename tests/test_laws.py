@@ -22,8 +22,8 @@ from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
 from agent.model.snapshot import SOURCES, Address, Blind, Checkpoint, CniResult, Reservation, Seen, Snapshot
-from agent.sources.cni_results import parse
-from agent.sources.reservations import LARGEST, read
+from agent.sources.host.cni_cache import parse
+from agent.sources.host.reservations import LARGEST, read
 from tests.builders import GRACE, NOW, UPTIME, dark_node, node, pod, reservation, sandbox, scene, without
 from tests.strategies import nodes, read_nodes, recordings
 

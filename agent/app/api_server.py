@@ -9,8 +9,8 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.registration import Autoscaler, Registration
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
 from agent.model.volumes import Attachments
+from agent.sources.error import Unavailable
 from agent.sources.live import ApiServer, left_alone
-from agent.sources.unavailable import Unavailable
 
 if TYPE_CHECKING:
     from agent.sources.api import Api, Query

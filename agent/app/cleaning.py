@@ -18,8 +18,8 @@ from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unread
+from agent.sources.error import Unavailable
 from agent.sources.live import LiveSources
-from agent.sources.unavailable import Unavailable
 
 
 def cleaner(

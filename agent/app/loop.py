@@ -13,7 +13,7 @@ from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.signals import deferred
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources import Moment, Sources, take_snapshot
+from agent.sources.collector import Moment, Sources, take_snapshot
 
 clock: Callable[[], float] = time.monotonic
 """Seconds that never jump, to measure spans with."""

@@ -21,7 +21,7 @@ from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import said
 from agent.model.release import Verdict
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 LARGEST: Final = 1024 * 1024
 """Bytes of one file: about 300 entries. A file that has more is put aside, and another begun."""

@@ -18,7 +18,7 @@ from agent.cleanup.signals import ending
 from agent.model.release import Candidate, Cleaning, Outcome, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 FRESH: Final = timedelta(minutes=1)
 """How long after a look its verdicts may be acted on: the node goes on meanwhile."""

@@ -19,7 +19,7 @@ import tenacity
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate
 from agent.model.snapshot import Foreign, Reservation
-from agent.sources import cni_results, reservations
+from agent.sources.host import cni_cache, reservations
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -106,9 +106,9 @@ class Actuator:
             try:
                 with _opened(cache, _DIRECTORY & ~os.O_NOFOLLOW) as directory:
                     for reservation in candidate.reservations:
-                        for name, network, ifname in cni_results.names_of(reservation):
+                        for name, network, ifname in cni_cache.names_of(reservation):
                             kept = _read_file(str(cache), network, name, directory)
-                            if kept and cni_results.belongs(kept.content, reservation, network, ifname):
+                            if kept and cni_cache.belongs(kept.content, reservation, network, ifname):
                                 found[kept.place, name] = kept
             except FileNotFoundError:
                 continue

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
-from agent.sources.unavailable import in_short
+from agent.sources.error import in_short
 
 SCHEMA: Final = "nodeleak.journal/v1"
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from agent.model.release import Candidate, Outcome, Reason, Refusal, Verdict
 from agent.model.snapshot import Foreign, Reservation
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 RESERVATION: Final = "reservation"
 

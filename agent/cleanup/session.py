@@ -16,7 +16,7 @@ from agent.model.ranges import free
 from agent.model.release import Candidate, Cleaning, Limits, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Blind, Seen, Snapshot
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 HOUR: Final = timedelta(hours=1)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from agent.kube_events.writer import Throttled, Writer
 from agent.sources.api import Refused
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _MOST_WAITING: Final = 64
 _PATIENCE: Final = 60.0

@@ -13,7 +13,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.sources.api import Refused, client_for, refusal
-from agent.sources.unavailable import Unavailable, in_short
+from agent.sources.error import Unavailable, in_short
 
 _DONE: Final = (200, 201)
 _BUSY: Final = 429

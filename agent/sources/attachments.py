@@ -16,7 +16,7 @@ from agent.model.snapshot import Pod, Reading, Seen, Unread
 from agent.model.volumes import Attachment, Attachments
 from agent.sources import volume_names
 from agent.sources.api import Query, Refused
-from agent.sources.unavailable import Unavailable, in_short
+from agent.sources.error import Unavailable, in_short
 
 MOST: Final = 64
 """Objects that are asked for in one look."""

@@ -7,8 +7,8 @@ the reason beside it.
 from pathlib import Path
 
 from agent.model.device_history import FILE, Chronicle, loads
-from agent.sources.parsed_once import ParsedOnce
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.cached_file import ParsedOnce
 
 LARGEST = 512 * 1024
 """Bytes. A full one has a fifth of that."""

@@ -14,7 +14,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
-from agent.sources.unavailable import Unavailable, in_short
+from agent.sources.error import Unavailable, in_short
 
 T = TypeVar("T")
 

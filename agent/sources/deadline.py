@@ -5,7 +5,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 T = TypeVar("T")
 

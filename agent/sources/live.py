@@ -23,15 +23,15 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources import addresses, checkpoints, mounts, reservations
 from agent.sources.chronicle import StoredChronicle
-from agent.sources.cni_results import CniResults
 from agent.sources.containers import Docker
-from agent.sources.daemons import ProcessTable
 from agent.sources.deadline import Deadline
-from agent.sources.device_plugins import DeviceManager
-from agent.sources.registration import Registrar
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host import addresses, checkpoints, mounts, reservations
+from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.host.processes import ProcessTable
+from agent.sources.host.registration import Registrar
 
 
 def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:

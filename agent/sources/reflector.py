@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from agent.model.snapshot import Reading, Seen, Unread
 from agent.sources.api import Api, Query, Refused, list_all
+from agent.sources.error import Unavailable
 from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
-from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
 

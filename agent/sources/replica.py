@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.watches import Evidence
+from agent.sources.error import Unavailable
 from agent.sources.notation import resource_version
-from agent.sources.unavailable import Unavailable
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agent.sources.api import Api
 from agent.sources.deadline import Deadline
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _PATH = "/version"
 _VERSION = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agent.model.watches import LASTS, Evidence, Watch
-from agent.sources import Moment
+from agent.sources.collector import Moment
 
 
 class Witness:

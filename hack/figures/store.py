@@ -1,6 +1,6 @@
 """Reading and judging a store in process, beside a bare loop that lists, opens and reads the same files.
 
-Read: `agent.sources.reservations`, as every round does. Judged: a whole round of `agent.checks.engine` after it, in which one
+Read: `agent.sources.host.reservations`, as every round does. Judged: a whole round of `agent.checks.engine` after it, in which one
 reservation of 18 is leaked, as on the node of the incident. The bare loop is `os.listdir` and `open(…).read()`.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from agent.checks import engine
 from agent.model.ranges import subnet_range
 from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
-from agent.sources import reservations
+from agent.sources.host import reservations
 from figures.measure import Figure, best, interleaved, ratio
 from standins.host import write_store
 from standins.nodes import PodSandbox, StandinNode, healthy

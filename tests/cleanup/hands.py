@@ -14,7 +14,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 NS = 10**9
 

@@ -29,8 +29,8 @@ from agent.cleanup.release import Kept, release
 from agent.cleanup.session import Budget, Judge
 from agent.model.release import Candidate, Limits, Outcome, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources import reservations
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host import reservations
 from tests.builders import GONE, GRACE, NOW
 from tests.wire import needs, run
 

@@ -19,7 +19,7 @@ from agent.cleanup.files import Actuator
 from agent.cleanup.release import RESERVATION, Kept, said
 from agent.model.release import Candidate, Verdict
 from agent.model.snapshot import Foreign, Reservation
-from agent.sources import cni_results
+from agent.sources.host import cni_cache
 from tests.builders import GONE, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
@@ -478,7 +478,7 @@ json_values = st.recursive(
 @given(content=st.binary(max_size=50) | json_values.map(lambda tree: json.dumps(tree).encode()))
 def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes) -> None:
     of = Reservation("kubenet", IP, GONE, "eth0", 1, 70, 0)
-    assert cni_results.belongs(content, of, "kubenet", "eth0") in {True, False}
+    assert cni_cache.belongs(content, of, "kubenet", "eth0") in {True, False}
 
 
 # What is made.

@@ -20,7 +20,7 @@ from agent.cleanup.release import Step
 from agent.cleanup.session import Budget, Judge
 from agent.model.release import Candidate, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
-from agent.sources import reservations as host_local
+from agent.sources.host import reservations as host_local
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.hands import Files, Notebook, Owners, kept
 from tests.cleanup.rounds import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why

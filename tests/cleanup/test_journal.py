@@ -20,7 +20,7 @@ from agent.cleanup.book import FILES, LARGEST, Book, Busy
 from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Candidate, Verdict
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 from tests.builders import GONE, NOW, WEB_ID, reservation
 from tests.cleanup.stores import another_process_locks, handles, in_child, let_go, may_mount, mount
 from tests.wire import as_nobody, needs, open_directory

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent.model.volumes import Mount
-from agent.sources import mounts
+from agent.sources.host import mounts
 
 from .agent import Daemon, Nodeleak, Said
 from .disks import CSI_DISK, Disks, flex_disk

@@ -45,8 +45,8 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources import Moment, Sources, take_snapshot
-from agent.sources.unavailable import Unavailable
+from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.error import Unavailable
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
 from tests.proof.world import NETWORK
 

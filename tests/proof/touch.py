@@ -13,7 +13,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Verdict
 from agent.model.snapshot import Address, Checkpoint, Container, Daemons, Pod, Reservation, Seen, Store
-from agent.sources import Moment
+from agent.sources.collector import Moment
 from tests.proof.world import File, World, made, spent, without
 
 START: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)

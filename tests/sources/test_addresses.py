@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Address
-from agent.sources import addresses
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host import addresses
 from tests.wire import NOBODY, as_nobody, needs, run, until
 
 # Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from agent.sources import node, pods
 from agent.sources.api import Api, NoCredentials, Refused, list_all, parse_list
+from agent.sources.error import Unavailable
 from agent.sources.reflector import list_once
 from agent.sources.server_clock import ServerClock
-from agent.sources.unavailable import Unavailable
 from tests.wire import (
     CHUNKED,
     HTML,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Checkpoint
-from agent.sources import checkpoints
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host import checkpoints
 from tests.wire import ID, as_nobody
 
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})

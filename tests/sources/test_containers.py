@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.model.snapshot import Container
 from agent.sources.containers import Docker
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, Request, Standin, chunk, hang, http, needs, run
 
 LABELS = {

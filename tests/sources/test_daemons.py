@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Daemons
-from agent.sources.daemons import ProcessTable
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.processes import ProcessTable
 from tests.wire import needs, run
 
 BOOTED = datetime(2026, 3, 26, 12, 0, tzinfo=UTC)

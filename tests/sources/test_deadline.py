@@ -5,7 +5,7 @@ from threading import Event, current_thread
 import pytest
 
 from agent.sources.deadline import Deadline
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 from tests.wire import until
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.devices import Allocation, Registered
-from agent.sources.device_checkpoint import DeviceCheckpoint, fnv1a, parse
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.device_checkpoint import DeviceCheckpoint, fnv1a, parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 UID = "0aa1c1f2-1111-2222-3333-444455556666"

@@ -12,8 +12,8 @@ import pytest
 
 from agent.model.device_history import Chronicle
 from agent.model.devices import Allocation, DevicePlugins, Happening, PluginSocket, Registered
-from agent.sources.device_plugins import DeviceManager
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.device_plugins import DeviceManager
 from tests.builders import KVM, KVM_SOCKET, milestone
 from tests.sources.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
 from tests.wire import as_nobody

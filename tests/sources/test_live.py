@@ -12,8 +12,8 @@ from agent.model.devices import Happening
 from agent.model.snapshot import NotAsked, Seen, Unread
 from agent.model.volumes import Mount
 from agent.sources.containers import Docker
+from agent.sources.error import Unavailable
 from agent.sources.live import LiveSources, device_plugins_in, left_alone, mounts_below
-from agent.sources.unavailable import Unavailable
 from tests.builders import KVM, milestone
 from tests.wire import ID, Answer, Request, Standin, hang, http
 

@@ -10,8 +10,8 @@ import pytest
 from agent.model.last_seen import FILE, dumps
 from agent.model.registration import Expected, LastSeen, Registration
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
-from agent.sources.registration import LARGEST, Registrar
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.registration import LARGEST, Registrar
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
 
 LATER = NOW + timedelta(seconds=15)

@@ -17,9 +17,9 @@ import pytest
 
 from agent.model.snapshot import Seen, Unread
 from agent.model.watches import Evidence, Watch
-from agent.sources import Moment
 from agent.sources import reflector as reflectors
 from agent.sources.api import Api
+from agent.sources.collector import Moment
 from agent.sources.reflector import Cause, Reflector
 from agent.sources.server_version import ServerVersion
 from agent.sources.witness import Witness

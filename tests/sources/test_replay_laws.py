@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Seen
 from agent.model.watches import Evidence
 from agent.sources.api import Api, Query, Refused
+from agent.sources.error import Unavailable
 from agent.sources.reflector import Reflector
 from agent.sources.replica import MOST_DEAD, Replica
-from agent.sources.unavailable import Unavailable
 from tests.sources.old_server import Etcd, Server, bookmark, line, pod
 
 STEPS = (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from agent.sources.error import Unavailable
 from agent.sources.replica import Expired, Regressed, Replica
-from agent.sources.unavailable import Unavailable
 
 
 def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
-from agent.sources import reservations
+from agent.sources.host import reservations
 from tests.wire import ID, as_nobody, needs, run
 
 HOST_LOCAL = Path("/usr/lib/cni/host-local")

@@ -20,7 +20,7 @@ from agent.model.snapshot import (
     Snapshot,
     Unread,
 )
-from agent.sources import Moment, take_snapshot
+from agent.sources.collector import Moment, take_snapshot
 from tests import builders
 from tests.builders import (
     DISK,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources import unix_sockets
-from agent.sources.unavailable import Unavailable
-from agent.sources.unix_sockets import UnixSockets, find
+from agent.sources.error import Unavailable
+from agent.sources.host import unix_sockets
+from agent.sources.host.unix_sockets import UnixSockets, find
 
 HEADER = b"Num       RefCount Protocol Flags    Type St Inode Path\n"
 KUBELET, KVM = b"/var/lib/kubelet/device-plugins/kubelet.sock", b"/var/lib/kubelet/device-plugins/kubevirt-kvm.sock"

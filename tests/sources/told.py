@@ -20,7 +20,7 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 
 class Told:

@@ -20,7 +20,7 @@ from agent.kube_events.metrics import DeliveryMetrics
 from agent.kube_events.queue import Courier
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 from tests.builders import node, pod
 from tests.exporters.cluster.rounds import Rounds, confirmed, leak
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig, until

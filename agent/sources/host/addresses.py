@@ -11,7 +11,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from agent.model.snapshot import Address
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 # "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL")

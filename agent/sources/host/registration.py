@@ -13,8 +13,8 @@ from agent.model.last_seen import FILE, loads
 from agent.model.recording import Damaged
 from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
 from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen
-from agent.sources.parsed_once import ParsedOnce
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
+from agent.sources.host.cached_file import ParsedOnce
 
 LARGEST: Final = 16 * 1024
 """Bytes of the file that remembers. A provider ID has a few hundred at most."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.model.snapshot import Checkpoint
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _LARGEST = 64 * 1024
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from agent.model.device_history import Chronicle
 from agent.model.devices import DevicePlugins, PluginSocket
-from agent.sources import device_checkpoint, unix_sockets
-from agent.sources.device_checkpoint import DeviceCheckpoint
-from agent.sources.parsed_once import ParsedOnce
+from agent.sources.error import Unavailable
+from agent.sources.host import device_checkpoint, unix_sockets
+from agent.sources.host.cached_file import ParsedOnce
+from agent.sources.host.device_checkpoint import DeviceCheckpoint
 from agent.sources.printable import printable
-from agent.sources.unavailable import Unavailable
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")

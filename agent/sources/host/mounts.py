@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.model.volumes import Mount
 from agent.sources import volume_names
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _LARGEST = 65536
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _ACCEPTS = 0x10000
 """`__SO_ACCEPTCON` of the kernel's flags: it listens."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agent.model.devices import Allocation, Registered
+from agent.sources.error import Unavailable
 from agent.sources.printable import printable
-from agent.sources.unavailable import Unavailable
 
 NAME = "kubelet_internal_checkpoint"
 LARGEST = 1024 * 1024

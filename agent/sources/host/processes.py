@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.model.snapshot import Daemons
+from agent.sources.error import Unavailable
 from agent.sources.printable import printable
-from agent.sources.unavailable import Unavailable
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})

@@ -18,7 +18,7 @@ from typing import Any
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 _LARGEST = 256 * 1024
 # Network names may hold dashes; the id, 64 hex digits between two of them, is what cannot be mistaken.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from agent.sources.unavailable import Unavailable
+from agent.sources.error import Unavailable
 
 T = TypeVar("T")
 
