@@ -13,9 +13,9 @@ from agent.sources.error import Unavailable
 from agent.sources.live import ApiServer, left_alone
 
 if TYPE_CHECKING:
-    from agent.sources.api import Api, Query
-    from agent.sources.reflector import Reflector
-    from agent.sources.server_clock import ServerClock
+    from agent.sources.kube.client import Api, Query
+    from agent.sources.kube.list_watch import Reflector
+    from agent.sources.kube.server_clock import ServerClock
 
 T = TypeVar("T")
 
@@ -27,9 +27,9 @@ def asked_once(config: Config) -> ApiServer:
     if config.api == "off":
         return left_alone(_OFF)
     # The API client is the greater part of such a process: not without need.
-    from agent.sources import node, pods
-    from agent.sources.server_clock import ServerClock
-    from agent.sources.server_version import ServerVersion
+    from agent.sources.kube import node, pods
+    from agent.sources.kube.server_clock import ServerClock
+    from agent.sources.kube.server_version import ServerVersion
 
     clock, version = ServerClock(loop.wall), ServerVersion()
     api = _connector(config, clock)()
@@ -52,11 +52,11 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
     """Wire it for the daemon, with the reflectors that have to be run for it."""
     if config.api == "off":
         return left_alone(_OFF), []
-    from agent.sources import node, pods
-    from agent.sources.reflector import Reflector
-    from agent.sources.server_clock import ServerClock
-    from agent.sources.server_version import ServerVersion
-    from agent.sources.witness import Witness
+    from agent.sources.kube import node, pods
+    from agent.sources.kube.list_watch import Reflector
+    from agent.sources.kube.server_clock import ServerClock
+    from agent.sources.kube.server_version import ServerVersion
+    from agent.sources.kube.watch_monitor import Witness
 
     clock, version = ServerClock(loop.wall), ServerVersion()
     connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
@@ -93,7 +93,7 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
 
 def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
     """Return what makes a connection with credentials read anew; those that cannot work are told at once."""
-    from agent.sources.api import Api, NoCredentials
+    from agent.sources.kube.client import Api, NoCredentials
 
     def connect() -> Api:
         return Api(config.kubeconfig, config.api_timeout.total_seconds(), clock)
@@ -117,7 +117,7 @@ def _listed(
 ) -> Callable[[], Reading[T]]:
     """Return what lists a resource; `greet` follows the first answer, so that no silence is waited for twice."""
     from agent.sources.deadline import Deadline
-    from agent.sources.reflector import list_once
+    from agent.sources.kube.list_watch import list_once
 
     within = Deadline("API server", seconds)
 
@@ -136,9 +136,9 @@ def _autoscaler(
     config: Config, clock: "ServerClock"
 ) -> Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]:
     """Return what asks for the autoscaler; it connects when there is a reason, which most nodes never have."""
-    from agent.sources.api import Api
-    from agent.sources.autoscaler import Cluster
     from agent.sources.deadline import Deadline
+    from agent.sources.kube.autoscaler import Cluster
+    from agent.sources.kube.client import Api
 
     seconds = config.api_timeout.total_seconds()
     within = Deadline("API server", seconds * 1.2)
@@ -160,8 +160,8 @@ def _autoscaler(
 def _attachments(
     config: Config, clock: "ServerClock"
 ) -> Callable[[Sequence[str], Sequence[Pod]], Reading[Attachments]]:
-    from agent.sources.attachments import AttachmentsSource
     from agent.sources.deadline import Deadline
+    from agent.sources.kube.attachments import AttachmentsSource
 
     # A few objects, each of which may take its time; a round does not wait for all of them at their slowest.
     within = Deadline("API server", config.api_timeout.total_seconds() * 1.2)

@@ -9,7 +9,7 @@ from agent.kube_events.messages import Notice, notices
 from agent.kube_events.queue import Failure, Letter, Post, Server, What
 from agent.kube_events.rate_limit import AGAIN, Pace
 from agent.model.report import Report
-from agent.sources.api import Refused
+from agent.sources.kube.client import Refused
 
 _NOT_FOUND: Final = 404
 _EXISTS: Final = 409

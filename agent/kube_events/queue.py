@@ -12,8 +12,8 @@ from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
 from agent.kube_events.writer import Throttled, Writer
-from agent.sources.api import Refused
 from agent.sources.error import Unavailable
+from agent.sources.kube.client import Refused
 
 _MOST_WAITING: Final = 64
 _PATIENCE: Final = 60.0

@@ -12,8 +12,8 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from agent.sources.api import Refused, client_for, refusal
 from agent.sources.error import Unavailable, in_short
+from agent.sources.kube.client import Refused, client_for, refusal
 
 _DONE: Final = (200, 201)
 _BUSY: Final = 429

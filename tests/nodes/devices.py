@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
 from agent.model.snapshot import Node, NodeDevices, Pod, Snapshot
-from agent.sources.pods import parse
+from agent.sources.kube.pods import parse
 from tests.builders import node
 
 KVM: Final = "devices.lab/kvm"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from agent.model.registration import Autoscaler, LastSeen, Registration
 from agent.model.snapshot import Node, Snapshot, Unread
-from agent.sources.autoscaler import status
-from agent.sources.node import parse
+from agent.sources.kube.autoscaler import status
+from agent.sources.kube.node import parse
 from tests.builders import NOW, node, reservation
 
 INSTANCE: Final = "aws:///eu-central-1a/i-0a1b2c3d4e5f60718"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Mount
-from agent.sources import node as node_object
-from agent.sources.pods import parse
+from agent.sources.kube import node as node_object
+from agent.sources.kube.pods import parse
 from tests.builders import attachments, daemons, node
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)

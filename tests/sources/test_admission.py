@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.model.rejections import Refused, Rejection
-from agent.sources.admission import read
+from agent.sources.kube.rejections import read
 
 KVM = "devices.kubevirt.io/kvm"
 GPU = "nvidia.com/gpu"

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources import node, pods
-from agent.sources.api import Api, NoCredentials, Refused, list_all, parse_list
 from agent.sources.error import Unavailable
-from agent.sources.reflector import list_once
-from agent.sources.server_clock import ServerClock
+from agent.sources.kube import node, pods
+from agent.sources.kube.client import Api, NoCredentials, Refused, list_all, parse_list
+from agent.sources.kube.list_watch import list_once
+from agent.sources.kube.server_clock import ServerClock
 from tests.wire import (
     CHUNKED,
     HTML,

@@ -11,9 +11,9 @@ import pytest
 
 from agent.model.snapshot import Pod, Seen, Unread
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.api import Api
-from agent.sources.attachments import MOST, AttachmentsSource, Connection
 from agent.sources.deadline import Deadline
+from agent.sources.kube.attachments import MOST, AttachmentsSource, Connection
+from agent.sources.kube.client import Api
 from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
 

@@ -10,9 +10,9 @@ import pytest
 
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
 from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
-from agent.sources.api import Api, Query
-from agent.sources.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
 from agent.sources.error import Unavailable
+from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
+from agent.sources.kube.client import Api, Query
 from tests.builders import INSTANCE, last_seen, registration, worker
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
 

@@ -7,7 +7,7 @@ import pytest
 
 from agent.model.registration import Taint
 from agent.model.snapshot import Node, NodeDevices
-from agent.sources.node import parse
+from agent.sources.kube.node import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.model.rejections import Refused
-from agent.sources.pods import parse
+from agent.sources.kube.pods import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from agent.model.snapshot import Reading, Seen, Unread
-from agent.sources import reflector as reflectors
-from agent.sources.api import Api, NoCredentials
-from agent.sources.reflector import Cause, Reflector
+from agent.sources.kube import list_watch as reflectors
+from agent.sources.kube.client import Api, NoCredentials
+from agent.sources.kube.list_watch import Cause, Reflector
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, Request, Standin, chunk, hang, http, kubeconfig, until
 
 Script = Callable[[Standin], Answer]

@@ -17,12 +17,12 @@ import pytest
 
 from agent.model.snapshot import Seen, Unread
 from agent.model.watches import Evidence, Watch
-from agent.sources import reflector as reflectors
-from agent.sources.api import Api
 from agent.sources.collector import Moment
-from agent.sources.reflector import Cause, Reflector
-from agent.sources.server_version import ServerVersion
-from agent.sources.witness import Witness
+from agent.sources.kube import list_watch as reflectors
+from agent.sources.kube.client import Api
+from agent.sources.kube.list_watch import Cause, Reflector
+from agent.sources.kube.server_version import ServerVersion
+from agent.sources.kube.watch_monitor import Witness
 from tests.builders import NOW, UPTIME
 from tests.sources.old_server import FIRST, Etcd, Server, bookmark, line, pod
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, Standin, chunk, http, kubeconfig, until

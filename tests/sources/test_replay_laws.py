@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from agent.model.snapshot import Seen
 from agent.model.watches import Evidence
-from agent.sources.api import Api, Query, Refused
 from agent.sources.error import Unavailable
-from agent.sources.reflector import Reflector
-from agent.sources.replica import MOST_DEAD, Replica
+from agent.sources.kube.client import Api, Query, Refused
+from agent.sources.kube.list_watch import Reflector
+from agent.sources.kube.replica import MOST_DEAD, Replica
 from tests.sources.old_server import Etcd, Server, bookmark, line, pod
 
 STEPS = (

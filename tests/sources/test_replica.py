@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from agent.sources.error import Unavailable
-from agent.sources.replica import Expired, Regressed, Replica
+from agent.sources.kube.replica import Expired, Regressed, Replica
 
 
 def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:

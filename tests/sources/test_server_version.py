@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.api import Api
-from agent.sources.server_version import ServerVersion, parse
+from agent.sources.kube.client import Api
+from agent.sources.kube.server_version import ServerVersion, parse
 from tests.wire import HTML, Answers, Standin, hang, http, kubeconfig
 
 

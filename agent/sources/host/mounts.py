@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
-from agent.sources import volume_names
 from agent.sources.error import Unavailable
+from agent.sources.kube import volume_names
 
 _LARGEST = 65536
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")

@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Callable
 
-from agent.sources.api import Api
 from agent.sources.deadline import Deadline
 from agent.sources.error import Unavailable
+from agent.sources.kube.client import Api
 
 _PATH = "/version"
 _VERSION = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.watches import Evidence
 from agent.sources.error import Unavailable
-from agent.sources.notation import resource_version
+from agent.sources.kube.fields import resource_version
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 from typing import Any
 
 from agent.model.snapshot import Pod
-from agent.sources import admission, volume_names
-from agent.sources.api import Query
-from agent.sources.notation import condition, count, is_device, mappings, moment, shared
+from agent.sources.kube import rejections, volume_names
+from agent.sources.kube.client import Query
+from agent.sources.kube.fields import condition, count, is_device, mappings, moment, shared
 
 PATH = "/api/v1/pods"
 
@@ -39,7 +39,7 @@ def parse(item: Mapping[str, Any]) -> Pod:
         started=started,
         wants=wants,
         wants_in_init=wants_in_init,
-        rejection=admission.read(metadata, status, wants, started),
+        rejection=rejections.read(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
-from agent.sources.api import Query
-from agent.sources.notation import count, is_device, mappings, moment, shared
+from agent.sources.kube.client import Query
+from agent.sources.kube.fields import count, is_device, mappings, moment, shared
 from agent.sources.printable import printable
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"

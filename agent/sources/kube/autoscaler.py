@@ -15,9 +15,9 @@ import yaml  # type: ignore[import-untyped]
 
 from agent.model.registration import Autoscaler, Expected, Registration, who_says_ours, why_cloud
 from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
-from agent.sources.api import Query, Refused, parse_list
 from agent.sources.error import Unavailable, in_short
-from agent.sources.node import PATH as NODES
+from agent.sources.kube.client import Query, Refused, parse_list
+from agent.sources.kube.node import PATH as NODES
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Pod, Reading, Seen, Unread
 from agent.model.volumes import Attachment, Attachments
-from agent.sources import volume_names
-from agent.sources.api import Query, Refused
 from agent.sources.error import Unavailable, in_short
+from agent.sources.kube import volume_names
+from agent.sources.kube.client import Query, Refused
 
 MOST: Final = 64
 """Objects that are asked for in one look."""

@@ -14,9 +14,9 @@ from threading import Event
 from typing import Any, Generic, TypeVar
 
 from agent.model.snapshot import Reading, Seen, Unread
-from agent.sources.api import Api, Query, Refused, list_all
 from agent.sources.error import Unavailable
-from agent.sources.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
+from agent.sources.kube.client import Api, Query, Refused, list_all
+from agent.sources.kube.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.model.rejections import Refused, Rejection
-from agent.sources.notation import RESOURCE, is_device, moment
+from agent.sources.kube.fields import RESOURCE, is_device, moment
 from agent.sources.printable import printable
 
 _LONGEST_READ, _LONGEST_KEPT = 4096, 400

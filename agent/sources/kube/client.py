@@ -16,8 +16,8 @@ from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.sources.error import Unavailable, in_short
-from agent.sources.notation import resource_version
-from agent.sources.server_clock import ServerClock
+from agent.sources.kube.fields import resource_version
+from agent.sources.kube.server_clock import ServerClock
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY = Path("/dev/shm")  # noqa: S108 (the client makes files of its own in it, for us alone)
