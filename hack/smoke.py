@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import agent
-from agent.sources.containers import Docker
 from agent.sources.error import Unavailable
 from agent.sources.kube.client import Api
+from agent.sources.runtime.docker import Docker
 
 NOBODY = "https://127.0.0.1:9"
 KUBECONFIG = f"""

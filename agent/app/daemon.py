@@ -27,10 +27,10 @@ def run_daemon(config: Config) -> int:
     """Run rounds until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
 
-    from agent.exporters.chronicle import ChronicleExporter
-    from agent.exporters.last_seen import LastSeenExporter
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
+    from agent.state.device_history import ChronicleExporter
+    from agent.state.last_seen import LastSeenExporter
 
     threading.excepthook = _end_loudly
     stop = threading.Event()

@@ -4,9 +4,9 @@ import platform
 
 from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
-from agent.sources.containers import Docker
 from agent.sources.error import Unavailable
 from agent.sources.live import ApiServer, LiveSources, device_plugins_in, mounts_below
+from agent.sources.runtime.docker import Docker
 
 
 def node_name(config: Config) -> str:

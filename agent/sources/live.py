@@ -23,8 +23,6 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources.chronicle import StoredChronicle
-from agent.sources.containers import Docker
 from agent.sources.deadline import Deadline
 from agent.sources.error import Unavailable
 from agent.sources.host import addresses, checkpoints, mounts, reservations
@@ -32,6 +30,8 @@ from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import Registrar
+from agent.sources.runtime.docker import Docker
+from agent.state.device_history_reader import StoredChronicle
 
 
 def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from agent.checks import engine
 from agent.checks.devices.history import transitions
-from agent.exporters.chronicle import ChronicleExporter
 from agent.model.device_history import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Seen, Snapshot
+from agent.state.device_history import ChronicleExporter
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unread
 
 SEEN = node(

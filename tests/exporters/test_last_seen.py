@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.checks import engine
-from agent.exporters.last_seen import FRESH, LastSeenExporter
 from agent.model.last_seen import FILE, loads
 from agent.model.registration import LastSeen
 from agent.model.report import Report
+from agent.state.last_seen import FRESH, LastSeenExporter
 from tests.builders import INSTANCE, last_seen, node, registration, unread
 
 NOTHING = timedelta(0)

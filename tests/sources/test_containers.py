@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.snapshot import Container
-from agent.sources.containers import Docker
 from agent.sources.error import Unavailable
+from agent.sources.runtime.docker import Docker
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, Request, Standin, chunk, hang, http, needs, run
 
 LABELS = {

@@ -11,9 +11,9 @@ from agent.model.device_history import FILE, dumps
 from agent.model.devices import Happening
 from agent.model.snapshot import NotAsked, Seen, Unread
 from agent.model.volumes import Mount
-from agent.sources.containers import Docker
 from agent.sources.error import Unavailable
 from agent.sources.live import LiveSources, device_plugins_in, left_alone, mounts_below
+from agent.sources.runtime.docker import Docker
 from tests.builders import KVM, milestone
 from tests.wire import ID, Answer, Request, Standin, hang, http
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.exporters.state_file import StateFile
 from agent.model.last_seen import FILE, dumps
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.model.snapshot import Seen
+from agent.state.atomic_file import StateFile
 
 FRESH: Final = timedelta(minutes=10)
 """How old what is stored may be while nothing but the time changes: a disk is not worn out for a time."""

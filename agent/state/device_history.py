@@ -5,11 +5,11 @@ from pathlib import Path
 
 from agent.checks.devices.clocks import plugins
 from agent.checks.devices.history import transitions
-from agent.exporters.state_file import StateFile
 from agent.model.device_history import FILE, dumps
 from agent.model.devices import Milestone
 from agent.model.report import Report
 from agent.model.snapshot import Blind
+from agent.state.atomic_file import StateFile
 
 
 class ChronicleExporter:
