@@ -69,17 +69,17 @@ def restore(given: argparse.Namespace) -> int:
 
 def journal(given: argparse.Namespace) -> int:
     from agent.app.cleaning import read_journal
-    from agent.exporters.json import clean
-    from agent.exporters.text import clean
+    from agent.exporters.json import clean as clean_json
+    from agent.exporters.text import clean as clean_text
 
     journal = read_journal(config_of("journal", given))
     if given.output == "json":
         import json
 
-        json.dump(clean.journal(journal), sys.stdout, indent=1)
+        json.dump(clean_json.journal(journal), sys.stdout, indent=1)
         print()
     else:
-        print(clean.journal(journal), end="")
+        print(clean_text.journal(journal), end="")
     return DONE
 
 

@@ -1,0 +1,1 @@
+"""Everything that is read. Nothing in this package changes anything."""

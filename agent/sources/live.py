@@ -31,7 +31,7 @@ from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import Registrar
 from agent.sources.runtime.docker import Docker
-from agent.state.device_history_reader import StoredChronicle
+from agent.sources.host.device_history import StoredChronicle
 
 
 def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:

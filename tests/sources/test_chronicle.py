@@ -8,7 +8,7 @@ import pytest
 
 from agent.model.device_history import FILE, Chronicle, dumps
 from agent.model.devices import Happening
-from agent.state.device_history_reader import LARGEST, StoredChronicle
+from agent.sources.host.device_history import LARGEST, StoredChronicle
 from tests.builders import KVM, milestone
 from tests.wire import as_nobody
 

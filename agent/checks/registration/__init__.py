@@ -1,0 +1,1 @@
+"""Whether the Node object exists and is complete."""

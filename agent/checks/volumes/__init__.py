@@ -1,0 +1,1 @@
+"""Volumes that the node's status has lost."""

@@ -1,0 +1,1 @@
+"""What an API server's watch streams replay."""

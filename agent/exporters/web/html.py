@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from agent.exporters.web.page_view import View
 
 _TEMPLATES: Final = Environment(
-    loader=PackageLoader("agent.exporters"),
+    loader=PackageLoader("agent.exporters.web"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -48,7 +48,7 @@ class Happened:
 class Release:
     addresses: str
     pod: str
-    status: str
+    verdict: str
     why: str
 
 
@@ -68,7 +68,7 @@ class Round:
 class View:
     node: str
     looked: str
-    status: Verdict
+    verdict: Verdict
     unread: tuple[tuple[str, str], ...]
     blind: tuple[tuple[str, str], ...]
     left_alone: str

@@ -1,0 +1,1 @@
+"""Read from the node itself: files, /proc, sockets."""

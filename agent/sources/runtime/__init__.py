@@ -1,0 +1,1 @@
+"""Read from container runtimes."""
