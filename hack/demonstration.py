@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-import children
-from standins.apiserver import apiserver
-from standins.engine import engine
-from standins.host import Host, build, write_kubeconfig
-from standins.nodes import StandinNode, the_incident
+from tests import processes
+from tests.fakes.apiserver import apiserver
+from tests.fakes.engine import engine
+from tests.fakes.host import Host, build, write_kubeconfig
+from tests.fakes.nodes import StandinNode, the_incident
 
 _LEAKED, _IN_USE, _USABLE = 7, 118, 125
 _SECONDS = 20.0
@@ -97,7 +97,7 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
         while daemon.poll() is None:
             time.sleep(0.2)
         raise Different(f"nodeleak run ended by itself, with {daemon.returncode}:\n{_log(host)}")
-    code = children.stop(daemon)
+    code = processes.stop(daemon)
     if code != 0:
         raise Different(f"nodeleak run exited with {code} when told to stop:\n{_log(host)}")
     stack.close()
@@ -133,7 +133,7 @@ def _in_short(host: Host, command: Sequence[str]) -> str:
 
 def _run(command: Sequence[str]) -> str:
     done = subprocess.run(
-        command, env=children.environment(), capture_output=True, text=True, timeout=_SECONDS, check=False
+        command, env=processes.environment(), capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode != 0:
         raise Different(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -204,13 +204,13 @@ def _start(stack: ExitStack, host: Host, node: StandinNode, port: int) -> "subpr
     quick = ("--interval=500ms", "--confirm=1s", f"--listen=127.0.0.1:{port}", "--log-format=json")
     command = _command(host, node, "run", *quick)
     _say("", f"$ nodeleak run {' '.join(quick)} …")
-    return stack.enter_context(children.running(command, host.root / "run.log", children.environment()))
+    return stack.enter_context(processes.running(command, host.root / "run.log", processes.environment()))
 
 
 def _show_metrics(daemon: "subprocess.Popen[bytes]", host: Host, port: int) -> None:
     """Wait until it is ready and its leaks are confirmed; show what matters of /metrics."""
     metrics = ""
-    for _ in children.until(time.monotonic() + _SECONDS):
+    for _ in processes.until(time.monotonic() + _SECONDS):
         if daemon.poll() is not None:
             raise Different(f"nodeleak run ended with {daemon.returncode}:\n{_log(host)}")
         if _get(port, "/readyz") is None:

@@ -21,10 +21,10 @@ from tests.wire import Standin, hang, needs, open_directory, until
 
 sys.path.append(str(Path(__file__).parents[1] / "hack"))
 
-from standins.apiserver import apiserver
-from standins.engine import engine
-from standins.host import Host, build, write_kubeconfig
-from standins.nodes import StandinNode, the_incident
+from tests.fakes.apiserver import apiserver
+from tests.fakes.engine import engine
+from tests.fakes.host import Host, build, write_kubeconfig
+from tests.fakes.nodes import StandinNode, the_incident
 
 LEAKED = 7
 ALL = 125

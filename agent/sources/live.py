@@ -27,11 +27,11 @@ from agent.sources.deadline import Deadline
 from agent.sources.error import Unavailable
 from agent.sources.host import addresses, checkpoints, mounts, reservations
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.device_history import StoredChronicle
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import Registrar
 from agent.sources.runtime.docker import Docker
-from agent.sources.host.device_history import StoredChronicle
 
 
 def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from figures import cleaning, resident, scan, store
-from figures.measure import Figure
-from figures.surroundings import ROOT, runtime
+from hack.figures import cleaning, resident, scan, store
+from hack.figures.measure import Figure
+from hack.figures.surroundings import ROOT, runtime
 
 _PAGE = ROOT / "docs/figures.md"
 _SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__doc__, "cleaning": cleaning.__doc__}

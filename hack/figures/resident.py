@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-import children
-from figures.measure import Figure, Footprint, footprint
-from figures.surroundings import ROOT, standin_node
-from standins.host import Host
+from hack.figures.measure import Figure, Footprint, footprint
+from hack.figures.surroundings import ROOT, standin_node
+from tests import processes
+from tests.fakes.host import Host
 
 _PODS, _POD_BYTES = 110, (7_700, 17_500)
 _WARM, _ROUNDS, _OBVIOUS_ROUNDS = 100, 2_000, 60
@@ -95,7 +95,7 @@ def _course(command: Sequence[str], port: int, counter: str, rounds: int) -> Cou
     """Run a command until it has done so many rounds, by its own count."""
     with (
         tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory,
-        children.running(command, Path(directory) / "log", children.environment()) as child,
+        processes.running(command, Path(directory) / "log", processes.environment()) as child,
     ):
         done = partial(_rounds, port, counter)
         begun = _wait(child.poll, done, min(_WARM, rounds // 3), Path(directory) / "log")
@@ -107,7 +107,7 @@ def _course(command: Sequence[str], port: int, counter: str, rounds: int) -> Cou
 
 def _wait(poll: Callable[[], int | None], done: Callable[[], int], rounds: int, log: Path) -> int:
     """Wait for a number of rounds, asking seldom: the questions are part of the load."""
-    for _ in children.until(time.monotonic() + 300, every=0.5):
+    for _ in processes.until(time.monotonic() + 300, every=0.5):
         if poll() is not None:
             raise OSError(f"it ended by itself:\n{log.read_text()[-2000:]}")
         if (now := done()) >= rounds:

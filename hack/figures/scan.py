@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import children
-from figures.measure import Figure, interleaved, middle, ratio
-from figures.surroundings import standin_node
-from standins.host import Host
+from hack.figures.measure import Figure, interleaved, middle, ratio
+from hack.figures.surroundings import standin_node
+from tests import processes
+from tests.fakes.host import Host
 
 _ONE_LINER = (
     r"""all_containers=$(docker ps -a -q);for ip in $(ls /var/lib/cni/networks/kubenet/ """
@@ -60,7 +60,7 @@ def figures(bin_: Path) -> Iterator[Figure]:
 
 
 def _compare(bin_: Path, host: Host, case: _Case, rounds: int, most: float) -> Iterator[Figure]:
-    env = children.environment(DOCKER_HOST=case.engine)
+    env = processes.environment(DOCKER_HOST=case.engine)
     one_liner = ["bash", "-c", _ONE_LINER.replace("/var/lib/cni/networks/kubenet", str(host.store))]
     scan = [str(bin_ / "nodeleak"), "scan", "--node=worker-1", *host.options, f"--docker-host={case.engine}"]
     found = 1 if case.leaked else 0
@@ -100,7 +100,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], expected: int) -> str:
 def _answers(engine: str) -> bool:
     asked = subprocess.run(
         ["docker", "version"],  # noqa: S607 (the one that the one-liner finds)
-        env=children.environment(DOCKER_HOST=engine),
+        env=processes.environment(DOCKER_HOST=engine),
         capture_output=True,
         check=False,
     )

@@ -15,9 +15,9 @@ from agent.checks import engine
 from agent.model.ranges import subnet_range
 from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
 from agent.sources.host import reservations
-from figures.measure import Figure, best, interleaved, ratio
-from standins.host import write_store
-from standins.nodes import PodSandbox, StandinNode, healthy
+from hack.figures.measure import Figure, best, interleaved, ratio
+from tests.fakes.host import write_store
+from tests.fakes.nodes import PodSandbox, StandinNode, healthy
 
 _CIDR = "10.64.0.0/15"
 _SIZES = {125: 60, 1_000: 30, 10_000: 9, 65_000: 5}

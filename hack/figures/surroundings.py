@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import children
-from standins.host import Host
+from tests import processes
+from tests.fakes.host import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 _BENCH = ROOT / "build/bench"
@@ -62,7 +62,7 @@ def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> I
             cwd=ROOT / "hack",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=children.environment(),
+            env=processes.environment(),
             start_new_session=True,  # a Ctrl-C is ours to pass on
         )
         try:
@@ -70,4 +70,4 @@ def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> I
                 raise OSError("the stand-ins did not start")
             yield host, url
         finally:
-            children.stop(child)
+            processes.stop(child)

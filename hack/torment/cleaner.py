@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from torment import command
-from torment.command import Command
-from torment.course import Course
-from torment.ledger import Ledger
-from torment.place import Place
+from hack.torment import command
+from hack.torment.command import Command
+from hack.torment.course import Course
+from hack.torment.ledger import Ledger
+from hack.torment.place import Place
 
 _FATAL: Final = {2: "it was wrongly used", 70: "it is broken", 126: "it cannot be run", 127: "it was not found"}
 """Exit codes after which another run would say nothing new."""

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from torment import options, report
-from torment.engine import BROKEN
-from torment.options import Options
-from torment.run import Torture, torture
+from hack.torment import options, report
+from hack.torment.engine import BROKEN
+from hack.torment.options import Options
+from hack.torment.run import Torture, torture
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from torment.engine import Engine
-from torment.history import Deed
-from torment.ledger import Ledger
-from torment.libcni import Cache
-from torment.plugin import Added, HostLocal
-from torment.store import Store
+from hack.torment.engine import Engine
+from hack.torment.history import Deed
+from hack.torment.ledger import Ledger
+from hack.torment.libcni import Cache
+from hack.torment.plugin import Added, HostLocal
+from hack.torment.store import Store
 
 
 @dataclass(frozen=True, slots=True)

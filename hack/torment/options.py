@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torment import command
-from torment.command import NOTHING, Command
-from torment.worker import Habits
+from hack.torment import command
+from hack.torment.command import NOTHING, Command
+from hack.torment.worker import Habits
 
 MOST_ADDRESSES: Final = 240
 _PAUSE_OF_COMPARE: Final = 1.0

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import children
-from torment.engine import HOST
+from hack.torment.engine import HOST
+from tests import processes
 
 _CHECKPOINTS = ("/var/lib/dockershim/sandbox", "/var/lib/cri-dockerd/sandbox")
 """The node's own, beside the one that is always empty: pods that run here have theirs there, none of ours."""
@@ -47,7 +47,7 @@ class Place:
 
     def environment(self) -> Mapping[str, str]:
         """Return what tells any cleaner where to clean, and nodeleak too."""
-        return children.environment(
+        return processes.environment(
             DOCKER_HOST=HOST,
             TORTURE_NETWORKS=str(self.networks),
             TORTURE_STORE=str(self.store),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import children
+from tests import processes
 
 NETWORK: Final = "kubenet"
 IFNAME: Final = "eth0"
@@ -43,7 +43,7 @@ class HostLocal:
         }
         self._configuration = configuration
         configuration.write_text(json.dumps(self.netconf))
-        self._environment = children.environment()
+        self._environment = processes.environment()
 
     def add(self, sandbox: str) -> Added | None:
         """Reserve an address; None where there is none left. Raises Refused."""

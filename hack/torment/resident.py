@@ -9,12 +9,12 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-import children
-from torment import command
-from torment.command import NODELEAK, Command
-from torment.course import Course
-from torment.metrics import Histogram, histogram, nothing
-from torment.place import Place
+from hack.torment import command
+from hack.torment.command import NODELEAK, Command
+from hack.torment.course import Course
+from hack.torment.metrics import Histogram, histogram, nothing
+from hack.torment.place import Place
+from tests import processes
 
 _LOCK: Final = {"held": "nodeleak_lock_held_seconds", "waited for": "nodeleak_lock_wait_seconds"}
 _PATIENCE: Final = 10.0
@@ -38,7 +38,7 @@ class Resident:
         self._child = command.start(self.command, self._place, self._output, self._errors)
         if self.command.name != NODELEAK:
             return
-        for _ in children.until(time.monotonic() + _PATIENCE):
+        for _ in processes.until(time.monotonic() + _PATIENCE):
             self.watch()
             if self._course.aborted.is_set() or self._port() is not None:
                 return

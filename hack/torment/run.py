@@ -13,23 +13,23 @@ from random import Random
 from threading import Thread
 from typing import Any, Final
 
-import children
-from torment.abandoned import Abandoned, Collector
-from torment.cleaner import Cleaner
-from torment.course import Course, Crew
-from torment.engine import Engine, engine
-from torment.ledger import Ledger
-from torment.libcni import Cache
-from torment.node import Node
-from torment.options import Options
-from torment.place import Place
-from torment.plugin import HostLocal
-from torment.resident import Resident
-from torment.slices import Slices
-from torment.stopwatch import Beside, Stopwatch
-from torment.store import Store
-from torment.watcher import watch
-from torment.worker import Worker
+from hack.torment.abandoned import Abandoned, Collector
+from hack.torment.cleaner import Cleaner
+from hack.torment.course import Course, Crew
+from hack.torment.engine import Engine, engine
+from hack.torment.ledger import Ledger
+from hack.torment.libcni import Cache
+from hack.torment.node import Node
+from hack.torment.options import Options
+from hack.torment.place import Place
+from hack.torment.plugin import HostLocal
+from hack.torment.resident import Resident
+from hack.torment.slices import Slices
+from hack.torment.stopwatch import Beside, Stopwatch
+from hack.torment.store import Store
+from hack.torment.watcher import watch
+from hack.torment.worker import Worker
+from tests import processes
 
 _SUBNET: Final = IPv4Network("10.254.77.0/24")
 _FIRST: Final = 10
@@ -112,7 +112,7 @@ class Torture:
         slices = None
         if self.options.compare:
             slices = Slices(self.cleaners, self.daemons, self.adds, self.node, self.options.pause)
-        for _ in children.until(time.monotonic() + self.options.seconds):
+        for _ in processes.until(time.monotonic() + self.options.seconds):
             if self.course.winding_down.is_set():
                 return
             if slices:
@@ -126,7 +126,7 @@ class Torture:
         """Give the cleaners time for what has leaked; without any there is nothing to wait for."""
         if not self.daemons and not self.cleaners:
             return
-        for _ in children.until(time.monotonic() + self.options.reclaim):
+        for _ in processes.until(time.monotonic() + self.options.reclaim):
             if self.course.over.is_set() or self.node.store.is_empty():
                 return
             self._watch()

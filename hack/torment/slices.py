@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from torment.cleaner import Cleaner
-from torment.node import Node
-from torment.resident import Resident
-from torment.stopwatch import Beside, Stopwatch
+from hack.torment.cleaner import Cleaner
+from hack.torment.node import Node
+from hack.torment.resident import Resident
+from hack.torment.stopwatch import Beside, Stopwatch
 
 SECONDS: Final = 5.0
 

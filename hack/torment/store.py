@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from torment.ledger import Ledger
-from torment.oracle import KEPT
+from hack.torment.ledger import Ledger
+from hack.torment.oracle import KEPT
 
 
 class Store:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from torment.course import Course
-from torment.store import Store
+from hack.torment.course import Course
+from hack.torment.store import Store
 
 _EVERY: Final = 0.02
 

@@ -5,10 +5,10 @@ from enum import Enum, auto
 from random import Random
 from typing import Final
 
-from torment.abandoned import Abandoned
-from torment.course import Course
-from torment.node import Node
-from torment.stopwatch import Stopwatch
+from hack.torment.abandoned import Abandoned
+from hack.torment.course import Course
+from hack.torment.node import Node
+from hack.torment.stopwatch import Stopwatch
 
 _LONGEST_HOLD: Final = 0.5
 _BETWEEN_LOOKS: Final = (0.01, 0.06)

@@ -6,12 +6,12 @@ from threading import Thread
 
 import pytest
 
-from torment.cleaner import Cleaner
-from torment.command import Command
-from torment.course import Course
-from torment.ledger import Ledger
-from torment.place import Place
-from torment.resident import Resident
+from hack.torment.cleaner import Cleaner
+from hack.torment.command import Command
+from hack.torment.course import Course
+from hack.torment.ledger import Ledger
+from hack.torment.place import Place
+from hack.torment.resident import Resident
 
 Run = Callable[[str], tuple[Cleaner, Course]]
 

@@ -7,10 +7,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from standins.apiserver import apiserver
-from standins.engine import engine
-from standins.host import build, write_kubeconfig
-from standins.nodes import healthy
+from tests.fakes.apiserver import apiserver
+from tests.fakes.engine import engine
+from tests.fakes.host import build, write_kubeconfig
+from tests.fakes.nodes import healthy
 
 root, pods, cidr, least, most = sys.argv[1:]
 node = healthy(datetime.now(UTC), int(pods), cidr)

@@ -14,8 +14,8 @@ from socketserver import UnixStreamServer
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
-from standins.nodes import PodSandbox, StandinNode
-from standins.serving import Handler, Threads, compact, serving
+from tests.fakes.nodes import PodSandbox, StandinNode
+from tests.fakes.serving import Handler, Threads, compact, serving
 
 _API_VERSION = "1.41"
 _LONGEST_SOCKET = 107

@@ -16,8 +16,8 @@ from threading import Event
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
-from standins.nodes import PodSandbox, StandinNode
-from standins.serving import Handler, Threads, compact, serving
+from tests.fakes.nodes import PodSandbox, StandinNode
+from tests.fakes.serving import Handler, Threads, compact, serving
 
 _VERSION = 48_213_007
 """The resource version of everything here."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from standins.nodes import PodSandbox, StandinNode
+from tests.fakes.nodes import PodSandbox, StandinNode
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DOCKERD, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
