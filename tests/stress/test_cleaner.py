@@ -6,12 +6,12 @@ from threading import Thread
 
 import pytest
 
-from hack.torment.cleaner import Cleaner
-from hack.torment.command import Command
-from hack.torment.course import Course
-from hack.torment.ledger import Ledger
-from hack.torment.place import Place
-from hack.torment.resident import Resident
+from tests.stress.cleaner import Cleaner
+from tests.stress.command import Command
+from tests.stress.course import Course
+from tests.stress.ledger import Ledger
+from tests.stress.place import Place
+from tests.stress.resident import Resident
 
 Run = Callable[[str], tuple[Cleaner, Course]]
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from hack.torment.cleaner import Cleaner
-from hack.torment.metrics import Histogram
-from hack.torment.resident import Resident
-from hack.torment.run import Torture
-from hack.torment.slices import SECONDS
-from hack.torment.stopwatch import Beside, Latency, quantile
+from tests.stress.cleaner import Cleaner
+from tests.stress.metrics import Histogram
+from tests.stress.resident import Resident
+from tests.stress.run import Torture
+from tests.stress.slices import SECONDS
+from tests.stress.stopwatch import Beside, Latency, quantile
 
 _SCHEMA: Final = "nodeleak.torture/v1"
 _NINETY_NINE: Final = 0.99

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from hack.torment.cleaner import Cleaner
-from hack.torment.node import Node
-from hack.torment.resident import Resident
-from hack.torment.stopwatch import Beside, Stopwatch
+from tests.stress.cleaner import Cleaner
+from tests.stress.node import Node
+from tests.stress.resident import Resident
+from tests.stress.stopwatch import Beside, Stopwatch
 
 SECONDS: Final = 5.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hack.torment.plugin import IFNAME, NETWORK
+from tests.stress.plugin import IFNAME, NETWORK
 
 
 class Cache:

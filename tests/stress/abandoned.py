@@ -5,8 +5,8 @@ from random import Random
 from threading import Event, Lock
 from typing import Final
 
-from hack.torment.course import Course
-from hack.torment.node import Node
+from tests.stress.course import Course
+from tests.stress.node import Node
 
 _LATEST: Final = 5.0
 """Seconds that a sandbox may lie about; none does any more once the workers wind down."""

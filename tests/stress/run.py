@@ -13,23 +13,23 @@ from random import Random
 from threading import Thread
 from typing import Any, Final
 
-from hack.torment.abandoned import Abandoned, Collector
-from hack.torment.cleaner import Cleaner
-from hack.torment.course import Course, Crew
-from hack.torment.engine import Engine, engine
-from hack.torment.ledger import Ledger
-from hack.torment.libcni import Cache
-from hack.torment.node import Node
-from hack.torment.options import Options
-from hack.torment.place import Place
-from hack.torment.plugin import HostLocal
-from hack.torment.resident import Resident
-from hack.torment.slices import Slices
-from hack.torment.stopwatch import Beside, Stopwatch
-from hack.torment.store import Store
-from hack.torment.watcher import watch
-from hack.torment.worker import Worker
 from tests import processes
+from tests.stress.abandoned import Abandoned, Collector
+from tests.stress.cleaner import Cleaner
+from tests.stress.course import Course, Crew
+from tests.stress.engine import Engine, engine
+from tests.stress.ledger import Ledger
+from tests.stress.libcni import Cache
+from tests.stress.node import Node
+from tests.stress.options import Options
+from tests.stress.place import Place
+from tests.stress.plugin import HostLocal
+from tests.stress.resident import Resident
+from tests.stress.slices import Slices
+from tests.stress.stopwatch import Beside, Stopwatch
+from tests.stress.store import Store
+from tests.stress.watcher import watch
+from tests.stress.worker import Worker
 
 _SUBNET: Final = IPv4Network("10.254.77.0/24")
 _FIRST: Final = 10

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hack.torment import command
-from hack.torment.command import NOTHING, Command
-from hack.torment.worker import Habits
+from tests.stress import command
+from tests.stress.command import NOTHING, Command
+from tests.stress.worker import Habits
 
 MOST_ADDRESSES: Final = 240
 _PAUSE_OF_COMPARE: Final = 1.0

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from hack.torment.ledger import Ledger
-from hack.torment.oracle import KEPT
+from tests.stress.ledger import Ledger
+from tests.stress.oracle import KEPT
 
 
 class Store:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from hack.torment.history import Deed, Did, Event, Looked, Said, Wrong
-from hack.torment.oracle import Oracle, judge
+from tests.stress.history import Deed, Did, Event, Looked, Said, Wrong
+from tests.stress.oracle import Oracle, judge
 
 IP: Final = "10.254.77.10"
 ANNA, BERT = "a" * 64, "b" * 64

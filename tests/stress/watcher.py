@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from hack.torment.course import Course
-from hack.torment.store import Store
+from tests.stress.course import Course
+from tests.stress.store import Store
 
 _EVERY: Final = 0.02
 

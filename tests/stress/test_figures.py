@@ -1,7 +1,7 @@
 """Times and histograms of a torture."""
 
-from hack.torment.metrics import histogram, nothing
-from hack.torment.stopwatch import Beside, Stopwatch, quantile
+from tests.stress.metrics import histogram, nothing
+from tests.stress.stopwatch import Beside, Stopwatch, quantile
 
 
 def test_an_add_counts_for_the_slice_in_which_it_began_and_ended() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.torment.engine import HOST
 from tests import processes
+from tests.stress.engine import HOST
 
 _CHECKPOINTS = ("/var/lib/dockershim/sandbox", "/var/lib/cri-dockerd/sandbox")
 """The node's own, beside the one that is always empty: pods that run here have theirs there, none of ours."""

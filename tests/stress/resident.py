@@ -9,12 +9,12 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from hack.torment import command
-from hack.torment.command import NODELEAK, Command
-from hack.torment.course import Course
-from hack.torment.metrics import Histogram, histogram, nothing
-from hack.torment.place import Place
 from tests import processes
+from tests.stress import command
+from tests.stress.command import NODELEAK, Command
+from tests.stress.course import Course
+from tests.stress.metrics import Histogram, histogram, nothing
+from tests.stress.place import Place
 
 _LOCK: Final = {"held": "nodeleak_lock_held_seconds", "waited for": "nodeleak_lock_wait_seconds"}
 _PATIENCE: Final = 10.0

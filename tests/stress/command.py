@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hack.torment.place import Place
+from tests.stress.place import Place
 
 NODELEAK: Final = "nodeleak"
 NOTHING: Final = "none"

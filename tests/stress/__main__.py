@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hack.torment import options, report
-from hack.torment.engine import BROKEN
-from hack.torment.options import Options
-from hack.torment.run import Torture, torture
+from tests.stress import options, report
+from tests.stress.engine import BROKEN
+from tests.stress.options import Options
+from tests.stress.run import Torture, torture
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

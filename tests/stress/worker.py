@@ -5,10 +5,10 @@ from enum import Enum, auto
 from random import Random
 from typing import Final
 
-from hack.torment.abandoned import Abandoned
-from hack.torment.course import Course
-from hack.torment.node import Node
-from hack.torment.stopwatch import Stopwatch
+from tests.stress.abandoned import Abandoned
+from tests.stress.course import Course
+from tests.stress.node import Node
+from tests.stress.stopwatch import Stopwatch
 
 _LONGEST_HOLD: Final = 0.5
 _BETWEEN_LOOKS: Final = (0.01, 0.06)

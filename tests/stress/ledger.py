@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
-from hack.torment.history import Deed, Did, Looked, Said, Violation
-from hack.torment.oracle import Oracle
+from tests.stress.history import Deed, Did, Looked, Said, Violation
+from tests.stress.oracle import Oracle
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from hack.torment.history import Deed, Did, Event, Looked, Said, Violation, Wrong
+from tests.stress.history import Deed, Did, Event, Looked, Said, Violation, Wrong
 
 KEPT: Final = frozenset({"lock", "last_reserved_ip.0"})
 """What host-local leaves in an empty store."""

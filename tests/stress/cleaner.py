@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from hack.torment import command
-from hack.torment.command import Command
-from hack.torment.course import Course
-from hack.torment.ledger import Ledger
-from hack.torment.place import Place
+from tests.stress import command
+from tests.stress.command import Command
+from tests.stress.course import Course
+from tests.stress.ledger import Ledger
+from tests.stress.place import Place
 
 _FATAL: Final = {2: "it was wrongly used", 70: "it is broken", 126: "it cannot be run", 127: "it was not found"}
 """Exit codes after which another run would say nothing new."""

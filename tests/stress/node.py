@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from hack.torment.engine import Engine
-from hack.torment.history import Deed
-from hack.torment.ledger import Ledger
-from hack.torment.libcni import Cache
-from hack.torment.plugin import Added, HostLocal
-from hack.torment.store import Store
+from tests.stress.engine import Engine
+from tests.stress.history import Deed
+from tests.stress.ledger import Ledger
+from tests.stress.libcni import Cache
+from tests.stress.plugin import Added, HostLocal
+from tests.stress.store import Store
 
 
 @dataclass(frozen=True, slots=True)
