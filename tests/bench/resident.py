@@ -1,7 +1,7 @@
 """The daemon on a healthy node with 110 pods of 12 KB and 220 containers, and the obvious code beside it.
 
 docker and the API server are stand-ins in another process, without TLS. The daemon does its rounds one after the other
-instead of every 15 s. The obvious code is `hack/figures/obvious.py`: `CoreV1Api` with its typed models, docker's
+instead of every 15 s. The obvious code is `tests/bench/baseline.py`: `CoreV1Api` with its typed models, docker's
 `containers.list(all=True)`, the same files, the same libraries for metrics and logs; it only reads.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from hack.figures.measure import Figure, Footprint, footprint
-from hack.figures.surroundings import ROOT, standin_node
 from tests import processes
+from tests.bench.measure import Figure, Footprint, footprint
+from tests.bench.surroundings import ROOT, standin_node
 from tests.fakes.host import Host
 
 _PODS, _POD_BYTES = 110, (7_700, 17_500)
@@ -87,7 +87,7 @@ def _daemon(bin_: Path, host: Host) -> Course:
 def _obvious(bin_: Path, host: Host) -> Course:
     port = _free_port()
     arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", port, 0.02, 10**6)
-    command = [str(bin_ / "python"), str(ROOT / "hack/figures/obvious.py"), *map(str, arguments)]
+    command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
     return _course(command, port, "rounds", _OBVIOUS_ROUNDS)
 
 

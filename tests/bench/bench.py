@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hack.figures import cleaning, resident, scan, store
-from hack.figures.measure import Figure
-from hack.figures.surroundings import ROOT, runtime
+from tests.bench import cleaning, resident, scan, store
+from tests.bench.measure import Figure
+from tests.bench.surroundings import ROOT, runtime
 
 _PAGE = ROOT / "docs/figures.md"
 _SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__doc__, "cleaning": cleaning.__doc__}

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from hack.figures.measure import Figure
-from hack.figures.surroundings import ROOT
+from tests.bench.measure import Figure
+from tests.bench.surroundings import ROOT
 
 _SECONDS: Final = 120
 _ADD: Final = 1.1

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hack.figures.measure import Figure, interleaved, middle, ratio
-from hack.figures.surroundings import standin_node
 from tests import processes
+from tests.bench.measure import Figure, interleaved, middle, ratio
+from tests.bench.surroundings import standin_node
 from tests.fakes.host import Host
 
 _ONE_LINER = (

@@ -15,7 +15,7 @@ from agent.checks import engine
 from agent.model.ranges import subnet_range
 from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
 from agent.sources.host import reservations
-from hack.figures.measure import Figure, best, interleaved, ratio
+from tests.bench.measure import Figure, best, interleaved, ratio
 from tests.fakes.host import write_store
 from tests.fakes.nodes import PodSandbox, StandinNode, healthy
 
