@@ -22,8 +22,8 @@ from agent.model.release import Candidate, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
-from tests.cleanup.hands import Files, Notebook, Owners, kept
-from tests.cleanup.rounds import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.file_operations import Files, Notebook, Owners, kept
+from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why
 
 # Off, trying, doing
 

@@ -23,7 +23,7 @@ from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Seen, Snapshot
 from tests.builders import MUTE, NOW, case, pod, reservation, without
-from tests.cleanup.hands import Files, Notebook, Owners, kept
+from tests.cleanup.file_operations import Files, Notebook, Owners, kept
 from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
 
 _PROFILE = settings.get_profile(settings.get_current_profile_name())

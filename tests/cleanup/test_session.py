@@ -13,8 +13,8 @@ from agent.cleanup.session import HOUR, Budget, Judge
 from agent.model.release import Candidate, Outcome, Reason, Verdict
 from agent.model.snapshot import Node
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
-from tests.cleanup.hands import Files, Notebook, kept
-from tests.cleanup.rounds import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.file_operations import Files, Notebook, kept
+from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
 
 ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
 

@@ -13,7 +13,7 @@ from agent.cleanup.session import HOUR, Budget, Judge
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation
-from tests.cleanup.hands import Files, Notebook, Owners, kept
+from tests.cleanup.file_operations import Files, Notebook, Owners, kept
 
 SECOND = timedelta(seconds=1)
 THE_ID, THE_IP = "9" * 64, "10.244.1.9"
