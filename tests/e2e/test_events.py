@@ -18,7 +18,7 @@ from agent.kube_events.queue import Courier
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.model.snapshot import Pod
-from tests.exporters.cluster.rounds import confirmed, leak
+from tests.kube_events.syncs import confirmed, leak
 
 from .agent import Daemon, Nodeleak
 from .node import Cluster, Pods, applied, eventually, run

@@ -1,134 +1,226 @@
-"""A timeline for people and for programs."""
+"""What happened on a node, merged from every record that dates anything."""
 
-import json
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent.exporters.text.timeline import document, table
-from agent.exporters.timeline import Event, Timeline, What
-from agent.model.snapshot import Unread
-from tests.builders import NOW
+from agent.cleanup.journal import Entry
+from agent.cleanup.release import RESERVATION, Kept
+from agent.exporters.timeline import Event, Timeline, What, of
+from agent.model.devices import Happening
+from agent.model.finding import Gap
+from agent.model.rejections import Cause, Refused
+from agent.model.release import Verdict
+from agent.model.snapshot import Pod, Seen, Snapshot, Unread
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    OLD,
+    UPTIME,
+    daemons,
+    dark_node,
+    device_plugins,
+    milestone,
+    node,
+    refused_pod,
+    reservation,
+    scanned,
+    unread,
+    without,
+    without_api,
+)
 
-HOUR = timedelta(hours=1)
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+ENTRY = Entry("e-1", NOW - HOUR, "run", "9" * 64, "shop/cart", (FILE,), Verdict.RELEASED)
+DARK = Unread("journal", "it gave no word")
 
 
-def event(at: datetime = NOW - HOUR, *, exact: bool = True, what: What = What.REGISTERED, text: str = "words") -> Event:
-    return Event(at, exact, what, "a.b/c", text, "device_plugins")
+def told(snapshot: Snapshot, *entries: Entry) -> Timeline:
+    return of(scanned(snapshot), entries)
 
 
-def timeline(*events: Event, **more: Any) -> Timeline:
-    return Timeline("worker-1", NOW, events, **{"unread": (), **more})
+def events(snapshot: Snapshot, *kinds: What) -> list[Event]:
+    return [event for event in told(snapshot).events if event.what in kinds or not kinds]
 
 
-def lines(told: Timeline, since: str = "") -> list[str]:
-    return table(told, since).splitlines()
+def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
+    assert pod.rejection is not None
+    return replace(pod, rejection=replace(pod.rejection, at=at, by_api=by_api))
 
 
-def test_each_event_is_a_line_with_its_time_to_the_millisecond() -> None:
-    at = NOW - HOUR + timedelta(milliseconds=536)
-    assert lines(timeline(event(at, text="a.b/c was registered"))) == [
-        "Node worker-1, 2026-03-26T20:00:00Z",
-        "",
-        " TIME (UTC)               WHAT HAPPENED",
-        " 2026-03-26 19:00:00.536  a.b/c was registered",
+def test_the_starts_of_the_node_and_its_daemons_are_told() -> None:
+    snapshot = node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
+    assert [(event.what, NOW - event.at, event.exact) for event in events(snapshot)] == [
+        (What.BOOTED, 3 * HOUR, True),
+        (What.DOCKER_STARTED, 2 * HOUR, True),
+        (What.KUBELET_STARTED, HOUR, True),
     ]
 
 
-def test_what_is_not_exact_has_its_sign_and_the_sign_is_explained() -> None:
-    told = lines(timeline(event(), event(exact=False, what=What.REFUSED)))
-    assert told[3].startswith(" 2026-03-26 19:00:00.000  ")
-    assert told[4].startswith("~2026-03-26 19:00:00      ")
-    assert told[-1].startswith("~ about then")
+def test_a_daemon_that_does_not_run_has_not_started() -> None:
+    snapshot = node(daemons=[daemons(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
+    assert [event.what for event in events(snapshot)] == [What.BOOTED]
 
 
-def test_a_sign_that_is_not_used_is_not_explained() -> None:
-    assert "~" not in table(timeline(event()), "")
+@pytest.mark.parametrize("happening", Happening)
+def test_whatever_happens_to_a_plugin_has_its_word(happening: Happening) -> None:
+    one = milestone(happening, KVM, ago=HOUR, socket=KVM_SOCKET, exact=False)
+    told = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
+    (event,) = (event for event in told if event.source == "device_plugins")
+    assert not event.exact
+    assert event.what.value in {happening.value, "device_manager_started"}
+    assert happening is Happening.KUBELET_STARTED or KVM in event.text
 
 
-@pytest.mark.parametrize(
-    ("since", "unread", "said"),
-    [
-        ("", (), "Nothing is known to have happened."),
-        ("1h30m", (), "Nothing is known to have happened in the last 1h30m."),
-        ("", (Unread("pods", "dark"),), "Nothing is known to have happened, as far as could be read."),
-    ],
-)
-def test_nothing_is_said(since: str, unread: tuple[Unread, ...], said: str) -> None:
-    assert lines(timeline(unread=unread), since)[2] == said
+def test_a_refused_pod_is_told_with_what_was_missing() -> None:
+    (event,) = events(node(refused_pod("shop/render", ago=MINUTE)), What.REFUSED)
+    assert (event.at, event.exact, event.subject, event.source) == (NOW - MINUTE, False, "shop/render", "pods")
+    told, _, verdict = event.text.partition("; ")
+    assert told == "the pod shop/render was refused: too few of devices.kubevirt.io/kvm (1 asked for, 0 to be had)"
+    assert verdict in {f"{cause.value}, stuck" for cause in Cause}
 
 
-def test_a_storm_is_cut_and_says_how_much_of_it_there_is() -> None:
-    storm = [event(NOW - HOUR + timedelta(seconds=n), what=What.REFUSED, exact=False) for n in range(500)]
-    told = lines(timeline(*storm, event(NOW)))
-    assert len(told) < 25
-    assert "~2026-03-26 19:08:19      … and 488 more refused until here: -o json lists all" in told
-    assert told[told.index("~2026-03-26 19:08:19      … and 488 more refused until here: -o json lists all") + 1] == (
-        " 2026-03-26 20:00:00.000  words"
+@pytest.mark.parametrize("refused", Refused)
+def test_every_refusal_has_its_words(refused: Refused) -> None:
+    (event,) = events(node(refused_pod("shop/render", refused=refused)), What.REFUSED)
+    assert KVM in event.text
+
+
+def test_a_long_message_is_cut() -> None:
+    pod = refused_pod("shop/render", refused=Refused.OTHER)
+    assert pod.rejection is not None
+    pod = replace(pod, rejection=replace(pod.rejection, message="x" * 5000))
+    (event,) = events(node(pod), What.REFUSED)
+    assert len(event.text) < 300
+    assert "x…" in event.text
+
+
+def test_a_refusal_without_a_time_is_counted_and_not_placed() -> None:
+    timeline = told(node(rejected(refused_pod("shop/render"), None)))
+    assert timeline.undated == 1
+    assert What.REFUSED not in {event.what for event in timeline.events}
+
+
+def test_what_the_api_server_dates_is_told_by_the_nodes_clock() -> None:
+    pod = rejected(refused_pod("shop/render"), NOW - HOUR, by_api=True)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at == NOW - HOUR - MINUTE
+
+
+def test_what_the_kubelet_dates_is_not_moved() -> None:
+    pod = rejected(refused_pod("shop/render"), NOW - HOUR)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at == NOW - HOUR
+
+
+def test_a_date_at_the_end_of_the_calendar_is_told_as_it_is() -> None:
+    pod = rejected(refused_pod("shop/render"), datetime.min.replace(tzinfo=UTC), by_api=True)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    assert event.at.year == 1
+
+
+def test_a_pod_refused_in_the_second_of_the_start_comes_after_it() -> None:
+    started = milestone(Happening.KUBELET_STARTED, ago=HOUR - timedelta(milliseconds=424))
+    pod = refused_pod("shop/render", ago=HOUR)
+    plugins = device_plugins(started, kubelet_socket=HOUR - timedelta(milliseconds=424))
+    kinds = (What.DEVICE_MANAGER_STARTED, What.REFUSED)
+    assert [event.what for event in events(node(pod, device_plugins=plugins), *kinds)] == list(kinds)
+
+
+def test_a_leak_is_told_from_when_it_can_have_begun_with_its_cause() -> None:
+    snapshot = node(reservation("10.244.1.9"), daemons=[daemons(kubelet=HOUR)])
+    (event,) = events(snapshot, What.LEAKED)
+    assert (event.at, event.exact, event.subject) == (NOW - HOUR, False, "kubenet/10.244.1.9")
+    assert "the kubelet restarted after it was made" in event.text
+
+
+def test_what_was_seen_once_is_no_leak_yet() -> None:
+    report = scanned(node(), node(reservation("10.244.1.9")))
+    assert What.LEAKED not in {event.what for event in of(report, ()).events}
+
+
+def test_releases_and_restorations_come_from_the_journal() -> None:
+    entry = replace(ENTRY, restored=NOW - MINUTE)
+    found = [event for event in told(node(), entry).events if event.source == "journal"]
+    assert [(event.what, event.at, event.exact) for event in found] == [
+        (What.RELEASED, NOW - HOUR, True),
+        (What.RESTORED, NOW - MINUTE, True),
+    ]
+    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, entry e-1"
+
+
+@pytest.mark.parametrize("verdict", [None, *(one for one in Verdict if one is not Verdict.RELEASED)])
+def test_what_was_not_released_is_no_event(verdict: Verdict | None) -> None:
+    found = told(node(), replace(ENTRY, verdict=verdict)).events
+    assert "journal" not in {event.source for event in found}
+
+
+def test_events_are_in_order_whatever_they_come_from() -> None:
+    late = milestone(Happening.REGISTERED, KVM, ago=HOUR - 10 * SECOND)
+    snapshot = node(
+        reservation("10.244.1.9", age=OLD),
+        refused_pod("shop/render", ago=HOUR - 3 * SECOND),
+        daemons=[daemons(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
+        device_plugins=device_plugins(milestone(Happening.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
     )
-    assert len(document(timeline(*storm))["events"]) == 500
+    found = told(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
+    assert [event.at for event in found] == sorted(event.at for event in found)
+    race = (What.KUBELET_STARTED, What.LEAKED, What.DEVICE_MANAGER_STARTED, What.REFUSED, What.REGISTERED)
+    assert [event.what for event in found if event.what in race] == list(race)
+    assert found[-1].what is What.RELEASED
 
 
-def test_what_was_not_read_and_what_is_damaged_is_told() -> None:
-    told = lines(timeline(unread=(Unread("pods", "it gave no word"),), warnings=("journal: line 3",), undated=2))
-    assert "Could not be read (what it would tell is missing above):" in told
-    assert "  pods: it gave no word" in told
-    assert "warning: journal: line 3" in told
-    assert "Refused pods of which nothing says when: 2 (nodeleak scan lists them)." in told
+def test_of_one_moment_the_starts_come_first() -> None:
+    snapshot = node(daemons=[daemons(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
+    kinds = [event.what for event in events(snapshot)]
+    assert kinds == [What.BOOTED, What.DOCKER_STARTED, What.KUBELET_STARTED]
 
 
-@pytest.mark.parametrize(("skew", "word"), [(90, "90 s ahead of"), (-90, "90 s behind")])
-def test_a_clock_that_is_wrong_is_told(skew: int, word: str) -> None:
-    told = table(timeline(api_skew=timedelta(seconds=skew)), "")
-    assert f"The API server's clock is {word} the node's" in told
+def test_only_the_last_span_is_kept_where_it_is_asked_for() -> None:
+    timeline = told(node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
+    assert [event.what for event in timeline.last(2 * HOUR).events] == [What.DOCKER_STARTED, What.KUBELET_STARTED]
+    assert timeline.last(timedelta.max).events == timeline.events
+    assert timeline.last(timedelta(0)).events == ()
 
 
-def test_a_clock_that_is_right_is_not_told() -> None:
-    assert "clock" not in table(timeline(event(), api_skew=timedelta(seconds=1)), "")
+@pytest.mark.parametrize("source", ["reservations", "containers", "pods", "daemons", "device_plugins", "addresses"])
+def test_what_events_come_from_is_missed_where_it_is_unread(source: str) -> None:
+    timeline = told(without(node(reservation("10.244.1.9")), source))
+    assert not timeline.complete
+    assert source in {one.source for one in timeline.unread}
 
 
-def test_a_name_cannot_steer_the_readers_terminal() -> None:
-    told = table(timeline(event(text="\x1b[2J\u202e\nrefused"), unread=(Unread("pods", "\x07"),)), "")
-    assert not {"\x1b", "\u202e", "\x07"} & set(told)
-    assert len(told.splitlines()) == 7
+@pytest.mark.parametrize("source", ["cni_results", "node"])
+def test_what_dates_nothing_is_not_missed(source: str) -> None:
+    assert told(without(node(), source)).complete
 
 
-def test_programs_are_told_everything_in_closed_keys() -> None:
-    told = json.loads(
-        json.dumps(
-            document(
-                timeline(
-                    event(exact=False, text="it\x1b happened"),
-                    undated=1,
-                    warnings=("damage",),
-                    unread=(Unread("pods", "dark"),),
-                    api_skew=timedelta(milliseconds=-400),
-                )
-            ),
-            allow_nan=False,
-        )
-    )
-    assert told == {
-        "schema": "nodeleak.timeline/v1",
-        "node": "worker-1",
-        "taken_at": "2026-03-26T20:00:00Z",
-        "events": [
-            {
-                "at": "2026-03-26T19:00:00.000Z",
-                "exact": False,
-                "what": "registered",
-                "subject": "a.b/c",
-                "text": "it\x1b happened",
-                "source": "device_plugins",
-            }
-        ],
-        "undated_refusals": 1,
-        "api_skew_seconds": -0.4,
-        "warnings": ["damage"],
-        "unread": [{"source": "pods", "why": "dark"}],
-    }
+def test_what_was_left_alone_by_choice_is_not_missed() -> None:
+    assert told(without_api(node())).complete
 
 
-def test_a_skew_that_is_not_known_is_null() -> None:
-    assert document(timeline())["api_skew_seconds"] is None
+def test_a_journal_that_cannot_be_read_is_missed() -> None:
+    timeline = of(scanned(node()), DARK)
+    assert timeline.unread == (DARK,)
+
+
+def test_a_broken_detector_is_missed() -> None:
+    report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    assert of(report, ()).unread == (Unread("shared_ip", "KeyError: 'a bug'"),)
+
+
+def test_in_the_dark_nothing_is_known_and_that_is_said() -> None:
+    timeline = told(dark_node())
+    assert timeline.events == ()
+    assert unread("daemons") in timeline.unread
+
+
+def test_a_damaged_past_is_a_warning() -> None:
+    snapshot = node(device_plugins=device_plugins(trouble="it is not JSON"))
+    assert isinstance(snapshot.device_plugins, Seen)
+    timeline = of(scanned(snapshot), (), ["line 3: no JSON"])
+    assert timeline.warnings == ("device_plugins: it is not JSON", "journal: line 3: no JSON")
+    assert timeline.complete

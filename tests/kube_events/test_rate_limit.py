@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent.kube_events.messages import About, Notice
 from agent.kube_events.rate_limit import AGAIN, BURST, ONE_IN, Pace
 from tests.builders import UPTIME
-from tests.exporters.cluster.rounds import A_ROUND
+from tests.kube_events.syncs import A_ROUND
 
 
 def about(number: int) -> Notice:

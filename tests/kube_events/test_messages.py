@@ -17,7 +17,7 @@ from agent.model.release import Verdict
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, KVM, NOW, node, pod, refused_pod, reservation, sandbox, without
 from tests.exporters.cleanings import DUAL, YOUNG, cleaning, many, outcome, refused, released
-from tests.exporters.cluster.rounds import Rounds, confirmed, leak
+from tests.kube_events.syncs import Rounds, confirmed, leak
 from tests.strategies import nodes
 
 NODE = About("Node", "", "worker-1", "worker-1")

@@ -22,7 +22,7 @@ from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.sources.error import Unavailable
 from tests.builders import node, pod
-from tests.exporters.cluster.rounds import Rounds, confirmed, leak
+from tests.kube_events.syncs import Rounds, confirmed, leak
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig, until
 
 EVENTS = "/api/v1/namespaces/default/events"

@@ -16,7 +16,7 @@ from agent.model.finding import Finding, Gap
 from agent.model.report import Report
 from agent.model.snapshot import Node, NotAsked, Snapshot, Store
 from tests.builders import GRACE, UPTIME, node, reservation, without
-from tests.exporters.cluster.rounds import Rounds, confirmed
+from tests.kube_events.syncs import Rounds, confirmed
 from tests.strategies import nodes
 
 TINY = Node("worker-1", ("10.244.1.0/29",), 110)
