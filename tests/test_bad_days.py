@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.old_server import FIRST, Etcd, Server
+from tests.sources.kube.old_server import FIRST, Etcd, Server
 from tests.wire import (
     HTML,
     ID,

@@ -15,7 +15,7 @@ from agent.model.devices import Allocation, DevicePlugins, Happening, PluginSock
 from agent.sources.error import Unavailable
 from agent.sources.host.device_plugins import DeviceManager
 from tests.builders import KVM, KVM_SOCKET, milestone
-from tests.sources.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
+from tests.sources.host.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
 from tests.wire import as_nobody
 
 CHECKPOINT = "kubelet_internal_checkpoint"

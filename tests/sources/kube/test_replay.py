@@ -24,7 +24,7 @@ from agent.sources.kube.list_watch import Cause, Reflector
 from agent.sources.kube.server_version import ServerVersion
 from agent.sources.kube.watch_monitor import Witness
 from tests.builders import NOW, UPTIME
-from tests.sources.old_server import FIRST, Etcd, Server, bookmark, line, pod
+from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, Standin, chunk, http, kubeconfig, until
 
 Answering = Callable[[Request], Answer]

@@ -17,7 +17,7 @@ from agent.sources.error import Unavailable
 from agent.sources.kube.client import Api, Query, Refused
 from agent.sources.kube.list_watch import Reflector
 from agent.sources.kube.replica import MOST_DEAD, Replica
-from tests.sources.old_server import Etcd, Server, bookmark, line, pod
+from tests.sources.kube.old_server import Etcd, Server, bookmark, line, pod
 
 STEPS = (
     *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),
