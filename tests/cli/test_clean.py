@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_bad_days import AGENT, Daemon, Done, environment, nodeleak, running, served
+from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.wire import Standin, hang, needs, open_directory, until
 
 sys.path.append(str(Path(__file__).parents[1] / "hack"))

@@ -14,7 +14,7 @@ from agent.cleanup.book import Book
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, Kept
 from agent.model.release import Verdict
-from tests.test_bad_days import Done, LittleNode, engine, hanging_api, nodeleak
+from tests.cli.test_failures import Done, LittleNode, engine, hanging_api, nodeleak
 from tests.wire import Standin
 
 BOOTED = 1_700_000_000
