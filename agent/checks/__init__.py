@@ -1,1 +1,1 @@
-"""Pure checks: a snapshot in, a report out. `engine` classifies reservations, confirms findings and runs the detectors."""
+"""Pure checks: a snapshot in, a report out. `engine` classifies, confirms and detects."""

@@ -1,8 +1,8 @@
 """What cleaning costs pods that start: the time of host-local's ADD beside the daemon that cleans, and without it.
 
-Real docker and real host-local under `hack/torture --compare`: slices of one run, with the daemon and without, in which
-two workers make, leak and remove sandboxes; the daemon looks every second, and releases without any grace. The lock is
-host-local's own. The 99th of a hundred ADDs meets whatever else the machine does: look at the load above.
+Real docker and real host-local under `python -m tests.stress --compare`: slices of one run, with the daemon and
+without, in which two workers make, leak and remove sandboxes; the daemon looks every second, and releases without any
+grace. The lock is host-local's own.
 """
 
 import json
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.bench.measure import Figure
-from tests.bench.surroundings import ROOT
 
 _SECONDS: Final = 120
 _ADD: Final = 1.1
@@ -51,5 +50,5 @@ def _torture(bin_: Path) -> Any:
         report = Path(directory) / "report.json"
         daemon = f"--daemon=exec {bin_ / 'nodeleak'} {_DAEMON}"
         load = ("--workers=2", f"--seconds={_SECONDS}", "--compare", f"--report={report}")
-        subprocess.run([sys.executable, str(ROOT / "hack/torture"), *load, daemon], check=False, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "tests.stress", *load, daemon], check=False, stdout=sys.stderr)
         return json.loads(report.read_text()) if report.exists() else None

@@ -1,6 +1,6 @@
 """Reading and judging a store in process, beside a bare loop that lists, opens and reads the same files.
 
-Read: `agent.sources.host.reservations`, as every round does. Judged: a whole round of `agent.checks.engine` after it, in which one
+Read: `agent.sources.host.reservations`, as every round does. Judged: a whole round of the engine after it, in which one
 reservation of 18 is leaked, as on the node of the incident. The bare loop is `os.listdir` and `open(…).read()`.
 """
 

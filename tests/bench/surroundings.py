@@ -58,8 +58,8 @@ def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> I
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
         child = subprocess.Popen(
-            [sys.executable, "-m", "standins", str(host.root), str(pods), cidr, *map(str, pod_bytes)],
-            cwd=ROOT / "hack",
+            [sys.executable, "-m", "tests.fakes", str(host.root), str(pods), cidr, *map(str, pod_bytes)],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=processes.environment(),

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,11 @@ from typing import Any
 import pytest
 
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
-from tests.wire import Standin, hang, needs, open_directory, until
-
-sys.path.append(str(Path(__file__).parents[1] / "hack"))
-
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
 from tests.fakes.nodes import StandinNode, the_incident
+from tests.wire import Standin, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125

@@ -128,7 +128,7 @@ def nobody_home(_: Request) -> Answer:
 
 def environment(more: dict[str, str]) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parent.parent), **more}
+    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
 
 
 def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **more: str) -> Done:
@@ -408,7 +408,7 @@ def test_a_recording_that_is_not_text_is_told(tmp_path: Path) -> None:
 def test_a_reader_that_has_seen_enough_is_no_news(node: LittleNode, command: str) -> None:
     options = node.options if command == "record" else []
     script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{node.home}/code'
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603 (ours)
         ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
         env=environment({"NODELEAK_API": "off"}),
     )  # fmt: skip

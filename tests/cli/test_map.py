@@ -11,7 +11,7 @@ import pytest
 
 from tests.wire import until
 
-INCIDENT = Path(__file__).parent / "nodes" / "incident.json"
+INCIDENT = Path(__file__).parents[1] / "nodes" / "incident.json"
 SILENT = INCIDENT.with_name("docker-silent.json")
 
 

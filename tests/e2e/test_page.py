@@ -1,7 +1,6 @@
 """The page of the real agent in a real browser: a healthy node, the leak, and an agent that cannot see."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle
@@ -162,7 +161,7 @@ def test_every_mark_and_every_mood_can_be_read_in_any_light(browser: Browser, na
 def test_the_pictures_of_the_documentation_can_be_made(browser: Browser, tmp_path: Path) -> None:
     assert browser.is_connected()
     script = Path(__file__).parents[2] / "hack" / "screenshots"
-    subprocess.run([sys.executable, script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)
+    subprocess.run([script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)
     made = {one.name: one.stat().st_size for one in tmp_path.iterdir()}
     assert made.keys() == {"page-healthy.png", "page-leak.png", "page-blind.png", "page-dark.png"}
     assert all(10_000 < size <= 200_000 for size in made.values())

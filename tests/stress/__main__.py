@@ -1,4 +1,4 @@
-"""`hack/torture`: plays, tells, and says by its exit code whether an address was ever wrongly released."""
+"""`python -m tests.stress`: plays, tells, and says by its exit code whether an address was ever wrongly released."""
 
 import json
 import signal

@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str]) -> Options:
     """Read the command line; exits with 2 where it is wrong."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.leak + given.kill > 100:  # noqa: PLR2004 (percent)
+    if given.leak + given.kill > 100:
         parser.error("--leak and --kill are shares of the same hundred sandboxes")
     cleaners = [command.cleaner(text) for text in given.cleaner if text != NOTHING]
     daemons = [command.daemon(text) for text in given.daemon if text != NOTHING]
@@ -74,7 +74,10 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="hack/torture", description=_ABOUT, epilog=_MORE, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.stress",
+        description=_ABOUT,
+        epilog=_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it again and again; may be repeated")

@@ -60,7 +60,7 @@ class Page:
 
     @cached_property
     def _style(self) -> str:
-        return files("agent.exporters").joinpath("templates/page.css").read_text()
+        return files("agent.exporters.web").joinpath("templates/page.css").read_text()
 
     @cached_property
     def _style_hash(self) -> str:

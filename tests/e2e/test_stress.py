@@ -38,8 +38,8 @@ class Torture:
 
 def _torture(report: Path, *options: str) -> Torture:
     run(_ROOT / "hack" / "cluster", "start", "docker")
-    command: list[str | Path] = [sys.executable, _ROOT / "hack" / "torture", f"--report={report}", *options]
-    done = run(*command, codes=(0, 1), env=environment(), seconds=300)
+    command: list[str | Path] = [sys.executable, "-m", "tests.stress", f"--report={report}", *options]
+    done = run(*command, codes=(0, 1), env=environment(), cwd=_ROOT, seconds=300)
     return Torture(done.returncode, done.stdout + done.stderr, json.loads(report.read_text()))
 
 

@@ -24,7 +24,7 @@ from agent.model.recording import loads
 from agent.model.report import Report
 from agent.model.snapshot import Seen, Snapshot, Store, Unread
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
 _WIDTH, _HEIGHT = 1200, 820
 _LARGEST: Final = 200_000
