@@ -20,7 +20,7 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class Setting:
     """One setting: how its text is read, and how it is explained."""
 
     parse: Callable[[str], Any]
@@ -40,15 +40,15 @@ _STATE = _WRITING | {"journal", "scan", "record"}
 _EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
-def _knob(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
-    return field(metadata={"knob": Knob(parse, default, group, metavar, text, **more)})
+def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
+    return field(metadata={"knob": Setting(parse, default, group, metavar, text, **more)})
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def span(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
     """Read `90s`, `5m`, `1h30m`: numbers with units, never a bare number of something."""
     if not text or _SPAN.sub("", text):
         raise ValueError("say a span with its unit, such as 90s, 5m or 1h30m")
@@ -58,19 +58,19 @@ def span(text: str) -> timedelta:
         raise ValueError("that is longer than any node lives") from error
 
 
-def span_between(least: str, most: str) -> Callable[[str], timedelta]:
+def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
     """Return what reads a span that is neither shorter nor longer."""
 
     def parse(text: str) -> timedelta:
-        period = span(text)
-        if not span(least) <= period <= span(most):
+        period = duration(text)
+        if not duration(least) <= period <= duration(most):
             raise ValueError(f"it must be from {least} to {most}")
         return period
 
     return parse
 
 
-short_span = span_between("1ms", "1h")
+short_duration = duration_between("1ms", "1h")
 
 
 def path(text: str) -> Path:
@@ -133,7 +133,7 @@ def listen(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    node: str = _knob(
+    node: str = _setting(
         "",
         node_name,
         WHERE,
@@ -141,7 +141,7 @@ class Config:
         "name of this node's Node object; in a pod, from the downward API (spec.nodeName). "
         "There is no default on purpose: a wrong one would look for another node's pods",
     )
-    network: tuple[str, ...] = _knob(
+    network: tuple[str, ...] = _setting(
         "kubenet",
         network_name,
         WHERE,
@@ -149,7 +149,7 @@ class Config:
         "CNI network whose reservations are read, by the name of its directory; may be given again",
         many=True,
     )
-    cni_networks_dir: Path = _knob(
+    cni_networks_dir: Path = _setting(
         "/var/lib/cni/networks",
         path,
         WHERE,
@@ -157,7 +157,7 @@ class Config:
         "where host-local keeps its reservations (its dataDir)",
         commands=_EVERYWHERE,
     )
-    cni_cache_dir: tuple[Path, ...] = _knob(
+    cni_cache_dir: tuple[Path, ...] = _setting(
         "/var/lib/cni/cache/results,/var/lib/cni/results",
         path,
         WHERE,
@@ -166,7 +166,7 @@ class Config:
         commands=_EVERYWHERE,
         many=True,
     )
-    checkpoint_dir: tuple[Path, ...] = _knob(
+    checkpoint_dir: tuple[Path, ...] = _setting(
         "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox",
         path,
         WHERE,
@@ -174,7 +174,7 @@ class Config:
         "where the kubelet keeps its sandbox checkpoints; may be given again",
         many=True,
     )
-    device_plugins_dir: Path | None = _knob(
+    device_plugins_dir: Path | None = _setting(
         "/var/lib/kubelet/device-plugins",
         path_or_off,
         WHERE,
@@ -182,7 +182,7 @@ class Config:
         "where the kubelet and its device plugins meet; off: do without. A directory that does not exist is a fault "
         "only on a node with devices",
     )
-    kubelet_dir: Path | None = _knob(
+    kubelet_dir: Path | None = _setting(
         "/var/lib/kubelet",
         path_or_off,
         WHERE,
@@ -190,7 +190,7 @@ class Config:
         "the kubelet's directory, at the path that it has on the node: its notes tell which volumes are mounted. Read "
         "only while the node's status misses a volume; off: do without",
     )
-    state_dir: Path = _knob(
+    state_dir: Path = _setting(
         "/var/lib/nodeleak",
         path,
         WHERE,
@@ -199,14 +199,14 @@ class Config:
         "the history of the device plugins, and the Node as it was last seen",
         commands=_STATE,
     )
-    docker_host: str = _knob(
+    docker_host: str = _setting(
         "", str, WHERE, "URL", "docker engine, such as unix:///run/docker.sock; default: DOCKER_HOST, then docker's own"
     )
-    docker_timeout: timedelta = _knob(
-        "5s", short_span, WHERE, "SPAN", "how long one answer of docker may take; a docker that hangs is unread"
+    docker_timeout: timedelta = _setting(
+        "5s", short_duration, WHERE, "SPAN", "how long one answer of docker may take; a docker that hangs is unread"
     )
-    proc: Path = _knob("/proc", path, WHERE, "DIR", "the node's process table (the host's /proc; needs hostPID)")
-    api: str = _knob(
+    proc: Path = _setting("/proc", path, WHERE, "DIR", "the node's process table (the host's /proc; needs hostPID)")
+    api: str = _setting(
         "on",
         one_of("on", "off"),
         WHERE,
@@ -214,39 +214,41 @@ class Config:
         "off: judge without the API server, on a node without credentials; "
         "verdicts then rest on docker, checkpoints and network namespaces",
     )
-    kubeconfig: Path | None = _knob(
+    kubeconfig: Path | None = _setting(
         "",
         optional_path,
         WHERE,
         "FILE",
         "credentials for the API server (the kubelet's own will do); default: the service account, then KUBECONFIG",
     )
-    api_timeout: timedelta = _knob("10s", short_span, WHERE, "SPAN", "how long one answer of the API server may take")
-    grace: timedelta = _knob(
+    api_timeout: timedelta = _setting(
+        "10s", short_duration, WHERE, "SPAN", "how long one answer of the API server may take"
+    )
+    grace: timedelta = _setting(
         "5m",
-        span,
+        duration,
         BELIEF,
         "SPAN",
         "how old an ownerless reservation must be to be called leaked; 0s is safe on docker, where a sandbox exists "
         "before its address is reserved",
     )
-    confirm: timedelta = _knob(
+    confirm_after: timedelta = _setting(
         "",
-        span_between("0s", "1d"),
+        duration_between("0s", "1d"),
         BELIEF,
         "SPAN",
         "how long trouble must last to be believed. scan: the time between its two looks (default 5ms); "
         "clean: the same (default 3s); run: the age of a finding, seen in every round (default 30s)",
     )
-    stale_after: timedelta = _knob(
+    stale_after: timedelta = _setting(
         "2m",
-        span_between("2s", "1d"),
+        duration_between("2s", "1d"),
         BELIEF,
         "SPAN",
         "how long the API server may be silent before what it said last is no longer believed",
         commands=_RUN,
     )
-    provider_id: Expected = _knob(
+    provider_id: Expected = _setting(
         "auto",
         lambda text: Expected(one_of(*Expected)(text)),
         BELIEF,
@@ -254,7 +256,7 @@ class Config:
         "whether the Node must have a provider ID, without which a cluster-autoscaler deletes the instance; auto: "
         "where the cluster is seen to use a cloud; ignored: on bare metal, or where nobody deletes instances",
     )
-    cleanup: str = _knob(
+    cleanup: str = _setting(
         "off",
         one_of("off", "dry-run", "auto"),
         CLEANUP,
@@ -263,7 +265,7 @@ class Config:
         "pass every guard",
         commands=_RUN,
     )
-    cleanup_network: tuple[str, ...] = _knob(
+    cleanup_network: tuple[str, ...] = _setting(
         "kubenet",
         network_name,
         CLEANUP,
@@ -272,16 +274,16 @@ class Config:
         commands=_CLEANING,
         many=True,
     )
-    settle: timedelta = _knob(
+    settle: timedelta = _setting(
         "5m",
-        span_between("0s", "1d"),
+        duration_between("0s", "1d"),
         CLEANUP,
         "SPAN",
         "how long the node, the kubelet and docker must have run, and docker's list been believable, before anything "
         "is released: the kubelet's own retries come first",
         commands=_CLEANING,
     )
-    max_share: float = _knob(
+    max_share: float = _setting(
         "50%",
         percentage,
         CLEANUP,
@@ -289,25 +291,27 @@ class Config:
         "how much of a network's range may look leaked; with more, our own eyes are suspected, and nothing is released",
         commands=_CLEANING,
     )
-    max_per_round: int = _knob(
+    max_per_sync: int = _setting(
         "10", positive, CLEANUP, "N", "how many addresses one round may release, oldest first", commands=_RUN
     )
-    max_per_hour: int = _knob(
+    max_per_hour: int = _setting(
         "60", positive, CLEANUP, "N", "how many addresses the daemon may release in an hour", commands=_RUN
     )
-    lock_timeout: timedelta = _knob(
+    lock_timeout: timedelta = _setting(
         "5s",
-        span_between("0s", "1m"),
+        duration_between("0s", "1m"),
         CLEANUP,
         "SPAN",
         "how long host-local's locks, or another cleaner of this node, are waited for",
         commands=_WRITING,
     )
-    interval: timedelta = _knob("15s", short_span, DAEMON, "SPAN", "time from one round to the next", commands=_RUN)
-    listen: tuple[str, int] = _knob(
+    interval: timedelta = _setting(
+        "15s", short_duration, DAEMON, "SPAN", "time from one round to the next", commands=_RUN
+    )
+    listen: tuple[str, int] = _setting(
         ":9747", listen, DAEMON, "HOST:PORT", "where /metrics, /healthz and /readyz are served", commands=_RUN
     )
-    page: str = _knob(
+    page: str = _setting(
         "on",
         one_of("on", "off"),
         DAEMON,
@@ -315,7 +319,7 @@ class Config:
         "the page to look at, on / for clients of this machine (kubectl port-forward is one), because it names pods",
         commands=_RUN,
     )
-    events: str = _knob(
+    events: str = _setting(
         "on",
         one_of("on", "off"),
         DAEMON,
@@ -324,7 +328,7 @@ class Config:
         "events. With --api=off there are none",
         commands=_RUN,
     )
-    node_condition: str = _knob(
+    node_condition: str = _setting(
         "off",
         one_of("on", "off"),
         DAEMON,
@@ -332,7 +336,7 @@ class Config:
         "on: keep the condition CNIAddressPressure on the Node object; needs patch of nodes/status",
         commands=_RUN,
     )
-    log_format: str = _knob(
+    log_format: str = _setting(
         "auto",
         one_of("auto", "json", "text"),
         DAEMON,
@@ -342,10 +346,10 @@ class Config:
     )
 
 
-DEFAULT_CONFIRM: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
+DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
 
 
-def knobs(command: str) -> dict[str, Knob]:
+def settings_of(command: str) -> dict[str, Setting]:
     """Return the settings of a command, by field."""
     return {
         one.name: one.metadata["knob"] for one in fields(Config) if command in one.metadata["knob"].commands
@@ -365,14 +369,14 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
     mistakes = _unknown_variables(environment)
     values: dict[str, Any] = {}
     for one in fields(Config):
-        knob: Knob = one.metadata["knob"]
-        default = DEFAULT_CONFIRM.get(command, "0s") if one.name == "confirm" else knob.default
+        setting: Setting = one.metadata["knob"]
+        default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if one.name == "confirm_after" else setting.default
         spelled, text = _text(one.name, given.get(one.name), environment, default)
         try:
-            values[one.name] = _parse_many(knob, text) if knob.many else knob.parse(_single(text))
+            values[one.name] = _parse_many(setting, text) if setting.many else setting.parse(_single(text))
         except ValueError as error:
             mistakes.append(f"{spelled}: {_shown(text)}: {error}")
-    if "node" in knobs(command) and values.get("api") == "on" and values.get("node") == "":
+    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
         mistakes.append(
             f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
             f"or {option('api')}=off to do without the API server"
@@ -386,8 +390,8 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
 def _not_looked_at(command: str, values: Mapping[str, Any]) -> list[str]:
     """Find that nothing which is looked at may be cleaned; that the default is not looked at is no mistake."""
     allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    default = (knobs("clean")["cleanup_network"].default,)
-    if "cleanup_network" not in knobs(command) or allowed == default or set(allowed) & set(read):
+    default = (settings_of("clean")["cleanup_network"].default,)
+    if "cleanup_network" not in settings_of(command) or allowed == default or set(allowed) & set(read):
         return []
     named = ", ".join(map(repr, allowed))
     return [f"{option('cleanup_network')}: {named}: not looked at: add {option('network')}={allowed[0]}"]
@@ -425,9 +429,9 @@ def _single(text: str | list[str]) -> str:
     return text if isinstance(text, str) else text[-1]
 
 
-def _parse_many(knob: Knob, text: str | list[str]) -> tuple[Any, ...]:
+def _parse_many(setting: Setting, text: str | list[str]) -> tuple[Any, ...]:
     listed = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
-    return tuple(dict.fromkeys(knob.parse(part.strip()) for part in listed))
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in listed))
 
 
 def _shown(text: str | list[str]) -> str:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import agent
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube.client import Api
 from agent.sources.runtime.docker import Docker
 
@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as directory:
     for ask in (lambda: Api(kubeconfig, 1).get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
         try:
             ask()
-        except Unavailable as expected:
+        except SourceError as expected:
             print(f"smoke: {expected}")
         else:
             sys.exit("smoke: nobody is there, and somebody answered")

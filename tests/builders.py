@@ -11,18 +11,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 from agent.checks import engine
-from agent.checks.addresses.classify import judge
+from agent.checks.addresses.classify import classify
 from agent.checks.registry import Detector
 from agent.cleanup import guards
-from agent.cleanup.guard_context import Case
-from agent.cleanup.runtime_history import Vigil, watch
-from agent.model.assessment import Occupancy, Scene, State
-from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered
+from agent.cleanup.guard_context import GuardContext
+from agent.cleanup.runtime_history import RuntimeHistory, watch
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Taint
-from agent.model.rejections import Refused, Rejection
-from agent.model.release import Candidate, Limits, Refusal
+from agent.model.rejections import Rejection, RejectionKind
+from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.snapshot import (
     SOURCES,
@@ -30,25 +30,25 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
-    Foreign,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
     Pod,
+    ProcessStartTimes,
     Reading,
     Reservation,
-    Seen,
     Snapshot,
     Store,
     Timing,
-    Unread,
+    Unavailable,
+    UnrecognizedEntry,
 )
 from agent.model.volumes import Attachment, Attachments, Mount
 from agent.model.watches import Evidence, Watch
 
 T = TypeVar("T")
-Thing: TypeAlias = Reservation | Foreign | Container | Checkpoint | CniResult | Address | Pod | Mount
-Told: TypeAlias = Iterable[T] | Unread | NotAsked | None
+Thing: TypeAlias = Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
+Told: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
@@ -64,7 +64,7 @@ WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
 INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
 OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches", "attachments")
-MUTE: Final = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
+NON_ADDRESS_SOURCES: Final = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
 """The sources that have no say in addresses."""
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
@@ -91,8 +91,10 @@ def empty_file(ip: str, *, age: timedelta = OLD) -> Reservation:
     return reservation(ip, "", age=age)
 
 
-def foreign(name: str, *, blocks: bool = False, network: str = "kubenet", why: str = "it is a directory") -> Foreign:
-    return Foreign(network, name, why, blocks)
+def unrecognized(
+    name: str, *, blocks: bool = False, network: str = "kubenet", why: str = "it is a directory"
+) -> UnrecognizedEntry:
+    return UnrecognizedEntry(network, name, why, blocks)
 
 
 def sandbox(container_id: str, pod_name: str, state: str = "running") -> Container:
@@ -118,11 +120,11 @@ def ranges(*subnets: str) -> RangeSets:
     return tuple((subnet_range(subnet),) for subnet in subnets)
 
 
-def daemons(
+def processes(
     *, booted: timedelta = UPTIME, kubelet: timedelta | None = UPTIME, docker: timedelta | None = UPTIME
-) -> Daemons:
+) -> ProcessStartTimes:
     """Say how long ago each of them started."""
-    return Daemons(
+    return ProcessStartTimes(
         booted=NOW - booted,
         boot_id=BOOT_ID,
         kubelet=None if kubelet is None else NOW - kubelet,
@@ -147,20 +149,20 @@ def allocation(pod_name: str, resource: str = KVM, *devices: str, container: str
     return Allocation(f"uid of {pod_name}", container, resource, devices)
 
 
-def milestone(
-    what: Happening,
+def transition(
+    what: TransitionKind,
     resource: str = "",
     *,
     ago: timedelta = OLD,
     socket: str = "",
     exact: bool = True,
     boot_id: str = BOOT_ID,
-) -> Milestone:
-    return Milestone(what, NOW - ago, UPTIME - ago, boot_id, resource, socket, exact)
+) -> DeviceTransition:
+    return DeviceTransition(what, NOW - ago, UPTIME - ago, boot_id, resource, socket, exact)
 
 
 def device_plugins(
-    *things: PluginSocket | Registered | Allocation | Milestone,
+    *things: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet_socket: timedelta | None = UPTIME,
     checkpoint_written: timedelta | None = None,
     trouble: str = "",
@@ -179,7 +181,7 @@ def device_plugins(
         checkpoint_written=None if checkpoint_written is None else NOW - checkpoint_written,
         registered=listed,
         allocations=allocated,
-        history=tuple(one for one in things if isinstance(one, Milestone)),
+        history=tuple(one for one in things if isinstance(one, DeviceTransition)),
         trouble=trouble,
     )
 
@@ -189,7 +191,7 @@ def refused_pod(
     resource: str = KVM,
     *,
     ago: timedelta = OLD,
-    refused: Refused = Refused.INSUFFICIENT,
+    refused: RejectionKind = RejectionKind.INSUFFICIENT,
     available: int = 0,
     controller: str = "",
     deleting: bool = False,
@@ -216,8 +218,8 @@ def late_plugins() -> DevicePlugins:
         plugin_socket(ago=hour - late),
         registered(KVM, "kvm0", "kvm1", "kvm2"),
         allocation("shop/web", KVM, "kvm0"),
-        milestone(Happening.KUBELET_STARTED, ago=hour),
-        milestone(Happening.REGISTERED, KVM, ago=hour - late),
+        transition(TransitionKind.KUBELET_STARTED, ago=hour),
+        transition(TransitionKind.REGISTERED, KVM, ago=hour - late),
         kubelet_socket=hour,
         checkpoint_written=hour - late,
     )
@@ -293,8 +295,8 @@ def node_using(*in_use: str, attached: Iterable[str] = (), **changes: Any) -> No
     return replace(WORKER, volumes_in_use=in_use, volumes_attached=tuple(attached), **changes)
 
 
-def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_asked: Iterable[str] = ()) -> Attachments:
-    return Attachments(words, tuple(failed_pods), tuple(not_asked))
+def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_requested: Iterable[str] = ()) -> Attachments:
+    return Attachments(words, tuple(failed_pods), tuple(not_requested))
 
 
 RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
@@ -340,13 +342,13 @@ def node(
     addresses: Told[Address] = None,
     pods: Told[Pod] = None,
     node: Told[Node] = None,
-    daemons: Told[Daemons] = None,
-    device_plugins: DevicePlugins | Unread | NotAsked | None = None,
-    registration: Registration | Unread | NotAsked | None = None,
-    autoscaler: Autoscaler | Unread | NotAsked | None = None,
+    processes: Told[ProcessStartTimes] = None,
+    device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
+    registration: Registration | Unavailable | NotRequested | None = None,
+    autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
     watches: Told[Watch] = None,
     mounts: Told[Mount] = None,
-    attachments: Attachments | Unread | NotAsked | None = None,
+    attachments: Attachments | Unavailable | NotRequested | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
@@ -354,17 +356,17 @@ def node(
     """Build a healthy node with some `things` more, and with those readings replaced that are given."""
 
     def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[T]:
-        if isinstance(given, (Unread, NotAsked)):
+        if isinstance(given, (Unavailable, NotRequested)):
             return given
         more = (thing for thing in things if isinstance(thing, kind))
-        return Seen((*(healthy if given is None else given), *more))
+        return Known((*(healthy if given is None else given), *more))
 
-    def only(given: T | Unread | NotAsked | None, healthy: T | NotAsked) -> Reading[T]:
+    def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
         told = healthy if given is None else given
-        return told if isinstance(told, (Unread, NotAsked)) else Seen((told,))
+        return told if isinstance(told, (Unavailable, NotRequested)) else Known((told,))
 
     promised = reading(reservations, RESERVATIONS, Reservation)
-    strange = tuple(thing for thing in things if isinstance(thing, Foreign))
+    strange = tuple(thing for thing in things if isinstance(thing, UnrecognizedEntry))
     return Snapshot(
         node_name="worker-1",
         taken_at=NOW + later + clock_set_by,
@@ -376,7 +378,7 @@ def node(
         addresses=reading(addresses, ADDRESSES, Address),
         pods=reading(pods, PODS, Pod),
         node=reading(node, (WORKER,), Node),
-        daemons=reading(daemons, (_DAEMONS,), Daemons),
+        processes=reading(processes, (_DAEMONS,), ProcessStartTimes),
         device_plugins=only(device_plugins, NO_DEVICES),
         registration=only(registration, REGISTERED),
         autoscaler=only(autoscaler, NOBODY_ASKED),
@@ -387,14 +389,14 @@ def node(
     )
 
 
-_DAEMONS = daemons()
-NOBODY_ASKED: Final = NotAsked("autoscaler", "the node is registered")
+_DAEMONS = processes()
+NOBODY_ASKED: Final = NotRequested("autoscaler", "the node is registered")
 
 
 def _stores(
-    promised: Reading[Reservation], strange: tuple[Foreign, ...], unread_networks: tuple[str, ...]
+    promised: Reading[Reservation], strange: tuple[UnrecognizedEntry, ...], unread_networks: tuple[str, ...]
 ) -> tuple[Store, ...]:
-    if not isinstance(promised, Seen):
+    if not isinstance(promised, Known):
         return (Store("kubenet", promised),)
     networks = dict.fromkeys(
         ["kubenet", *(one.network for one in promised.items), *(one.network for one in strange)]
@@ -403,25 +405,27 @@ def _stores(
         *(
             Store(
                 network,
-                Seen(tuple(one for one in promised.items if one.network == network)),
+                Known(tuple(one for one in promised.items if one.network == network)),
                 tuple(one for one in strange if one.network == network),
             )
             for network in networks
             if network not in unread_networks
         ),
-        *(Store(network, unread("reservations")) for network in unread_networks),
+        *(Store(network, unavailable("reservations")) for network in unread_networks),
     )
 
 
-def unread(source: str) -> Unread:
-    return Unread(source, "it gave no word")
+def unavailable(source: str) -> Unavailable:
+    return Unavailable(source, "it gave no word")
 
 
 def without(snapshot: Snapshot, *sources: str) -> Snapshot:
     """Say of a node that these sources could not be read."""
-    silent: dict[str, Any] = {source: unread(source) for source in sources}
+    silent: dict[str, Any] = {source: unavailable(source) for source in sources}
     if "reservations" in silent:
-        stores = (replace(store, reading=unread("reservations"), foreign=()) for store in snapshot.reservations)
+        stores = (
+            replace(store, reading=unavailable("reservations"), unrecognized=()) for store in snapshot.reservations
+        )
         silent["reservations"] = tuple(stores)
     return replace(snapshot, **silent)
 
@@ -433,18 +437,18 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Say of a node that the API server was left alone on purpose."""
-    off: dict[str, Any] = {one: NotAsked(one, "--api=off") for one in OF_THE_API_SERVER}
+    off: dict[str, Any] = {one: NotRequested(one, "--api=off") for one in OF_THE_API_SERVER}
     return replace(snapshot, **off)
 
 
-def scene(snapshot: Snapshot, grace: timedelta = GRACE) -> Scene:
-    return judge(snapshot, grace)
+def assessment(snapshot: Snapshot, grace: timedelta = GRACE) -> Assessment:
+    return classify(snapshot, grace)
 
 
-def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> Occupancy:
+def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> ClassifiedReservation:
     """Say what one entry is."""
-    (occupancy,) = (one for one in judge(snapshot, grace).of(network) if one.name == ip)
-    return occupancy
+    (classified,) = (one for one in classify(snapshot, grace).of(network) if one.name == ip)
+    return classified
 
 
 def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> State:
@@ -452,14 +456,14 @@ def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelt
 
 
 def found(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
-    return list(detector.find(judge(snapshot, grace)))
+    return list(detector.find(classify(snapshot, grace)))
 
 
-def scanned(*looks: Snapshot, patience: timedelta = GRACE) -> Report:
+def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:
     """Judge a node as `nodeleak scan` does: two looks a second apart, unless other looks are given."""
-    if len(looks) == 1:
-        looks = (looks[0], looks[0])
-    return engine.replay(looks, patience=patience, period=timedelta(0))
+    if len(snapshots) == 1:
+        snapshots = (snapshots[0], snapshots[0])
+    return engine.replay(snapshots, grace=grace, confirm_after=timedelta(0))
 
 
 def limits(**changes: Any) -> Limits:
@@ -468,19 +472,21 @@ def limits(**changes: Any) -> Limits:
     return Limits(**(usual | changes))
 
 
-def case(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> Case:
+def case(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> GuardContext:
     """Say what the guards may know after the looks that `scanned` takes."""
     bold = bold or limits()
-    vigil = Vigil()
-    for look in looks:
-        vigil = watch(vigil, look)
-    return Case(report=scanned(*looks, patience=bold.grace), vigil=vigil, limits=bold, **known)
+    runtime_history = RuntimeHistory()
+    for look in snapshots:
+        runtime_history = watch(runtime_history, look)
+    return GuardContext(
+        report=scanned(*snapshots, grace=bold.grace), runtime_history=runtime_history, limits=bold, **known
+    )
 
 
-def verdicts(judged: Case) -> dict[str, tuple[Refusal, ...]]:
+def verdicts(judged: GuardContext) -> dict[str, tuple[Refusal, ...]]:
     """Return the refusals of each candidate by its addresses, in the order of their turn."""
-    return {_addresses(candidate): refusals for candidate, refusals in guards.judge(judged)}
+    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(judged)}
 
 
-def _addresses(candidate: Candidate) -> str:
+def _addresses(candidate: ReleaseRequest) -> str:
     return " ".join(one.ip for one in candidate.reservations)

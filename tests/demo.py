@@ -152,8 +152,8 @@ def _check_what_was_found(host: Host, node: StandinNode) -> None:
     states = {state: count for state, count in network["states"].items() if count}
     seen = {"usable": network["usable"], "free": network["free"], **states}
     expected = {"usable": _USABLE, "free": 0, "in_use": _IN_USE, "leaked": _LEAKED}
-    if seen != expected or document["unread"]:
-        raise Different(f"expected {expected} and nothing unread, saw {seen} and {document['unread']}")
+    if seen != expected or document["unavailable"]:
+        raise Different(f"expected {expected} and nothing unread, saw {seen} and {document['unavailable']}")
     causes = {one["cause"] for one in document["findings"] if one["detector"] == "leaked_reservation"}
     if causes != {"kubelet_restart"}:
         raise Different(f"expected the cause kubelet_restart, saw {causes}")
@@ -173,11 +173,11 @@ def _clean(host: Host, node: StandinNode) -> None:
     state = f"--state-dir={host.root}/state"
     before = _stored(host)
     _say("", f"$ nodeleak clean {state.replace(str(host.root), '$NODE')} …")
-    _say(_run(_command(host, node, "clean", "--confirm=500ms", state)).rstrip())
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", state)).rstrip())
     if _stored(host) != before:
         raise Different("a dry run changed something")
     _say("", "$ nodeleak clean --apply …")
-    _say(_run(_command(host, node, "clean", "--confirm=500ms", "--apply", state)).rstrip())
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--apply", state)).rstrip())
     leaked = {sandbox.ip for sandbox in node.leaked}
     left = {name: content for name, content in before.items() if name not in leaked}
     if _stored(host) != left:
@@ -201,7 +201,7 @@ def _free_port() -> int:
 
 def _start(stack: ExitStack, host: Host, node: StandinNode, port: int) -> "subprocess.Popen[bytes]":
     """Start the daemon, with shorter spans than its defaults: nobody watches a demo for minutes."""
-    quick = ("--interval=500ms", "--confirm=1s", f"--listen=127.0.0.1:{port}", "--log-format=json")
+    quick = ("--interval=500ms", "--confirm-after=1s", f"--listen=127.0.0.1:{port}", "--log-format=json")
     command = _command(host, node, "run", *quick)
     _say("", f"$ nodeleak run {' '.join(quick)} …")
     return stack.enter_context(processes.running(command, host.root / "run.log", processes.environment()))
@@ -219,8 +219,8 @@ def _show_metrics(daemon: "subprocess.Popen[bytes]", host: Host, port: int) -> N
         if f'nodeleak_reservations{{network="kubenet",state="leaked"}} {_LEAKED}.0' in metrics:
             break
     lines = [line for line in metrics.splitlines() if line.startswith(_SHOWN_METRICS) and _matters(line)]
-    if unread := [line for line in lines if line.startswith("nodeleak_source_up{") and line.endswith(" 0.0")]:
-        raise Different("\n".join(["/metrics says that something was not read:", *unread, _log(host)]))
+    if unavailable := [line for line in lines if line.startswith("nodeleak_source_up{") and line.endswith(" 0.0")]:
+        raise Different("\n".join(["/metrics says that something was not read:", *unavailable, _log(host)]))
     for expected in (
         f'nodeleak_reservations{{network="kubenet",state="leaked"}} {_LEAKED}.0',
         f'nodeleak_reservations{{network="kubenet",state="in_use"}} {_IN_USE}.0',

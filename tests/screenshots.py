@@ -22,7 +22,7 @@ from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
 from agent.model.recording import loads
 from agent.model.report import Report
-from agent.model.snapshot import Seen, Snapshot, Store, Unread
+from agent.model.snapshot import Known, Snapshot, Store, Unavailable
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
@@ -52,15 +52,15 @@ def main() -> int:
 def portraits() -> dict[str, Report]:
     """Return the node of the incident: before it, after it, and seen by an agent to which nobody speaks."""
     recording = loads((ROOT / "tests" / "nodes" / "incident.json").read_text())
-    devices = Seen((_devices(),))
-    looks = tuple(replace(look, device_plugins=devices) for look in recording.looks)
+    devices = Known((_devices(),))
+    snapshots = tuple(replace(look, device_plugins=devices) for look in recording.snapshots)
     changed = {
-        "healthy": tuple(map(_without_leaks, looks)),
-        "leak": looks,
-        "blind": tuple(map(_unheard, looks)),
+        "healthy": tuple(map(_without_leaks, snapshots)),
+        "leak": snapshots,
+        "insufficient_data": tuple(map(_unheard, snapshots)),
     }
     return {
-        name: engine.replay(some, patience=recording.patience, period=recording.period)
+        name: engine.replay(some, grace=recording.grace, confirm_after=recording.confirm_after)
         for name, some in changed.items()
     }  # fmt: skip
 
@@ -89,23 +89,23 @@ def _without_leaks(look: Snapshot) -> Snapshot:
     return replace(
         look,
         reservations=tuple(_of(store, sandboxes) for store in look.reservations),
-        containers=Seen(containers),
-        checkpoints=Seen(tuple(one for one in look.checkpoints.known() if one.container_id in sandboxes)),
-        pods=Seen(tuple(one for one in look.pods.known() if one.name in names)),
-        node=Seen(tuple(replace(one, max_pods=110) for one in look.node.known())),
+        containers=Known(containers),
+        checkpoints=Known(tuple(one for one in look.checkpoints.known() if one.container_id in sandboxes)),
+        pods=Known(tuple(one for one in look.pods.known() if one.name in names)),
+        node=Known(tuple(replace(one, max_pods=110) for one in look.node.known())),
     )
 
 
 def _of(store: Store, sandboxes: set[str]) -> Store:
     return replace(
-        store, reading=Seen(tuple(one for one in store.reading.known() if one.container_id in sandboxes))
+        store, reading=Known(tuple(one for one in store.reading.known() if one.container_id in sandboxes))
     )  # fmt: skip
 
 
 def _unheard(look: Snapshot) -> Snapshot:
     look = _without_leaks(look)
-    silent = Unread("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
-    stale = Unread("pods", "no word from the API server for 3 min (--stale-after is 2 min)")
+    silent = Unavailable("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
+    stale = Unavailable("pods", "no word from the API server for 3 min (--stale-after is 2 min)")
     return replace(look, containers=silent, pods=stale)
 
 
@@ -113,7 +113,7 @@ def _unheard(look: Snapshot) -> Snapshot:
 def serving(report: Report) -> Iterator[str]:
     """Serve a report as the daemon does; yields the address."""
     exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     exporter.start()
     try:
         yield f"http://127.0.0.1:{exporter.port}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agent.model.devices import DevicePlugins, Happening
+from agent.model.devices import DevicePlugins, TransitionKind
 from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.release import Limits
@@ -16,13 +16,13 @@ from agent.model.snapshot import (
     Address,
     Checkpoint,
     Container,
-    Foreign,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
     Reservation,
-    Seen,
     Snapshot,
     Store,
+    UnrecognizedEntry,
 )
 from agent.model.watches import Evidence, Watch
 from tests.builders import (
@@ -35,20 +35,20 @@ from tests.builders import (
     UPTIME,
     allocation,
     cni_result,
-    daemons,
     device_plugins,
     empty_file,
-    foreign,
     last_seen,
     limits,
-    milestone,
     node,
     plugin_socket,
     pod,
+    processes,
     registered,
     registration,
     reservation,
     shown,
+    transition,
+    unrecognized,
     without,
     without_api,
     worker,
@@ -77,20 +77,20 @@ ids, names, ips, ages = st.sampled_from(IDS), st.sampled_from(PODS), st.sampled_
 @st.composite
 def stores(draw: st.DrawFn, network: str) -> Store:
     """One directory: every name in it once, and behind it a file, an empty file, or something strange."""
-    entries: list[Reservation | Foreign] = []
+    entries: list[Reservation | UnrecognizedEntry] = []
     for ip in draw(st.lists(ips, unique=True, max_size=6)):
         if draw(seldom()):
-            entries.append(foreign(ip, blocks=True, network=network))
+            entries.append(unrecognized(ip, blocks=True, network=network))
         elif draw(seldom()):
             entries.append(replace(empty_file(ip, age=draw(ages)), network=network))
         else:
             entries.append(reservation(ip, draw(ids), age=draw(ages), network=network))
     if draw(seldom()):
-        entries.append(foreign("notes.txt", network=network))
+        entries.append(unrecognized("notes.txt", network=network))
     return Store(
         network,
-        Seen(tuple(one for one in entries if isinstance(one, Reservation))),
-        tuple(one for one in entries if isinstance(one, Foreign)),
+        Known(tuple(one for one in entries if isinstance(one, Reservation))),
+        tuple(one for one in entries if isinstance(one, UnrecognizedEntry)),
     )
 
 
@@ -116,7 +116,7 @@ results = st.builds(
     ages,
 )
 started = st.builds(
-    lambda booted, kubelet, docker: daemons(booted=booted, kubelet=kubelet, docker=docker),
+    lambda booted, kubelet, docker: processes(booted=booted, kubelet=kubelet, docker=docker),
     st.sampled_from(SPANS),
     st.one_of(st.none(), st.sampled_from(SPANS)),
     st.one_of(st.none(), st.sampled_from(SPANS)),
@@ -172,8 +172,8 @@ resources = st.sampled_from(RESOURCES)
 devices = st.lists(st.sampled_from(["d0", "d1", "d2"]), max_size=2, unique=True)
 agos = st.sampled_from([timedelta(seconds=n) for n in (0, 9, 60, 600, 3600, 10**6)])
 moments = st.builds(
-    lambda what, resource, name, ago, exact: milestone(what, resource, socket=name, ago=ago, exact=exact),
-    st.sampled_from(Happening),
+    lambda what, resource, name, ago, exact: transition(what, resource, socket=name, ago=ago, exact=exact),
+    st.sampled_from(TransitionKind),
     st.one_of(st.just(""), resources),
     st.sampled_from(["", *PLUGIN_SOCKETS]),
     agos,
@@ -228,7 +228,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         ),
         pods=draw(unique_names()),
         node=[] if draw(seldom()) else [draw(nodes_objects)],
-        daemons=[draw(started)],
+        processes=[draw(started)],
         device_plugins=draw(device_managers()) if draw(seldom()) else None,
         registration=draw(registrations),
         autoscaler=draw(autoscalers),
@@ -250,9 +250,9 @@ def nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
 
 recordings = st.builds(
     Recording,
-    patience=st.timedeltas(timedelta(0), timedelta(days=400)),
-    period=st.timedeltas(timedelta(0), UPTIME),
-    looks=st.lists(nodes(), min_size=1, max_size=2).map(tuple),
+    grace=st.timedeltas(timedelta(0), timedelta(days=400)),
+    confirm_after=st.timedeltas(timedelta(0), UPTIME),
+    snapshots=st.lists(nodes(), min_size=1, max_size=2).map(tuple),
 )
 
 
@@ -294,7 +294,7 @@ def leaky_nodes(draw: st.DrawFn) -> Snapshot:
         addresses=draw(st.lists(st.builds(Address, ips, st.just(1), st.just("java")), max_size=1)),
         pods=running,
         node=[Node("worker-1", RANGES["kubenet"], 110)],
-        daemons=[daemons()],
+        processes=[processes()],
     )
 
 
@@ -303,7 +303,7 @@ any_nodes = st.one_of(leaky_nodes(), leaky_nodes(), leaky_nodes(), nodes())
 
 def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
     """Say of a source what no source ever says, and a recording by hand may."""
-    odd: dict[str, Any] = {source: Seen(()) if how else NotAsked(source, "it was left alone")}
+    odd: dict[str, Any] = {source: Known(()) if how else NotRequested(source, "it was left alone")}
     return replace(snapshot, **odd)
 
 
@@ -332,7 +332,7 @@ class Round:
     bold: Limits
 
     @property
-    def looks(self) -> tuple[Snapshot, Snapshot]:
+    def snapshots(self) -> tuple[Snapshot, Snapshot]:
         return self.first, self.last
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent import config
-from agent.config import Config, UsageError, knobs, load, option, variable
+from agent.config import Config, UsageError, load, option, settings_of, variable
 
 OFF = {"api": "off"}
 COMMANDS = ("run", "scan", "record", "clean", "restore", "journal")
@@ -26,7 +26,7 @@ def complaints(given: dict[str, Any], environment: dict[str, str] | None = None,
 
 
 @pytest.mark.parametrize(
-    ("text", "span"),
+    ("text", "duration"),
     [
         ("90s", timedelta(seconds=90)),
         ("5m", timedelta(minutes=5)),
@@ -37,8 +37,8 @@ def complaints(given: dict[str, Any], environment: dict[str, str] | None = None,
         ("0s", timedelta(0)),
     ],
 )
-def test_a_span_has_its_unit(text: str, span: timedelta) -> None:
-    assert config.span(text) == span
+def test_a_span_has_its_unit(text: str, duration: timedelta) -> None:
+    assert config.duration(text) == duration
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ def test_a_span_has_its_unit(text: str, span: timedelta) -> None:
 )
 def test_a_bare_number_is_not_a_span(text: str) -> None:
     with pytest.raises(ValueError, match="say a span with its unit, such as 90s, 5m or 1h30m"):
-        config.span(text)
+        config.duration(text)
 
 
 def test_a_span_that_no_node_lives_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than any node lives"):
-        config.span("9" * 400 + "d")
+        config.duration("9" * 400 + "d")
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "why"),
     [
-        (config.short_span, "0s", "from 1ms to 1h"),
-        (config.short_span, "0.0001ms", "from 1ms to 1h"),
-        (config.short_span, "61m", "from 1ms to 1h"),
-        (config.short_span, "999999999d", "from 1ms to 1h"),
+        (config.short_duration, "0s", "from 1ms to 1h"),
+        (config.short_duration, "0.0001ms", "from 1ms to 1h"),
+        (config.short_duration, "61m", "from 1ms to 1h"),
+        (config.short_duration, "999999999d", "from 1ms to 1h"),
         (config.path, "var/lib", "an absolute path"),
         (config.path, "", "an absolute path"),
         *((config.path_or_off, text, "an absolute path") for text in ("", "no", "OFF", "device-plugins")),
@@ -96,8 +96,8 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
             (config.positive, text, "a whole number of 1 or more")
             for text in ("0", "-1", "01", "1.0", "ten", "", " 1", "1 ", "1_000", "9999999999")
         ),
-        (config.span_between("2s", "1m"), "1s", "from 2s to 1m"),
-        (config.span_between("2s", "1m"), "61s", "from 2s to 1m"),
+        (config.duration_between("2s", "1m"), "1s", "from 2s to 1m"),
+        (config.duration_between("2s", "1m"), "61s", "from 2s to 1m"),
         (config.one_of("on", "off"), "yes", "say one of: on, off"),
         (config.one_of("on", "off"), "", "say one of: on, off"),
         (config.listen, "9747", "say HOST:PORT"),
@@ -115,8 +115,8 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (config.short_span, "1ms", timedelta(milliseconds=1)),
-        (config.short_span, "1h", timedelta(hours=1)),
+        (config.short_duration, "1ms", timedelta(milliseconds=1)),
+        (config.short_duration, "1h", timedelta(hours=1)),
         (config.path, "/var/lib", Path("/var/lib")),
         (config.optional_path, "", None),
         (config.path_or_off, "off", None),
@@ -132,8 +132,8 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
         (config.percentage, "12.5%", 0.125),
         (config.positive, "1", 1),
         (config.positive, "999999999", 999_999_999),
-        (config.span_between("2s", "1m"), "2s", timedelta(seconds=2)),
-        (config.span_between("2s", "1m"), "1m", timedelta(minutes=1)),
+        (config.duration_between("2s", "1m"), "2s", timedelta(seconds=2)),
+        (config.duration_between("2s", "1m"), "1m", timedelta(minutes=1)),
         (config.listen, ":9747", ("", 9747)),
         (config.listen, "127.0.0.1:0", ("127.0.0.1", 0)),
         (config.listen, "[::1]:9747", ("::1", 9747)),
@@ -162,7 +162,7 @@ def test_nothing_is_released_unless_somebody_says_so() -> None:
     assert settings.cleanup == "off"
     assert settings.cleanup_network == ("kubenet",)
     assert (settings.settle, settings.max_share) == (timedelta(minutes=5), 0.5)
-    assert (settings.max_per_round, settings.max_per_hour) == (10, 60)
+    assert (settings.max_per_sync, settings.max_per_hour) == (10, 60)
     assert settings.lock_timeout == timedelta(seconds=5)
     assert settings.state_dir == Path("/var/lib/nodeleak")
 
@@ -181,11 +181,11 @@ def test_cleanup_is_turned_on_by_one_word_only(text: str) -> None:
         ("NODELEAK_CLEANUP_NETWORK", "kubenet,storage", "cleanup_network", ("kubenet", "storage")),
         ("NODELEAK_SETTLE", "0s", "settle", timedelta(0)),
         ("NODELEAK_MAX_SHARE", "100%", "max_share", 1.0),
-        ("NODELEAK_MAX_PER_ROUND", "1", "max_per_round", 1),
+        ("NODELEAK_MAX_PER_SYNC", "1", "max_per_sync", 1),
         ("NODELEAK_MAX_PER_HOUR", "7", "max_per_hour", 7),
         ("NODELEAK_LOCK_TIMEOUT", "250ms", "lock_timeout", timedelta(milliseconds=250)),
         ("NODELEAK_STATE_DIR", "/state", "state_dir", Path("/state")),
-        ("NODELEAK_CONFIRM", "1m", "confirm", timedelta(minutes=1)),
+        ("NODELEAK_CONFIRM_AFTER", "1m", "confirm_after", timedelta(minutes=1)),
     ],
 )
 def test_what_is_released_can_be_bounded_from_the_environment(
@@ -202,7 +202,7 @@ def test_no_environment_can_consent_to_a_release(name: str) -> None:
 
 @pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.005), ("record", 0.005), ("clean", 3)])
 def test_a_daemon_confirms_by_age_and_a_scan_by_a_second_look(command: str, seconds: float) -> None:
-    assert load(command, OFF, {}).confirm == timedelta(seconds=seconds)
+    assert load(command, OFF, {}).confirm_after == timedelta(seconds=seconds)
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -279,7 +279,7 @@ def test_a_node_has_no_default_name() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_node_is_needed_by_those_who_ask_the_api_server(command: str) -> None:
-    if "node" in knobs(command):
+    if "node" in settings_of(command):
         assert complaints({}, command=command) == [MISSING_NODE]
     else:
         assert command in {"restore", "journal"}
@@ -287,13 +287,15 @@ def test_a_node_is_needed_by_those_who_ask_the_api_server(command: str) -> None:
 
 
 def test_a_command_has_the_settings_that_it_uses() -> None:
-    assert set(knobs("journal")) == {"state_dir"}
-    assert set(knobs("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
+    assert set(settings_of("journal")) == {"state_dir"}
+    assert set(settings_of("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
     bounds = {"cleanup_network", "settle", "max_share", "lock_timeout"}
-    assert set(knobs("clean")) - set(knobs("scan")) == bounds
-    assert set(knobs("scan")) - set(knobs("clean")) == set()
-    assert all({"device_plugins_dir", "state_dir"} <= set(knobs(one)) for one in ("run", "scan", "record", "clean"))
-    assert {"cleanup", "max_per_round", "max_per_hour"} <= set(knobs("run")) - set(knobs("clean"))
+    assert set(settings_of("clean")) - set(settings_of("scan")) == bounds
+    assert set(settings_of("scan")) - set(settings_of("clean")) == set()
+    assert all(
+        {"device_plugins_dir", "state_dir"} <= set(settings_of(one)) for one in ("run", "scan", "record", "clean")
+    )
+    assert {"cleanup", "max_per_sync", "max_per_hour"} <= set(settings_of("run")) - set(settings_of("clean"))
 
 
 def test_a_mistake_in_what_another_command_uses_is_told_too() -> None:
@@ -340,20 +342,20 @@ def test_what_others_put_into_the_environment_is_no_mistake(environment: dict[st
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_setting_can_be_an_option_and_a_variable(command: str) -> None:
-    for name, knob in knobs(command).items():
+    for name, setting in settings_of(command).items():
         assert option(name) == f"--{name.replace('_', '-')}"
         assert variable(name) == f"NODELEAK_{name.upper()}"
-        assert knob.help
-        assert knob.metavar
+        assert setting.help
+        assert setting.metavar
 
 
 def test_every_setting_belongs_to_some_command() -> None:
-    assert {name for command in COMMANDS for name in knobs(command)} == {one.name for one in fields(Config)}
+    assert {name for command in COMMANDS for name in settings_of(command)} == {one.name for one in fields(Config)}
 
 
 def test_every_default_is_a_text_that_would_be_accepted() -> None:
-    for name, knob in knobs("run").items():
-        text = config.DEFAULT_CONFIRM["run"] if name == "confirm" else knob.default
+    for name, setting in settings_of("run").items():
+        text = config.DEFAULT_CONFIRM_AFTER["run"] if name == "confirm_after" else setting.default
         silent, said = {"node": "worker-1"}, {"node": "worker-1", **({name: text} if name != "node" else {})}
         assert load("run", said, {}) == load("run", silent, {})
 

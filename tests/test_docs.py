@@ -18,9 +18,9 @@ from agent.app.daemon import MODES
 from agent.checks.registry import DETECTORS
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, Kept
-from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
-from agent.config import BUG, DEFAULT_CONFIRM, knobs, option
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE, USAGE
+from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
 from agent.exporters import timeline as merged
 from agent.exporters.json import clean, scan
@@ -35,11 +35,11 @@ from agent.kube_events import condition, messages, queue
 from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.model import rejections
 from agent.model.assessment import State
-from agent.model.finding import Cause, Gap, Severity
+from agent.model.finding import Gap, LeakCause, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
-from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unread
+from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unavailable
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
-from tests.exporters.cleanings import YOUNG, cleaning, refused, released
+from tests.exporters.cleanings import CANDIDATE, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
 
 
 def test_every_cause_and_every_fate_is_in_the_reference() -> None:
-    told = {one.value for kind in (Cause, rejections.Cause, rejections.Fate) for one in kind}
+    told = {one.value for kind in (LeakCause, rejections.RejectionCause, rejections.PodOutcome) for one in kind}
     assert told <= set(words(section("Detectors")))
 
 
@@ -118,20 +118,22 @@ def test_every_metric_has_the_type_that_the_reference_says() -> None:
 
 def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -> None:
     told = rows("Settings")
-    settings = knobs("run")
-    assert not any(set(knobs(command)) - set(settings) for command in ("scan", "record", "clean", "restore", "journal"))
+    settings = settings_of("run")
+    assert not any(
+        set(settings_of(command)) - set(settings) for command in ("scan", "record", "clean", "restore", "journal")
+    )
     assert list(told) == [option(name) for name in settings]
-    for name, knob in settings.items():
+    for name, setting in settings.items():
         default, commands = told[option(name)][:2]
-        if name == "confirm":
-            assert default == "`{scan}` (`clean`: `{clean}`, `run`: `{run}`)".format_map(DEFAULT_CONFIRM)
+        if name == "confirm_after":
+            assert default == "`{scan}` (`clean`: `{clean}`, `run`: `{run}`)".format_map(DEFAULT_CONFIRM_AFTER)
         else:
-            assert words(default) == [one for one in [knob.default] if one], name
-        assert {word.strip() for word in commands.split(",")} == set(knob.commands), name
+            assert words(default) == [one for one in [setting.default] if one], name
+        assert {word.strip() for word in commands.split(",")} == set(setting.commands), name
 
 
 def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
-    assert list(rows("Exit codes")) == [str(code) for code in (DONE, FOUND, USAGE, UNREAD, BUG)]
+    assert list(rows("Exit codes")) == [str(code) for code in (DONE, FOUND, USAGE, UNAVAILABLE, BUG)]
 
 
 def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
@@ -142,12 +144,12 @@ def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
 
 def test_what_lifts_a_refusal_is_what_its_guard_says() -> None:
     told = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
-    assert told.pop("over_budget") == {"--max", option("max_per_round"), option("max_per_hour")}
+    assert told.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
     for guard, lifted_by in zip(GUARDS, told.values(), strict=True):
-        assert lifted_by == settings_of(guard), guard
+        assert lifted_by == lifting_options(guard), guard
 
 
-def settings_of(guard: Guard) -> set[str]:
+def lifting_options(guard: Guard) -> set[str]:
     """Return the options that a guard's refusals name as what would lift them."""
     tree = ast.parse(inspect.getsource(guard))
     refusals = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "Refusal"]
@@ -209,7 +211,7 @@ def test_why_events_are_dropped_and_conditions_not_patched_is_in_the_reference()
 
 def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> None:
     told = set(words(section("Events")))
-    assert {messages.RELEASED, messages.reason("leaked_reservation"), messages.reason("stranded_pod")} <= told
+    assert {messages.RELEASED, messages.reason("leaked_reservation"), messages.reason("rejected_pod")} <= told
     assert {condition.AVAILABLE, condition.SCARCE, condition.EXHAUSTED, condition.UNKNOWN, ADDRESS_PRESSURE} <= told
 
 
@@ -225,21 +227,21 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
         [sys.executable, "-m", "agent", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     options = set(re.findall(r"^  (?:-\w[^-]*)?(--[a-z-]+)", page, re.MULTILINE))
-    settings = knobs("scan" if command == "timeline" else command)
+    settings = settings_of("scan" if command == "timeline" else command)
     assert told == options - {option(name) for name in settings} - {"--help"}
 
 
 # The documents
 
-FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 KNOWN = device_plugins(registered())
 DRAWN: dict[str, Any] = {
     "nodeleak.clean/v1": clean.document(
         cleaning(
             released(),
-            refused(YOUNG),
+            refused(CANDIDATE),
             passed_over=(PassedOver("10.9.9.9", "not reserved"),),
-            unread=(Unread("containers", "it gave no word"),),
+            unavailable=(Unavailable("containers", "it gave no word"),),
         )
     ),
     "nodeleak.journal/v1": clean.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
@@ -248,13 +250,13 @@ DRAWN: dict[str, Any] = {
             "worker-1",
             NOW,
             (merged.Event(NOW, False, What.REFUSED, "shop/cart", "the pod was refused", "pods"),),
-            unread=(Unread("pods", "it gave no word"),),
+            unavailable=(Unavailable("pods", "it gave no word"),),
         )
     ),
     "nodeleak.scan/v1": scan.document(
         replace(
             scanned(node(reservation("10.244.1.9"))),
-            scene=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).scene,
+            assessment=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).assessment,
             gaps=(Gap("shared_ip", "it gave no word"),),
         )
     ),

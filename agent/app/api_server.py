@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from agent.app import loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.registration import Autoscaler, Registration
-from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.model.volumes import Attachments
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.live import ApiServer, left_alone
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def asked_once(config: Config) -> ApiServer:
     # A little more than for silence, which has the better message.
     seconds = config.api_timeout.total_seconds() * 1.2
     ask = version.asking(seconds)
-    greet = cache(lambda: ask(api))  # once a command, however often it looks
+    on_connect = cache(lambda: ask(api))  # once a command, however often it looks
     return ApiServer(
-        pods=_listed("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, greet),
-        node=_listed("node", api, node.PATH, node.query(config.node), node.parse, seconds, greet),
-        watches=lambda: NotAsked("watches", "one look watches nothing"),
+        pods=_listed("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, on_connect),
+        node=_listed("node", api, node.PATH, node.query(config.node), node.parse, seconds, on_connect),
+        watches=lambda: NotRequested("watches", "one look watches nothing"),
         attachments=_attachments(config, clock),
         autoscaler=_autoscaler(config, clock),
         skew=lambda: clock.skew,
@@ -56,14 +56,14 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
     from agent.sources.kube.list_watch import Reflector
     from agent.sources.kube.server_clock import ServerClock
     from agent.sources.kube.server_version import ServerVersion
-    from agent.sources.kube.watch_monitor import Witness
+    from agent.sources.kube.watch_monitor import WatchMonitor
 
     clock, version = ServerClock(loop.wall), ServerVersion()
     connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
-    witnesses: list[Witness] = []
+    witnesses: list[WatchMonitor] = []
 
     def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
-        witness = Witness(source, loop.now, lambda: version.said)
+        witness = WatchMonitor(source, loop.now, lambda: version.said)
         witnesses.append(witness)
         return Reflector(
             source,
@@ -74,7 +74,7 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
             clock=loop.clock,
             stale_after=config.stale_after.total_seconds(),
             saw=witness.saw,
-            greet=version.asking(seconds),
+            on_connect=version.asking(seconds),
         )
 
     of_pods = reflector("pods", pods.PATH, pods.query(config.node), pods.parse)
@@ -82,7 +82,7 @@ def watched(config: Config) -> tuple[ApiServer, "list[Reflector[Any]]"]:
     api = ApiServer(
         pods=of_pods.reading,
         node=of_node.reading,
-        watches=lambda: Seen(tuple(watch for witness in witnesses for watch in witness.watches)),
+        watches=lambda: Known(tuple(watch for witness in witnesses for watch in witness.watches)),
         attachments=_attachments(config, clock),
         autoscaler=_autoscaler(config, clock),
         skew=lambda: clock.skew,
@@ -113,9 +113,9 @@ def _listed(
     query: "Query",
     parse: Callable[[Mapping[str, Any]], T],
     seconds: float,
-    greet: Callable[[], None],
+    on_connect: Callable[[], None],
 ) -> Callable[[], Reading[T]]:
-    """Return what lists a resource; `greet` follows the first answer, so that no silence is waited for twice."""
+    """Return what lists a resource; `on_connect` follows the first answer, so that no silence is waited for twice."""
     from agent.sources.deadline import Deadline
     from agent.sources.kube.list_watch import list_once
 
@@ -124,10 +124,10 @@ def _listed(
     def read() -> Reading[T]:
         try:
             listed = within(lambda: list_once(api, path, query, parse))
-        except Unavailable as error:
-            return Unread(source, str(error))
-        greet()
-        return Seen(listed)
+        except SourceError as error:
+            return Unavailable(source, str(error))
+        on_connect()
+        return Known(listed)
 
     return read
 
@@ -137,7 +137,7 @@ def _autoscaler(
 ) -> Callable[[Reading[Node], Reading[Registration]], Reading[Autoscaler]]:
     """Return what asks for the autoscaler; it connects when there is a reason, which most nodes never have."""
     from agent.sources.deadline import Deadline
-    from agent.sources.kube.autoscaler import Cluster
+    from agent.sources.kube.autoscaler import AutoscalerClient
     from agent.sources.kube.client import Api
 
     seconds = config.api_timeout.total_seconds()
@@ -154,7 +154,7 @@ def _autoscaler(
 
         return within(ask)
 
-    return Cluster(config.node, get, loop.clock).read
+    return AutoscalerClient(config.node, get, loop.clock).read
 
 
 def _attachments(

@@ -7,18 +7,18 @@ from agent.app import loop
 from agent.app.sources import node_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
-from agent.cleanup.book import Book, Busy
-from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off
-from agent.cleanup.files import Actuator
+from agent.cleanup.book import Busy, JournalStore
+from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
+from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import said
+from agent.cleanup.release import describe_error
 from agent.cleanup.restore import Restoration
-from agent.cleanup.session import Budget, Judge
+from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
-from agent.model.snapshot import Unread
-from agent.sources.error import Unavailable
+from agent.model.snapshot import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.live import LiveSources
 
 
@@ -31,17 +31,17 @@ def cleaner(
     budget: Budget,
     alive: Callable[[], None] = lambda: None,
 ) -> Cleaner:
-    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was. `alive`: see Live."""
-    book = Book(config.state_dir)
-    judge = Judge(limits, budget, book, by)
+    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was. `unmanaged`: see Live."""
+    journal_store = JournalStore(config.state_dir)
+    judge = CleanupSession(limits, budget, journal_store, by)
     match mode:
         case "off":
-            return Off()
+            return DisabledCleaner()
         case "dry-run":
-            return DryRun(judge)
+            return DryRunCleaner(judge)
         case _:
-            patience = config.lock_timeout.total_seconds()
-            return Live(judge, sources, lambda: actuator(config), book, loop.wall, patience, alive)
+            grace = config.lock_timeout.total_seconds()
+            return ApplyingCleaner(judge, sources, lambda: node_files(config), journal_store, loop.wall, grace, alive)
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
@@ -55,8 +55,8 @@ def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
     )
 
 
-def actuator(config: Config) -> Actuator:
-    return Actuator(
+def node_files(config: Config) -> NodeFiles:
+    return NodeFiles(
         config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock
     )  # fmt: skip
 
@@ -74,12 +74,14 @@ def clean_once(
 
     `until_told`: from the first release until it is closed, an ending waits.
     """
-    budget = Budget(per_round=None if most is None else ("--max", most))
+    budget = Budget(per_sync=None if most is None else ("--max", most))
     one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
-    one.before_look(loop.wall())
-    looks = loop.look_twice(sources, node_name(config), config.grace, config.confirm)
+    one.before_snapshot(loop.wall())
+    snapshots = loop.take_snapshots(sources, node_name(config), config.grace, config.confirm_after)
     until_told.enter_context(deferred())
-    cleaning = one.after_look(looks, engine.replay(looks, patience=config.grace, period=config.confirm))
+    cleaning = one.after_snapshot(
+        snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
+    )
     if cleaning is None:
         raise ValueError(mode)
     return cleaning
@@ -87,41 +89,41 @@ def clean_once(
 
 def read_journal(config: Config) -> Journal:
     try:
-        return Book(config.state_dir).read()
-    except Unavailable as error:
+        return JournalStore(config.state_dir).read()
+    except SourceError as error:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
-def releases(config: Config) -> tuple[tuple[Entry, ...] | Unread, tuple[str, ...]]:
+def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
     """Return what a timeline tells of the journal, which may be silent as any other record may, and its damage."""
     try:
-        journal = Book(config.state_dir).read()
-    except Unavailable as error:
-        return Unread("journal", str(error)), ()
+        journal = JournalStore(config.state_dir).read()
+    except SourceError as error:
+        return Unavailable("journal", str(error)), ()
     return journal.entries, journal.damage
 
 
 def restore(config: Config, entry: Entry) -> Restoration:
     """Put an entry back, as the only cleaner of the node."""
-    book = Book(config.state_dir)
+    journal_store = JournalStore(config.state_dir)
     try:
-        with book.alone(config.lock_timeout.total_seconds()), deferred():
-            _check_last(book.read(), entry)
-            return restoring.restore(entry, actuator(config), book, loop.wall())
-    except (Busy, OSError, restoring.Refused, Unavailable) as error:
-        return Restoration(entry, done=False, why=said(error))
+        with journal_store.exclusive(config.lock_timeout.total_seconds()), deferred():
+            _check_last(journal_store.read(), entry)
+            return restoring.restore(entry, node_files(config), journal_store, loop.wall())
+    except (Busy, OSError, restoring.RestoreError, SourceError) as error:
+        return Restoration(entry, done=False, why=describe_error(error))
 
 
 def try_restore(config: Config, entry: Entry) -> Restoration:
     """Say what restoring would do, and touch nothing."""
     try:
         _check_last(read_journal(config), entry)
-        restoring.missing_of(entry, actuator(config))
-    except (restoring.Refused, OSError) as error:
-        return Restoration(entry, done=False, why=said(error))
+        restoring.missing_of(entry, node_files(config))
+    except (restoring.RestoreError, OSError) as error:
+        return Restoration(entry, done=False, why=describe_error(error))
     return Restoration(entry, done=True)
 
 
 def _check_last(journal: Journal, entry: Entry) -> None:
     if later := journal.released_again(entry):
-        raise restoring.Refused(f"it was restored, and released again since: restore {later.name}")
+        raise restoring.RestoreError(f"it was restored, and released again since: restore {later.name}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from agent.exporters.web.server import HttpExporter
-    from agent.kube_events.queue import Courier
+    from agent.kube_events.queue import DeliveryQueue
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """What the agent may do to the node, in the words of `nodeleak_mode_info`."""
@@ -29,7 +29,7 @@ def run_daemon(config: Config) -> int:
 
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
-    from agent.state.device_history import ChronicleExporter
+    from agent.state.device_history import DeviceHistoryExporter
     from agent.state.last_seen import LastSeenExporter
 
     threading.excepthook = _end_loudly
@@ -37,7 +37,7 @@ def run_daemon(config: Config) -> int:
     api, watches = api_server.watched(config)
     sources = looking.sources(config, api)
     budget = Budget(
-        per_round=(option("max_per_round"), config.max_per_round),
+        per_sync=(option("max_per_round"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
@@ -46,7 +46,7 @@ def run_daemon(config: Config) -> int:
     registry = CollectorRegistry()
     http = listening(config, registry, heartbeat)
     log = configure(config.log_format)
-    courier, told_to_the_cluster = _telling(
+    delivery, told_to_the_cluster = _telling(
         config,
         registry,
         lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
@@ -55,14 +55,14 @@ def run_daemon(config: Config) -> int:
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
-        ChronicleExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
+        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
         *told_to_the_cluster,
         LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if told_to_the_cluster:
-        threading.Thread(target=courier.run, name="courier", daemon=True).start()
+        threading.Thread(target=delivery.run, name="courier", daemon=True).start()
     http.start()
     log.info("agent.started", node=looking.node_name(config), networks=list(config.network), port=http.port, mode=mode)
     # What was imported stays: it need not be looked through again.
@@ -78,15 +78,15 @@ def run_daemon(config: Config) -> int:
             looking.node_name(config),
             exporters,
             cleaner,
-            patience=config.grace,
-            period=config.confirm,
+            grace=config.grace,
+            confirm_after=config.confirm_after,
             interval=config.interval,
             heartbeat=heartbeat,
             stop=stop,
         )
     finally:
         stop.set()
-        courier.end()
+        delivery.end()
         http.close()
         log.info("agent.stopped")
     return 0
@@ -119,23 +119,23 @@ def listening(config: Config, registry: "CollectorRegistry", heartbeat: loop.Hea
 
 def _telling(
     config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
-) -> tuple["Courier", Sequence[loop.Exporter]]:
+) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
     """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
     from agent.kube_events.condition import ConditionExporter
     from agent.kube_events.events import EventExporter
     from agent.kube_events.metrics import DeliveryMetrics
-    from agent.kube_events.queue import Courier
+    from agent.kube_events.queue import DeliveryQueue
     from agent.kube_events.writer import Writer
 
     tally = DeliveryMetrics(registry)
-    courier = Courier(
+    delivery = DeliveryQueue(
         lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()),
         tally,
         warn,
     )
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(courier.post, tally.missed))
+        exporters.append(EventExporter(delivery.post, tally.missed))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(courier.post))
-    return courier, exporters
+        exporters.append(ConditionExporter(delivery.post))
+    return delivery, exporters

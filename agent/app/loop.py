@@ -8,7 +8,7 @@ from threading import Event
 from typing import Protocol
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
+from agent.checks.confirm import ConfirmationState
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.signals import deferred
 from agent.model.report import Report
@@ -31,10 +31,10 @@ def look(sources: Sources, node: str) -> Snapshot:
     return take_snapshot(sources, node, now(), clock)
 
 
-def look_twice(sources: Sources, node: str, patience: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
+def take_snapshots(sources: Sources, node: str, grace: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
     """Look once, and where a verdict needs it, once more a moment later."""
     first = look(sources, node)
-    if not engine.needs_second_look(first, patience):
+    if not engine.needs_second_snapshot(first, grace):
         return (first,)
     time.sleep(apart.total_seconds())
     return first, look(sources, node)
@@ -43,7 +43,7 @@ def look_twice(sources: Sources, node: str, patience: timedelta, apart: timedelt
 class Exporter(Protocol):
     """Whoever tells people of a round."""
 
-    def tell(self, report: Report, seconds: float) -> None:
+    def export(self, report: Report, seconds: float) -> None:
         """`seconds`: what the round took."""
         ...
 
@@ -73,23 +73,23 @@ def run(
     exporters: Sequence[Exporter],
     cleaner: Cleaner,
     *,
-    patience: timedelta,
-    period: timedelta,
+    grace: timedelta,
+    confirm_after: timedelta,
     interval: timedelta,
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:
     """Look, judge, clean where that is wanted, and tell, every `interval`, until `stop` is set."""
-    memory: Memory | None = None
+    memory: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
-        cleaner.before_look(now().wall)
+        cleaner.before_snapshot(now().wall)
         snapshot = look(sources, node)
-        report, memory = engine.run(snapshot, memory, patience=patience, period=period)
+        report, memory = engine.run(snapshot, memory, grace=grace, confirm_after=confirm_after)
         with deferred():
             # What was released is told before we end.
-            report = replace(report, cleaning=cleaner.after_look((snapshot,), report))
+            report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
             for exporter in exporters:
-                exporter.tell(report, clock() - started)
+                exporter.export(report, clock() - started)
         heartbeat.beat()
         stop.wait(max(0.0, interval.total_seconds() - (clock() - started)))

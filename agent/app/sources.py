@@ -4,7 +4,7 @@ import platform
 
 from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.live import ApiServer, LiveSources, device_plugins_in, mounts_below
 from agent.sources.runtime.docker import Docker
 
@@ -21,7 +21,7 @@ def sources_for_a_look(config: Config) -> LiveSources:
 def sources(config: Config, api: ApiServer) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
-    except Unavailable as error:
+    except SourceError as error:
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
     return LiveSources(
         networks=config.network,

@@ -8,7 +8,7 @@ from agent.checks.devices import late_device_plugin, rejected_pod, started_witho
 from agent.checks.registration import unregistered_node
 from agent.checks.volumes import detached_volume
 from agent.checks.watches import replayed_watch
-from agent.model.assessment import Scene
+from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 
 
@@ -26,7 +26,7 @@ class Detector(Protocol):
     @property
     def __doc__(self) -> str | None: ...  # type: ignore[override]
 
-    def find(self, scene: Scene) -> Iterator[Finding]:
+    def find(self, assessment: Assessment) -> Iterator[Finding]:
         """Yield each trouble in the scene; raises Blind where a source it needs gave no word."""
         ...
 

@@ -19,9 +19,9 @@ import tenacity
 
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import said
+from agent.cleanup.release import describe_error
 from agent.model.release import Verdict
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 LARGEST: Final = 1024 * 1024
 """Bytes of one file: about 300 entries. A file that has more is put aside, and another begun."""
@@ -37,7 +37,7 @@ class Busy(Exception):
     """Another cleaner is at work on this node."""
 
 
-class Book:
+class JournalStore:
     """The journal's files, in `journal/` of the agent's state directory, and the lock of whoever writes them."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -46,7 +46,7 @@ class Book:
         self._signature: tuple[tuple[str, int, int, int], ...] = ()
 
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def exclusive(self, seconds: float) -> Iterator[None]:
         """Be the only cleaner of this node; raises Busy where another was at work for so long, and OSError."""
         _make_directory(self._state)
         handle = os.open(self._state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -75,7 +75,7 @@ class Book:
             if os.statvfs(part).f_flag & os.ST_RDONLY:
                 return f"{part} is mounted read-only"
         except OSError as error:
-            return said(error)
+            return describe_error(error)
         return "" if os.access(part, os.W_OK | os.X_OK, effective_ids=True) else f"{part}: permission denied"
 
     def read(self) -> Journal:
@@ -86,7 +86,7 @@ class Book:
                 self._read = journal.parse(self._lines(path) for path in self._paths())
                 self._signature = signature
         except OSError as error:
-            raise Unavailable(f"journal: {said(error)}") from error
+            raise SourceError(f"journal: {describe_error(error)}") from error
         return self._read
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:

@@ -4,28 +4,28 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene, State
-from agent.model.release import Candidate, PassedOver
-from agent.model.snapshot import Reservation, Seen
+from agent.model.assessment import Assessment, State
+from agent.model.release import PassedOver, ReleaseRequest
+from agent.model.snapshot import Known, Reservation
 
-_OWNERLESS: Final = {State.LEAKED, State.YOUNG, State.ALIVE, State.TEARDOWN_PENDING, State.UNKNOWN}
+_OWNERLESS: Final = {State.LEAKED, State.CANDIDATE, State.UNMANAGED, State.TEARDOWN_PENDING, State.UNKNOWN}
 
 
-def candidates(scene: Scene, only: frozenset[str] | None = None) -> tuple[Candidate, ...]:
+def candidates(assessment: Assessment, only: frozenset[str] | None = None) -> tuple[ReleaseRequest, ...]:
     """Gather what docker does not list, sandbox by sandbox; nothing where docker was not read.
 
     `only`: the sandboxes with one of these addresses.
     """
-    if not isinstance(scene.snapshot.containers, Seen):
+    if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    listed = {container.id for container in scene.snapshot.containers.items}
+    listed = {container.id for container in assessment.snapshot.containers.items}
     sandboxes: defaultdict[tuple[str, ...], list[tuple[Reservation, str]]] = defaultdict(list)
-    for one in scene.occupancies:
+    for one in assessment.classified_reservations:
         if isinstance(one.entry, Reservation) and one.state in _OWNERLESS and one.container_id not in listed:
             key = (one.container_id,) if one.container_id else ("", one.network, one.name)
             sandboxes[key].append((one.entry, one.pod))
     gathered = (
-        Candidate(
+        ReleaseRequest(
             tuple(sorted((entry for entry, _ in several), key=place)), next((pod for _, pod in several if pod), "")
         )
         for several in sandboxes.values()
@@ -33,21 +33,25 @@ def candidates(scene: Scene, only: frozenset[str] | None = None) -> tuple[Candid
     return tuple(one for one in gathered if only is None or any(entry.ip in only for entry in one.reservations))
 
 
-def passed_over(scene: Scene, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
+def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
     """Say of each address that was asked for by name, and is no candidate, what it is."""
     if only is None:
         return ()
-    judged = {one.ip for candidate in candidates(scene, only) for one in candidate.reservations}
-    return tuple(said for ip in sorted(only - judged) for said in _what_it_is(scene, ip))
+    judged = {one.ip for candidate in candidates(assessment, only) for one in candidate.reservations}
+    return tuple(said for ip in sorted(only - judged) for said in _what_it_is(assessment, ip))
 
 
-def _what_it_is(scene: Scene, ip: str) -> Iterator[PassedOver]:
-    found = [one for one in scene.occupancies if one.name == ip]
+def _what_it_is(assessment: Assessment, ip: str) -> Iterator[PassedOver]:
+    found = [one for one in assessment.classified_reservations if one.name == ip]
     for one in found:
         yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
     if not found:
-        unread = [store.network for store in scene.snapshot.reservations if not isinstance(store.reading, Seen)]
-        yield PassedOver(ip, f"not known: network {', '.join(unread)} was not read" if unread else "not reserved")
+        unavailable = [
+            store.network for store in assessment.snapshot.reservations if not isinstance(store.reading, Known)
+        ]
+        yield PassedOver(
+            ip, f"not known: network {', '.join(unavailable)} was not read" if unavailable else "not reserved"
+        )
 
 
 def place(reservation: Reservation) -> tuple[str, str]:

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 
 import tenacity
 
-from agent.cleanup.release import RESERVATION, Kept
-from agent.model.release import Candidate
-from agent.model.snapshot import Foreign, Reservation
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.model.release import ReleaseRequest
+from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.host import cni_cache, reservations
 
 Clock: TypeAlias = Callable[[], float]
@@ -67,7 +67,7 @@ class _Locked:
         return held
 
 
-class Actuator:
+class NodeFiles:
     """The hands of one round of cleaning. A network whose lock was not to be had is not waited for again."""
 
     def __init__(self, networks_dir: Path, cache_dirs: Sequence[Path], lock_timeout: float, clock: Clock) -> None:
@@ -88,28 +88,28 @@ class Actuator:
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".")
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
+    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         """Read what lies under a reservation's name now; None where nothing does. Raises OSError."""
         with self._network(reservation.network) as directory:
             entry = reservations.read_one(reservation.network, reservation.ip, directory)
             if entry is None:
                 return None
-            kept = _read_file(RESERVATION, reservation.network, reservation.ip, directory)
-            return entry, kept or _NO_FILE
+            image = _read_file(RESERVATION, reservation.network, reservation.ip, directory)
+            return entry, image or _NO_FILE
 
-    def cached(self, candidate: Candidate) -> tuple[Kept, ...]:
+    def cached(self, candidate: ReleaseRequest) -> tuple[FileImage, ...]:
         """Find libcni's results of the sandbox, known by the JSON inside. Raises OSError."""
         if not candidate.container_id:
             return ()
-        found: dict[tuple[str, str], Kept] = {}
+        found: dict[tuple[str, str], FileImage] = {}
         for cache in self._cache_dirs:
             try:
                 with _opened(cache, _DIRECTORY & ~os.O_NOFOLLOW) as directory:
                     for reservation in candidate.reservations:
                         for name, network, ifname in cni_cache.names_of(reservation):
-                            kept = _read_file(str(cache), network, name, directory)
-                            if kept and cni_cache.belongs(kept.content, reservation, network, ifname):
-                                found[kept.place, name] = kept
+                            image = _read_file(str(cache), network, name, directory)
+                            if image and cni_cache.belongs(image.content, reservation, network, ifname):
+                                found[image.place, name] = image
             except FileNotFoundError:
                 continue
         return tuple(found.values())
@@ -142,33 +142,33 @@ class Actuator:
             self._handles.update(handles)
             return stack.pop_all()
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, image: FileImage) -> None:
         """Remove a file; of libcni's cache only the very one that was kept. Raises OSError."""
-        if kept.place == RESERVATION:
-            with self._place(kept) as directory:
-                os.unlink(kept.name, dir_fd=directory)
-            self._changed.add(self._networks_dir / kept.network)
+        if image.place == RESERVATION:
+            with self._place(image) as directory:
+                os.unlink(image.name, dir_fd=directory)
+            self._changed.add(self._networks_dir / image.network)
             return
-        with suppress(FileNotFoundError), self._place(kept) as directory:
-            if _read_file(kept.place, kept.network, kept.name, directory) == kept:
-                os.unlink(kept.name, dir_fd=directory)
+        with suppress(FileNotFoundError), self._place(image) as directory:
+            if _read_file(image.place, image.network, image.name, directory) == image:
+                os.unlink(image.name, dir_fd=directory)
 
-    def put_back(self, kept: Kept) -> None:
+    def put_back(self, image: FileImage) -> None:
         """Make a file as it was, whole at once, where nothing has its name. Raises OSError, FileExistsError too."""
-        with self._place(kept) as directory:
-            _make(kept, directory)
-        if kept.place == RESERVATION:
-            self._changed.add(self._networks_dir / kept.network)
+        with self._place(image) as directory:
+            _make(image, directory)
+        if image.place == RESERVATION:
+            self._changed.add(self._networks_dir / image.network)
 
-    def present(self, kept: Kept) -> Kept | None:
+    def present(self, image: FileImage) -> FileImage | None:
         """Return the file that has a kept file's name now; None where none has. Raises OSError."""
-        with self._place(kept) as directory:
-            return _read_file(kept.place, kept.network, kept.name, directory)
+        with self._place(image) as directory:
+            return _read_file(image.place, image.network, image.name, directory)
 
-    def taken(self, kept: Kept) -> bool:
+    def taken(self, image: FileImage) -> bool:
         """Tell whether anything has a kept file's name now. Raises OSError."""
-        with self._place(kept) as directory:
-            return kept.name in os.listdir(directory)
+        with self._place(image) as directory:
+            return image.name in os.listdir(directory)
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
         """Return the addresses that a sandbox has in a network now. Raises OSError."""
@@ -191,13 +191,13 @@ class Actuator:
         with _in_words(path):
             yield handle
 
-    def _place(self, kept: Kept) -> AbstractContextManager[int]:
-        if kept.place == RESERVATION:
-            return self._network(kept.network)
-        if Path(kept.place) not in self._cache_dirs:
+    def _place(self, image: FileImage) -> AbstractContextManager[int]:
+        if image.place == RESERVATION:
+            return self._network(image.network)
+        if Path(image.place) not in self._cache_dirs:
             # A journal may say anything.
-            raise PermissionError(errno.EPERM, "not a directory of libcni's cache, as far as we were told", kept.place)
-        return _opened(Path(kept.place), _DIRECTORY & ~os.O_NOFOLLOW)
+            raise PermissionError(errno.EPERM, "not a directory of libcni's cache, as far as we were told", image.place)
+        return _opened(Path(image.place), _DIRECTORY & ~os.O_NOFOLLOW)
 
 
 @contextmanager
@@ -270,11 +270,11 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-_NO_FILE: Final = Kept(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
+_NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
 """Stands for what cannot be kept, because it is no file; nothing that was judged is equal to it."""
 
 
-def _read_file(place: str, network: str, name: str, directory: int) -> Kept | None:
+def _read_file(place: str, network: str, name: str, directory: int) -> FileImage | None:
     """Read a regular file whole; None for whatever is not one."""
     try:
         handle = os.open(name, _READ, dir_fd=directory)
@@ -290,23 +290,23 @@ def _read_file(place: str, network: str, name: str, directory: int) -> Kept | No
     finally:
         os.close(handle)
     mode = stat.S_IMODE(found.st_mode)
-    return Kept(
+    return FileImage(
         place, network, name, content, mode, found.st_uid, found.st_gid, found.st_ino, found.st_mtime_ns
     )  # fmt: skip
 
 
-def _make(kept: Kept, directory: int) -> None:
+def _make(image: FileImage, directory: int) -> None:
     """Make a file that appears with its name only when it is whole: host-local reads every file that it finds."""
     handle, beside = _new_file(directory)
     try:
         with os.fdopen(handle, "wb", closefd=False) as file:
-            file.write(kept.content)
-        os.fchown(handle, kept.uid, kept.gid)
-        os.fchmod(handle, kept.mode)
-        os.utime(handle, ns=(kept.mtime_ns, kept.mtime_ns))
+            file.write(image.content)
+        os.fchown(handle, image.uid, image.gid)
+        os.fchmod(handle, image.mode)
+        os.utime(handle, ns=(image.mtime_ns, image.mtime_ns))
         os.fsync(handle)
         made = beside or f"/proc/self/fd/{handle}"
-        os.link(made, kept.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+        os.link(made, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(handle)
         if beside:

@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
-from agent.cleanup.runtime_history import Vigil
-from agent.model.assessment import Occupancy, Scene, State
+from agent.cleanup.runtime_history import RuntimeHistory
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
-from agent.model.snapshot import Address, Blind, NotAsked, Reservation, Seen, Snapshot
+from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, Snapshot
 
 FEWEST: Final = 8
 """A share of less than this many sandboxes is no share: a small range is half leaked soon."""
@@ -23,13 +23,13 @@ NEARLY_ALL: Final = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class GuardContext:
     """All that the guards may know."""
 
     report: Report
-    vigil: Vigil
+    runtime_history: RuntimeHistory
     limits: Limits
-    stopped: str = ""
+    halted: str = ""
     journal_trouble: str = ""
     """Why nothing can be written down; empty where it can."""
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -38,16 +38,16 @@ class Case:
     """How much of an allowance earlier rounds took, by the setting that says it."""
 
     @property
-    def scene(self) -> Scene:
-        return self.report.scene
+    def assessment(self) -> Assessment:
+        return self.report.assessment
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.report.scene.snapshot
+        return self.report.assessment.snapshot
 
     @cached_property
-    def states(self) -> Mapping[Reservation, Occupancy]:
-        return {one.entry: one for one in self.scene.occupancies if isinstance(one.entry, Reservation)}
+    def states(self) -> Mapping[Reservation, ClassifiedReservation]:
+        return {one.entry: one for one in self.assessment.classified_reservations if isinstance(one.entry, Reservation)}
 
     @cached_property
     def confirmed(self) -> frozenset[str]:
@@ -92,14 +92,14 @@ class Case:
         return self.running.difference(container.pod for container in self.snapshot.containers.known())
 
     @cached_property
-    def ranges(self) -> Mapping[str, RangeSets | Blind]:
+    def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
         """What each network gives out, or why that is not known."""
         return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
 
-    def _ranges(self, network: str) -> RangeSets | Blind:
+    def _ranges(self, network: str) -> RangeSets | InsufficientData:
         try:
-            return self.scene.ranges(network)
-        except Blind as blind:
+            return self.assessment.ranges(network)
+        except InsufficientData as blind:
             return blind
 
     @cached_property
@@ -108,20 +108,22 @@ class Case:
         return {
             store.network: self._share(store.network)
             for store in self.snapshot.reservations
-            if isinstance(store.reading, Seen)
+            if isinstance(store.reading, Known)
         }
 
     def _share(self, network: str) -> float:
-        occupancies = self.scene.of(network)
-        suspects = (one for one in occupancies if one.state in {State.LEAKED, State.YOUNG})
+        classified_reservations = self.assessment.of(network)
+        suspects = (one for one in classified_reservations if one.state in {State.LEAKED, State.CANDIDATE})
         leaked = {one.container_id or one.name for one in suspects}
         if len(leaked) < FEWEST:
             return 0.0
-        reserved = {one.container_id or one.name for one in occupancies if one.state is not State.FOREIGN}
-        nobody_vouches = isinstance(self.snapshot.pods, NotAsked)
+        reserved = {
+            one.container_id or one.name for one in classified_reservations if one.state is not State.UNRECOGNIZED
+        }
+        nobody_vouches = isinstance(self.snapshot.pods, NotRequested)
         if nobody_vouches and len(leaked) >= MANY and len(leaked) >= len(reserved) * NEARLY_ALL:
             # A range may be far larger than what was ever given out of it, and docker's list is all there is.
             return len(leaked) / len(reserved)
         sets = self.ranges[network]
-        size = len(occupancies) if isinstance(sets, Blind) else usable(sets)
+        size = len(classified_reservations) if isinstance(sets, InsufficientData) else usable(sets)
         return min(1.0, len(leaked) / max(1, size))

@@ -1,7 +1,7 @@
 """Each guard says why not, or says nothing. Pure: no guard knows of files, sockets or clocks.
 
 A candidate is released when every guard is silent. The vetoes were already asked when the reservation was judged
-(`occupancy.py`); they are asked again here, of the snapshot itself, so that no single mistake is enough.
+(`classified.py`); they are asked again here, of the snapshot itself, so that no single mistake is enough.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,49 +11,49 @@ from typing import Final
 
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.candidates import candidates, place
-from agent.cleanup.guard_context import Case
+from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
 from agent.model.assessment import State
 from agent.model.ranges import RangeSets
-from agent.model.release import Candidate, Reason, Refusal
-from agent.model.snapshot import Blind, NotAsked
+from agent.model.release import Reason, Refusal, ReleaseRequest
+from agent.model.snapshot import InsufficientData, NotRequested
 
 
-def judge(case: Case) -> tuple[tuple[Candidate, tuple[Refusal, ...]], ...]:
+def decide(case: GuardContext) -> tuple[tuple[ReleaseRequest, tuple[Refusal, ...]], ...]:
     """Ask every guard about every candidate. Oldest first; one that failed before comes after all that did not."""
-    found = sorted(candidates(case.scene, case.limits.only), key=lambda one: _turn(case, one))
+    found = sorted(candidates(case.assessment, case.limits.only), key=lambda one: _turn(case, one))
     refused = [(one, tuple(no for guard in GUARDS if (no := _ask(guard, one, case)))) for one in found]
     return tuple(_within_budget(refused, case))
 
 
-Guard = Callable[[Candidate, Case], Refusal | None]
+Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
 
 
-def _ask(guard: Guard, candidate: Candidate, case: Case) -> Refusal | None:
+def _ask(guard: Guard, candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     try:
         return guard(candidate, case)
-    except Blind as blind:
-        return Refusal(Reason.SOURCE_UNREAD, str(blind))
+    except InsufficientData as blind:
+        return Refusal(Reason.SOURCE_UNAVAILABLE, str(blind))
 
 
-def _turn(case: Case, candidate: Candidate) -> tuple[int, int, tuple[str, str]]:
+def _turn(case: GuardContext, candidate: ReleaseRequest) -> tuple[int, int, tuple[str, str]]:
     failed = max(case.failures.get(f"{one.network}/{one.ip}", 0) for one in candidate.reservations)
     return failed, candidate.oldest_ns, place(candidate.reservations[0])
 
 
-def not_stopped(_candidate: Candidate, case: Case) -> Refusal | None:
+def not_stopped(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """An id that was released and is there again means that we were wrong once."""
-    return Refusal(Reason.STOPPED, case.stopped) if case.stopped else None
+    return Refusal(Reason.HALTED, case.halted) if case.halted else None
 
 
-def everything_read(_candidate: Candidate, case: Case) -> Refusal | None:
+def everything_read(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """One silent source is enough to do nothing at all."""
-    if unread := case.snapshot.unread_about_addresses():
-        return Refusal(Reason.SOURCE_UNREAD, "; ".join(f"{one.source}: {one.why}" for one in unread))
+    if unavailable := case.snapshot.unavailable_about_addresses():
+        return Refusal(Reason.SOURCE_UNAVAILABLE, "; ".join(f"{one.source}: {one.why}" for one in unavailable))
     return None
 
 
-def allowed_network(candidate: Candidate, case: Case) -> Refusal | None:
+def allowed_network(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Another network's ids may belong to another runtime, and would all look leaked."""
     if others := [name for name in candidate.networks if name not in case.limits.networks]:
         allowed = sorted(case.limits.networks.union(others))
@@ -65,31 +65,31 @@ def allowed_network(candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def no_container(candidate: Candidate, case: Case) -> Refusal | None:
+def no_container(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Whatever state it is in: a stopped sandbox still owns its address."""
     if candidate.container_id in case.listed:
         return Refusal(Reason.CONTAINER_EXISTS, "docker lists its container")
     return None
 
 
-def no_checkpoint(candidate: Candidate, case: Case) -> Refusal | None:
+def no_checkpoint(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """The kubelet still knows the sandbox, and will release the address itself."""
     if candidate.container_id in case.checkpointed:
         return Refusal(Reason.TEARDOWN_PENDING, "the kubelet keeps a checkpoint of its sandbox, and will try again")
     return None
 
 
-def no_live_address(candidate: Candidate, case: Case) -> Refusal | None:
+def no_live_address(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Independent of docker and the API server: the kernel says that somebody uses it."""
     for one in candidate.reservations:
         if address := case.configured.get(one.ip):
-            return Refusal(Reason.ADDRESS_ALIVE, f"process {address.pid} ({address.command}) has {one.ip} configured")
+            return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
     return None
 
 
-def no_claim(candidate: Candidate, case: Case) -> Refusal | None:
+def no_claim(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Pod status may only save an address. Left alone on purpose, the other witnesses decide."""
-    if isinstance(case.snapshot.pods, NotAsked):
+    if isinstance(case.snapshot.pods, NotRequested):
         return None
     for one in candidate.reservations:
         if one.ip in case.claimed:
@@ -97,31 +97,31 @@ def no_claim(candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def old_enough(candidate: Candidate, case: Case) -> Refusal | None:
+def old_enough(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Older than the grace period by the file's time, and found the same by two looks."""
     now, grace = case.snapshot.taken_at, case.limits.grace
     for reservation in candidate.reservations:
         age = now - made_at(reservation)
         if age < timedelta(0):
-            return Refusal(Reason.TOO_YOUNG, f"its file is {-age.total_seconds():.0f} s newer than this look")
+            return Refusal(Reason.NOT_CONFIRMED, f"its file is {-age.total_seconds():.0f} s newer than this look")
         if age < grace:
             why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
-            return Refusal(Reason.TOO_YOUNG, why, "--grace=0s")
+            return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
     for reservation in candidate.reservations:
-        occupancy = case.states[reservation]
-        if occupancy.state is not State.LEAKED or f"{occupancy.network}/{occupancy.name}" not in case.confirmed:
-            return Refusal(Reason.TOO_YOUNG, f"it is {occupancy.state.value}: {occupancy.why}")
+        classified = case.states[reservation]
+        if classified.state is not State.LEAKED or f"{classified.network}/{classified.name}" not in case.confirmed:
+            return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
     return None
 
 
-def inside_range(candidate: Candidate, case: Case) -> Refusal | None:
+def inside_range(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Whatever lies outside is another's: an earlier pod CIDR's, or another program's."""
     for reservation in candidate.reservations:
         if case.limits.only and reservation.ip in case.limits.only:
             continue
         lift = _each("--ip=", candidate)
         sets = case.ranges[reservation.network]
-        if isinstance(sets, Blind):
+        if isinstance(sets, InsufficientData):
             return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
         if not _gives_out(sets, reservation.ip):
             told = ", ".join(str(one) for ranges in sets for one in ranges)
@@ -129,7 +129,7 @@ def inside_range(candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def _each(option: str, candidate: Candidate) -> str:
+def _each(option: str, candidate: ReleaseRequest) -> str:
     """Name every address of a sandbox, which is released whole."""
     return " ".join(f"{option}{reservation.ip}" for reservation in candidate.reservations)
 
@@ -139,7 +139,7 @@ def _gives_out(sets: RangeSets, ip: str) -> bool:
     return any(address in one and address != one.gateway for ranges in sets for one in ranges)
 
 
-def whole(candidate: Candidate, case: Case) -> Refusal | None:
+def whole(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """A sandbox is released whole: half of one is a state that nobody knows how to read."""
     only = case.limits.only
     if only is None or not (others := sorted(one.ip for one in candidate.reservations if one.ip not in only)):
@@ -151,12 +151,12 @@ def whole(candidate: Candidate, case: Case) -> Refusal | None:
     )
 
 
-def believable_runtime(_candidate: Candidate, case: Case) -> Refusal | None:
+def believable_runtime(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """Runtimes answer wrongly, above all after a restart; believed once, that costs every address of the node."""
-    doubted = case.vigil.doubted
+    doubted = case.runtime_history.doubted
     if doubted is not None and case.snapshot.uptime - doubted <= case.limits.settle:
-        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{case.vigil.why}; it is believed again after --settle")
-    if isinstance(case.snapshot.pods, NotAsked):
+        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{case.runtime_history.why}; it is believed again after --settle")
+    if isinstance(case.snapshot.pods, NotRequested):
         return None
     missing, running = len(case.unlisted), len(case.running)
     if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
@@ -167,16 +167,20 @@ def believable_runtime(_candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def settled(_candidate: Candidate, case: Case) -> Refusal | None:
+def settled(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """The kubelet tries again by itself for minutes after a start; a leak is what is left when it has given up."""
     settle = case.limits.settle
     if not settle:
         return None
-    now, known = case.snapshot.taken_at, case.snapshot.daemons.known()
+    now, known = case.snapshot.taken_at, case.snapshot.processes.known()
     if not known:
         return Refusal(Reason.UNSETTLED, "when the kubelet, docker and the node started is not known", "--settle=0s")
-    for daemons in known:
-        for name, start in (("the kubelet", daemons.kubelet), ("docker", daemons.docker), ("the node", daemons.booted)):
+    for processes in known:
+        for name, start in (
+            ("the kubelet", processes.kubelet),
+            ("docker", processes.docker),
+            ("the node", processes.booted),
+        ):
             if start is None:
                 return Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s")
             if now - start < settle:
@@ -186,7 +190,7 @@ def settled(_candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def plausible_share(candidate: Candidate, case: Case) -> Refusal | None:
+def plausible_share(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """When most of a range looks leaked, suspect our own eyes before the node."""
     for network in candidate.networks:
         share = case.shares[network]
@@ -196,7 +200,7 @@ def plausible_share(candidate: Candidate, case: Case) -> Refusal | None:
     return None
 
 
-def journal_writable(_candidate: Candidate, case: Case) -> Refusal | None:
+def journal_writable(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     """No journal, no release."""
     return Refusal(Reason.JOURNAL_UNWRITABLE, case.journal_trouble) if case.journal_trouble else None
 
@@ -221,8 +225,8 @@ GUARDS: Final[tuple[Guard, ...]] = (
 
 
 def _within_budget(
-    judged: Iterable[tuple[Candidate, tuple[Refusal, ...]]], case: Case
-) -> Iterator[tuple[Candidate, tuple[Refusal, ...]]]:
+    judged: Iterable[tuple[ReleaseRequest, tuple[Refusal, ...]]], case: GuardContext
+) -> Iterator[tuple[ReleaseRequest, tuple[Refusal, ...]]]:
     """Let pass as many addresses as may be released now, in the order of their turn."""
     passed = queued = 0
     for candidate, refusals in judged:
@@ -235,7 +239,7 @@ def _within_budget(
         yield candidate, no
 
 
-def _over_budget(wanted: int, queued: int, case: Case) -> tuple[Refusal, ...]:
+def _over_budget(wanted: int, queued: int, case: GuardContext) -> tuple[Refusal, ...]:
     """Say what each allowance would have to be for so many to pass, and with them all `queued` up to the last."""
     allowances = case.limits.allowances
     if all(wanted <= left for _, left in allowances):

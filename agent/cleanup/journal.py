@@ -2,7 +2,7 @@
 
 An entry is a line that begins it, on disk before anything is removed, and a line that says how it ended. One that
 never ended is half an entry: we died, and the file is in place, or what is needed to restore it is here. Where the
-lines are kept is `book.py`'s business.
+lines are kept is `journal_store.py`'s business.
 """
 
 import base64
@@ -16,8 +16,8 @@ from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any, Final
 
-from agent.cleanup.release import RESERVATION, Kept
-from agent.model.release import Candidate, Verdict
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import in_short
 
 SCHEMA: Final = "nodeleak.journal/v1"
@@ -36,7 +36,7 @@ class Entry:
     """`clean`, or `run` where the daemon did it."""
     container_id: str
     pod: str
-    files: tuple[Kept, ...]
+    files: tuple[FileImage, ...]
     verdict: Verdict | None = None
     """None: it never ended."""
     why: str = ""
@@ -45,11 +45,11 @@ class Entry:
 
     @property
     def ips(self) -> tuple[str, ...]:
-        return tuple(kept.name for kept in self.reservations)
+        return tuple(image.name for image in self.reservations)
 
     @property
-    def reservations(self) -> tuple[Kept, ...]:
-        return tuple(kept for kept in self.files if kept.place == RESERVATION)
+    def reservations(self) -> tuple[FileImage, ...]:
+        return tuple(image for image in self.files if image.place == RESERVATION)
 
     @property
     def released(self) -> bool:
@@ -75,7 +75,7 @@ class Journal:
             return None
         return self.released_from().get(entry.container_id)
 
-    def half(self) -> tuple[Entry, ...]:
+    def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.verdict is None)
 
     def released_since(self, since: datetime, by: str) -> int:
@@ -87,7 +87,7 @@ def _moment(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def entry_name(at: datetime, candidate: Candidate) -> str:
+def entry_name(at: datetime, candidate: ReleaseRequest) -> str:
     """Name an entry so that names sort by time, can be typed, and are two for two sandboxes of one moment."""
     empty = candidate.reservations[0]
     of = candidate.container_id[:12] or f"{empty.network}-{empty.ip}"
@@ -108,7 +108,7 @@ def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
             "python": platform.python_version(),
             "kernel": platform.release(),
         },
-        "files": [file_document(kept) for kept in entry.files],
+        "files": [file_document(image) for image in entry.files],
     }
 
 
@@ -120,19 +120,19 @@ def restoration(name: str, at: datetime) -> dict[str, Any]:
     return {"schema": SCHEMA, "entry": name, "restored": _moment(at)}
 
 
-def file_document(kept: Kept) -> dict[str, Any]:
+def file_document(image: FileImage) -> dict[str, Any]:
     """Draw one file as the journal keeps it."""
     return {
-        "place": kept.place,
-        "network": kept.network,
-        "name": kept.name,
-        **_content(kept.content),
-        "mode": f"{kept.mode:04o}",
-        "uid": kept.uid,
-        "gid": kept.gid,
-        "inode": kept.inode,
-        "mtime": _readable(kept.mtime_ns),
-        "mtime_ns": kept.mtime_ns,
+        "place": image.place,
+        "network": image.network,
+        "name": image.name,
+        **_content(image.content),
+        "mode": f"{image.mode:04o}",
+        "uid": image.uid,
+        "gid": image.gid,
+        "inode": image.inode,
+        "mtime": _readable(image.mtime_ns),
+        "mtime_ns": image.mtime_ns,
     }
 
 
@@ -192,14 +192,14 @@ def _time(text: str) -> datetime:
     return moment
 
 
-def _kept(file: dict[str, Any]) -> Kept:
+def _kept(file: dict[str, Any]) -> FileImage:
     content = file["text"].encode() if "text" in file else base64.b64decode(file["base64"], validate=True)
     for part in ("network", "name"):
         if "/" in file[part] or b"\0" in os.fsencode(file[part]) or file[part] in {"", ".", ".."}:
             raise ValueError(f"{file[part]!r} is no file's name")
     if file["place"] == RESERVATION:
         ip_address(file["name"])
-    return Kept(
+    return FileImage(
         place=str(file["place"]),
         network=str(file["network"]),
         name=str(file["name"]),

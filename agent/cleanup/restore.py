@@ -4,17 +4,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from agent.cleanup.book import Book
+from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, Hands, Kept, said
+from agent.cleanup.release import RESERVATION, FileImage, FileOperations, describe_error
 from agent.model.release import Verdict
 
 
-class RestoringHands(Hands, Protocol):
+class RestoreOperations(FileOperations, Protocol):
     """What restoring needs beside releasing. Each raises OSError."""
 
-    def present(self, kept: Kept) -> Kept | None: ...
-    def taken(self, kept: Kept) -> bool: ...
+    def present(self, image: FileImage) -> FileImage | None: ...
+    def taken(self, image: FileImage) -> bool: ...
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]: ...
 
 
@@ -28,95 +28,95 @@ class Restoration:
     """Why not; or what could not be put back beside the reservations."""
 
 
-class Refused(Exception):
+class RestoreError(Exception):
     """It must not be put back; the text says why."""
 
 
-def missing_of(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
+def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
     """Return the reservations to put back; raises Refused where that would take an address, or give a sandbox two."""
     if entry.verdict is None:
-        raise Refused("the entry never ended; the next cleaning settles it")
+        raise RestoreError("the entry never ended; the next cleaning settles it")
     if entry.verdict not in {Verdict.RELEASED, Verdict.FAILED}:
-        raise Refused(f"nothing was released: the entry ended as {entry.verdict.value}")
-    missing = _missing(entry, hands)
+        raise RestoreError(f"nothing was released: the entry ended as {entry.verdict.value}")
+    missing = _missing(entry, file_ops)
     if not missing and not (entry.released and entry.reservations):
-        raise Refused("nothing is missing: all of it is in place")
-    for kept in missing:
-        if hands.taken(kept):
-            raise Refused(f"{kept.name} of network {kept.network} is reserved again")
-    mine = {kept.name for kept in entry.reservations}
-    for network in {kept.network for kept in missing} if entry.container_id else ():
-        if others := set(hands.addresses_of(entry.container_id, network)) - mine:
+        raise RestoreError("nothing is missing: all of it is in place")
+    for image in missing:
+        if file_ops.taken(image):
+            raise RestoreError(f"{image.name} of network {image.network} is reserved again")
+    mine = {image.name for image in entry.reservations}
+    for network in {image.network for image in missing} if entry.container_id else ():
+        if others := set(file_ops.addresses_of(entry.container_id, network)) - mine:
             held = ", ".join(sorted(others))
-            raise Refused(f"container {entry.container_id[:12]} has another address by now: {held}")
+            raise RestoreError(f"container {entry.container_id[:12]} has another address by now: {held}")
     return missing
 
 
-def _missing(entry: Entry, hands: RestoringHands) -> tuple[Kept, ...]:
+def _missing(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
     """Return the reservations that are not in place, whoever put them there: ids never return, so the bytes tell."""
-    found = ((kept, hands.present(kept)) for kept in entry.reservations)
-    return tuple(kept for kept, now in found if now is None or now.content != kept.content)
+    found = ((image, file_ops.present(image)) for image in entry.reservations)
+    return tuple(image for image, now in found if now is None or now.content != image.content)
 
 
-def restore(entry: Entry, hands: RestoringHands, book: Book, now: datetime) -> Restoration:
+def restore(entry: Entry, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> Restoration:
     """Put an entry's files back, under host-local's locks; the caller is the only cleaner."""
     try:
-        locked = hands.lock(sorted({kept.network for kept in entry.reservations}))
+        locked = file_ops.lock(sorted({image.network for image in entry.reservations}))
         if locked is None:
             return Restoration(entry, done=False, why="host-local's lock is held by somebody else")
         try:
-            missing = missing_of(entry, hands)
+            missing = missing_of(entry, file_ops)
             # First the word, then the file: a file that is there again although it was released stops all cleaning.
-            book.restoring(entry.name, now)
-            _put_back(missing, hands)
+            journal_store.restoring(entry.name, now)
+            _put_back(missing, file_ops)
         finally:
             locked.unlock()
-    except (Refused, OSError) as error:
-        return Restoration(entry, done=False, why=said(error))
+    except (RestoreError, OSError) as error:
+        return Restoration(entry, done=False, why=describe_error(error))
     if not missing:
         return Restoration(entry, done=True, why="it was in place already, and the journal says so now")
-    return Restoration(entry, done=True, why=_put_back_cache(entry, hands))
+    return Restoration(entry, done=True, why=_put_back_cache(entry, file_ops))
 
 
-def _put_back(reservations: tuple[Kept, ...], hands: RestoringHands) -> None:
+def _put_back(reservations: tuple[FileImage, ...], file_ops: RestoreOperations) -> None:
     """Put back all, or none."""
-    made: list[Kept] = []
+    made: list[FileImage] = []
     try:
-        for kept in reservations:
-            hands.put_back(kept)
-            made.append(kept)
+        for image in reservations:
+            file_ops.put_back(image)
+            made.append(image)
     except OSError:
-        for kept in made:
-            hands.remove(kept)
+        for image in made:
+            file_ops.remove(image)
         raise
 
 
-def _put_back_cache(entry: Entry, hands: RestoringHands) -> str:
+def _put_back_cache(entry: Entry, file_ops: RestoreOperations) -> str:
     left = []
-    for kept in entry.files:
-        if kept.place == RESERVATION:
+    for image in entry.files:
+        if image.place == RESERVATION:
             continue
         try:
-            hands.put_back(kept)
+            file_ops.put_back(image)
         except OSError as error:
-            left.append(f"libcni's {kept.name} was not put back: {said(error)}")
+            left.append(f"libcni's {image.name} was not put back: {describe_error(error)}")
     return "; ".join(left)
 
 
-def settle_half(entry: Entry, hands: RestoringHands, book: Book, now: datetime) -> None:
+def recover(entry: Entry, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> None:
     """Find out how an entry ended in whose middle we died, and end it. Raises OSError."""
-    locked = hands.lock(sorted({kept.network for kept in entry.reservations}))
+    locked = file_ops.lock(sorted({image.network for image in entry.reservations}))
     if locked is None:
         return
     verdict, why = Verdict.FAILED, "the agent ended in the middle of it; all of it is in place"
     try:
-        missing = _missing(entry, hands)
+        missing = _missing(entry, file_ops)
         if len(missing) == len(entry.reservations):
             verdict, why = Verdict.RELEASED, "found after the agent ended in the middle of it"
-        elif any(hands.taken(kept) for kept in missing):
+        elif any(file_ops.taken(image) for image in missing):
             why = "the agent ended in the middle of it, and what was removed of it is reserved again"
         else:
-            _put_back(missing, hands)
+            _put_back(missing, file_ops)
     finally:
         locked.unlock()
-    book.end(entry.name, verdict, why, now)
+    journal_store.end(entry.name, verdict, why, now)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from agent.model.snapshot import Seen, Snapshot
+from agent.model.snapshot import Known, Snapshot
 
 MOST: Final = 2
 """More than one in this many is most."""
@@ -14,7 +14,7 @@ FEWEST_CONTAINERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Vigil:
+class RuntimeHistory:
     """What the looks so far leave to the next."""
 
     running: int | None = None
@@ -26,19 +26,19 @@ class Vigil:
     why: str = ""
 
 
-def watch(vigil: Vigil, snapshot: Snapshot) -> Vigil:
+def watch(runtime_history: RuntimeHistory, snapshot: Snapshot) -> RuntimeHistory:
     """Remember this look, and whether docker lost its memory before it. What was not read changes nothing."""
     running, started = _running(snapshot), _docker_start(snapshot)
     watched = replace(
-        vigil,
-        running=vigil.running if running is None else running,
-        docker_start=vigil.docker_start if started is None else started,
+        runtime_history,
+        running=runtime_history.running if running is None else running,
+        docker_start=runtime_history.docker_start if started is None else started,
     )
-    why = _lost(vigil, watched)
+    why = _lost(runtime_history, watched)
     return replace(watched, doubted=snapshot.uptime, why=why) if why else watched
 
 
-def _lost(before: Vigil, now: Vigil) -> str:
+def _lost(before: RuntimeHistory, now: RuntimeHistory) -> str:
     """Say how docker lost its memory between two looks; empty where it did not."""
     if before.docker_start is not None and now.docker_start != before.docker_start:
         return "docker restarted between two looks"
@@ -49,12 +49,12 @@ def _lost(before: Vigil, now: Vigil) -> str:
 
 
 def _running(snapshot: Snapshot) -> int | None:
-    if not isinstance(snapshot.containers, Seen):
+    if not isinstance(snapshot.containers, Known):
         return None
     return sum(container.running for container in snapshot.containers.items)
 
 
 def _docker_start(snapshot: Snapshot) -> timedelta | None:
-    if not isinstance(snapshot.daemons, Seen):
+    if not isinstance(snapshot.processes, Known):
         return None
-    return next((one.docker - one.booted for one in snapshot.daemons.items if one.docker is not None), None)
+    return next((one.docker - one.booted for one in snapshot.processes.items if one.docker is not None), None)

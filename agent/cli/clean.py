@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, UNREAD
+from agent.cli.exit_codes import DONE, FAILED, UNAVAILABLE
 from agent.cli.options import config_of
 from agent.cli.progress import progress, say_no_more
 from agent.config import Config, UsageError, positive
@@ -34,8 +34,8 @@ def clean(given: argparse.Namespace) -> int:
             from agent.exporters.text.clean import table
 
             _write(table(cleaning))
-    if cleaning.unread:
-        return UNREAD
+    if cleaning.unavailable:
+        return UNAVAILABLE
     return FAILED if cleaning.failed else DONE
 
 

@@ -8,5 +8,5 @@ FOUND: Final = 1
 FAILED: Final = 1
 """Some release or restoration failed."""
 USAGE: Final = 2
-UNREAD: Final = 3
+UNAVAILABLE: Final = 3
 """Something needed was unread; `clean` touched nothing."""

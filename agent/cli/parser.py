@@ -44,9 +44,9 @@ Every option can be set as an environment variable: --stale-after is NODELEAK_ST
 
 _CLEAN: Final = (
     """
-A dry run unless --apply is given. It looks twice, at least --confirm apart, and says of each address that docker does
-not know whether it would be released, or which guard refuses and which setting would lift that. A release happens under
-host-local's own locks, and the journal can restore it.
+A dry run unless --apply is given. It takes two snapshots, --confirm-after apart, and says of each address that docker
+does not know whether it would be released, or which guard refuses and which setting would lift that. A release happens
+under host-local's own locks, and the journal can restore it.
 """,
     """
 examples:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.cli.exit_codes import DONE, FOUND, UNREAD
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.options import config_of
 from agent.cli.progress import progress
-from agent.config import Config, UsageError, knobs, option, span
+from agent.config import Config, UsageError, duration, option, settings_of
 
 if TYPE_CHECKING:
     from agent.model.recording import Recording
@@ -22,7 +22,7 @@ def scan(given: argparse.Namespace) -> int:
     if given.map and given.output == "json":
         raise UsageError("--map: a map is for people, and -o json is for programs: leave one of them out")
     recording = look(config_of("scan", given)) if given.recording is None else _recorded(given)
-    report = engine.replay(recording.looks, patience=recording.patience, period=recording.period)
+    report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
     if given.output == "json":
         import json
 
@@ -39,7 +39,7 @@ def scan(given: argparse.Namespace) -> int:
 
         print(table(report), end="")
     if not report.complete:
-        return UNREAD
+        return UNAVAILABLE
     return FOUND if given.exit_code and report.troubles else DONE
 
 
@@ -80,8 +80,8 @@ def look(config: Config) -> "Recording":
 
     sources = looking.sources_for_a_look(config)
     with progress("looking at the node, twice if there is something to confirm"):
-        looks = loop.look_twice(sources, looking.node_name(config), config.grace, config.confirm)
-    return Recording(patience=config.grace, period=timedelta(0), looks=looks)
+        snapshots = loop.take_snapshots(sources, looking.node_name(config), config.grace, config.confirm_after)
+    return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)
 
 
 def _recorded(given: argparse.Namespace) -> "Recording":
@@ -94,7 +94,7 @@ def _recorded(given: argparse.Namespace) -> "Recording":
     except (OSError, UnicodeDecodeError, Damaged) as error:
         raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     without_effect = [
-        option(field) for field in knobs("scan") if field != "grace" and getattr(given, field) is not None
+        option(field) for field in settings_of("scan") if field != "grace" and getattr(given, field) is not None
     ]
     if without_effect:
         raise UsageError(
@@ -103,6 +103,6 @@ def _recorded(given: argparse.Namespace) -> "Recording":
     if given.grace is None:
         return recording
     try:
-        return replace(recording, patience=span(given.grace))
+        return replace(recording, grace=duration(given.grace))
     except ValueError as error:
         raise UsageError(f"--grace: {given.grace!r}: {error}") from error

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.history import transitions
-from agent.exporters.text.clean import WHEN_STOPPED
-from agent.model.devices import Happening, Milestone
-from agent.model.finding import Judged
+from agent.checks.devices.history import device_history
+from agent.exporters.text.clean import WHEN_HALTED
+from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.finding import TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Blind, NotAsked, Reservation, Seen, Snapshot, Unread
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, Snapshot, Unavailable
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
@@ -53,39 +53,39 @@ class LogExporter:
 
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
-        self._open: dict[tuple[str | int, ...], Judged] = {}
-        self._unread: dict[str, Unread] = {}
+        self._open: dict[tuple[str | int, ...], TrackedFinding] = {}
+        self._unread: dict[str, Unavailable] = {}
         self._absent: frozenset[str] = frozenset()
         self._blind: dict[str, str] = {}
         self._fates: dict[Reservation, tuple[str, str]] = {}
-        self._stopped = ""
+        self._halted = ""
         self._warnings: frozenset[str] = frozenset()
         self._milestones: _News | None = None
         self._watches: dict[tuple[str, Evidence], datetime] = {}
 
-    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         if report.clock_stepped:
             self._log.warning("clock.stepped", text="the node's clock was set; findings are confirmed anew")
         self._tell_sources(report)
-        self._tell_milestones(report.scene.snapshot)
-        self._tell_watches(report.scene.snapshot)
+        self._tell_milestones(report.assessment.snapshot)
+        self._tell_watches(report.assessment.snapshot)
         self._tell_findings(report)
         if report.cleaning is not None:
             self._tell_cleaning(report.cleaning, _leaks(report))
 
     def _tell_sources(self, report: Report) -> None:
         # By source and not by reason: a reason that counts seconds would be a change in every round.
-        unread = {_which(one): one for one in report.unread}
-        for key in unread.keys() - self._unread.keys():
-            self._log.error("source.unread", source=unread[key].source, why=unread[key].why)
-        absent = {_which(one): one for one in _absent(report.scene.snapshot)}
+        unavailable = {_which(one): one for one in report.unavailable}
+        for key in unavailable.keys() - self._unread.keys():
+            self._log.error("source.unread", source=unavailable[key].source, why=unavailable[key].why)
+        absent = {_which(one): one for one in _absent(report.assessment.snapshot)}
         nothing_to_read = {one.source for one in absent.values()}
-        for key in self._unread.keys() - unread.keys():
+        for key in self._unread.keys() - unavailable.keys():
             if self._unread[key].source not in nothing_to_read:
                 self._log.info("source.read", source=self._unread[key].source)
         for key in sorted(absent.keys() - self._absent):
-            self._log.info("source.not_asked", source=absent[key].source, why=absent[key].why)
-        self._unread, self._absent = unread, frozenset(absent)
+            self._log.info("source.not_requested", source=absent[key].source, why=absent[key].why)
+        self._unread, self._absent = unavailable, frozenset(absent)
         broken = {gap.detector: gap.why for gap in report.gaps if gap.broken}
         for detector in broken.keys() - self._blind.keys():
             self._log.error("detector.failed", detector=detector, why=broken[detector])
@@ -95,28 +95,28 @@ class LogExporter:
         if self._milestones is None:
             self._milestones = _News(snapshot.taken_at)
         try:
-            milestones = transitions(snapshot)
-        except Blind:
+            transitions = device_history(snapshot)
+        except InsufficientData:
             return
-        for one in self._milestones.of(milestones):
+        for one in self._milestones.of(transitions):
             about = {"resource": one.resource, "socket": one.socket}
             fields: dict[str, Any] = {name: value for name, value in about.items() if value}
             fields |= {"at": one.at.isoformat(timespec="milliseconds"), "exact": one.exact}
             match one.what:
-                case Happening.KUBELET_STARTED:
+                case TransitionKind.KUBELET_STARTED:
                     self._log.info("kubelet.started", **fields)
-                case Happening.SOCKET_APPEARED:
+                case TransitionKind.SOCKET_APPEARED:
                     self._log.info("device_plugin.socket_appeared", **fields)
-                case Happening.REGISTERED:
+                case TransitionKind.REGISTERED:
                     self._log.info("device_plugin.registered", **fields)
-                case Happening.LOST:
+                case TransitionKind.LOST:
                     self._log.warning("device_plugin.lost", **fields)
                 case _:
                     pass  # what follows from these; that it lasts is a finding
 
     def _tell_watches(self, snapshot: Snapshot) -> None:
         """Tell of old versions that are nobody's fault, once as long as they go on: the others are findings."""
-        for one in snapshot.watches.items if isinstance(snapshot.watches, Seen) else ():
+        for one in snapshot.watches.items if isinstance(snapshot.watches, Known) else ():
             if self._watches.get((one.resource, one.evidence)) == one.first:
                 continue
             self._watches[one.resource, one.evidence] = one.first
@@ -150,9 +150,9 @@ class LogExporter:
         self._open = now | unseen
 
     def _tell_cleaning(self, cleaning: Cleaning, leaks: frozenset[str]) -> None:
-        if cleaning.stopped and cleaning.stopped != self._stopped:
-            self._log.error("cleanup.stopped", why=cleaning.stopped, do=WHEN_STOPPED)
-        self._stopped = cleaning.stopped
+        if cleaning.halted and cleaning.halted != self._halted:
+            self._log.error("cleanup.halted", why=cleaning.halted, do=WHEN_HALTED)
+        self._halted = cleaning.halted
         for warning in cleaning.warnings:
             if warning not in self._warnings:
                 self._log.warning("cleanup.warned", text=warning)
@@ -168,7 +168,7 @@ class LogExporter:
             if self._fates.get(one) != _fate(outcome):
                 self._tell_fate(one, outcome)
         # A round that could not judge forgets nothing.
-        before = self._fates if cleaning.unread else {}
+        before = self._fates if cleaning.unavailable else {}
         self._fates = {**before, **{one: _fate(outcome) for one, outcome in news.items()}}
 
     def _tell_fate(self, one: Reservation, outcome: Outcome) -> None:
@@ -193,8 +193,8 @@ class _News:
         self._started = started
         self._told: frozenset[_Thing] | None = None
 
-    def of(self, milestones: Iterable[Milestone]) -> list[Milestone]:
-        now = _things(milestones)
+    def of(self, transitions: Iterable[DeviceTransition]) -> list[DeviceTransition]:
+        now = _things(transitions)
         # Once the past is known, what is new is what was not in it: a clock that is set cannot make it old.
         if self._told is None:
             news = [one for one in now.values() if one.at > self._started]
@@ -207,16 +207,16 @@ class _News:
 _Thing: TypeAlias = tuple[str | datetime | int, ...]
 
 
-def _things(milestones: Iterable[Milestone]) -> dict[_Thing, Milestone]:
+def _things(transitions: Iterable[DeviceTransition]) -> dict[_Thing, DeviceTransition]:
     """Tell milestones apart so that each stays itself from look to look.
 
     One without a date of its own is the n-th of its kind since the last that has one: where no history can be kept,
     every look is the first to see it, and dates it anew.
     """
-    things: dict[_Thing, Milestone] = {}
+    things: dict[_Thing, DeviceTransition] = {}
     since: tuple[datetime, ...] = ()
     counted: Counter[_Thing] = Counter()
-    for one in milestones:
+    for one in transitions:
         kind = one.what, one.resource, one.socket
         if one.exact:
             since, counted = (one.at,), Counter()
@@ -242,12 +242,12 @@ def _fate(outcome: Outcome) -> tuple[str, str]:
     return outcome.verdict.value, outcome.why
 
 
-def _absent(snapshot: Snapshot) -> tuple[NotAsked, ...]:
+def _absent(snapshot: Snapshot) -> tuple[NotRequested, ...]:
     """Return what this node does not have. What an option leaves alone is no news, nor what was not needed."""
     readings = (*(store.reading for store in snapshot.reservations), *snapshot.others())
-    return tuple(one for one in readings if isinstance(one, NotAsked) and one.source in _MAY_BE_ABSENT)
+    return tuple(one for one in readings if isinstance(one, NotRequested) and one.source in _MAY_BE_ABSENT)
 
 
-def _which(unread: Unread | NotAsked) -> str:
+def _which(unavailable: Unavailable | NotRequested) -> str:
     # The reservations of several networks fail apart, and their reasons (a directory's name) do not vary.
-    return f"{unread.source}: {unread.why}" if unread.source == "reservations" else unread.source
+    return f"{unavailable.source}: {unavailable.why}" if unavailable.source == "reservations" else unavailable.source

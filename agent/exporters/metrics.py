@@ -6,7 +6,7 @@ or an id.
 """
 
 import platform
-from collections import Counter as Tally
+from collections import Counter as DeliveryCounters
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -18,15 +18,15 @@ from prometheus_client.registry import Collector
 from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
-from agent.model.finding import Cause
+from agent.model.finding import LeakCause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, NotAsked, Reading, Snapshot, Unread
+from agent.model.snapshot import SOURCES, NotRequested, Reading, Snapshot, Unavailable
 
 PREFIX: Final = "nodeleak_"
 
 READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-ROUND_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+SYNC_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 STAGES: Final = ("read", "judge")
@@ -44,7 +44,7 @@ class Watch(Protocol):
 
 
 class MetricsExporter(Collector):
-    """Everything under `/metrics` that is ours. `tell` belongs to one thread; `collect` may be called from any."""
+    """Everything under `/metrics` that is ours. `export` belongs to one thread; `collect` may be called from any."""
 
     def __init__(
         self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[Watch]
@@ -61,13 +61,13 @@ class MetricsExporter(Collector):
             registry=registry,
         )
         self._round_seconds = Histogram(
-            f"{PREFIX}round_seconds",
+            f"{PREFIX}sync_seconds",
             "Time that one round took: reading, judging and telling.",
-            buckets=ROUND_BUCKETS,
+            buckets=SYNC_BUCKETS,
             registry=registry,
         )
         self._failures = Counter(
-            f"{PREFIX}round_failures_total",
+            f"{PREFIX}sync_failures_total",
             "Rounds in which a source was unread (read) or a detector failed (judge).",
             ["stage"],
             registry=registry,
@@ -83,19 +83,19 @@ class MetricsExporter(Collector):
         networks = tuple(networks)
         self._releases = _Releases(registry, networks)
         for network in networks:
-            for cause in Cause:
+            for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
         ProcessCollector(registry=registry)
         registry.register(self)
 
-    def tell(self, report: Report, seconds: float) -> None:
-        snapshot = report.scene.snapshot
+    def export(self, report: Report, seconds: float) -> None:
+        snapshot = report.assessment.snapshot
         for timing in snapshot.timings:
             self._source_seconds.labels(timing.source).observe(timing.seconds)
         for source, up in _sources_up(snapshot).items():
             if up:
                 self._read_at[source] = snapshot.taken_at.timestamp()
-        if report.unread:
+        if report.unavailable:
             self._failures.labels("read").inc()
         if any(gap.broken for gap in report.gaps):
             self._failures.labels("judge").inc()
@@ -121,9 +121,9 @@ class MetricsExporter(Collector):
             yield from self._sources(report)
             if report.cleaning is not None:
                 yield GaugeMetricFamily(
-                    f"{PREFIX}cleanup_stopped",
+                    f"{PREFIX}cleanup_halted",
                     "Whether cleaning has stopped itself, because what it had released was there again.",
-                    value=bool(report.cleaning.stopped),
+                    value=bool(report.cleaning.halted),
                 )
 
     def _sources(self, report: Report) -> Iterator[Metric]:
@@ -133,14 +133,14 @@ class MetricsExporter(Collector):
         read_at = GaugeMetricFamily(
             f"{PREFIX}source_last_read_timestamp_seconds", "When the source was last read.", labels=["source"]
         )
-        for source, is_up in _sources_up(report.scene.snapshot).items():
+        for source, is_up in _sources_up(report.assessment.snapshot).items():
             up.add_metric([source], is_up)
         for source, when in sorted(self._read_at.items()):
             read_at.add_metric([source], when)
         last = GaugeMetricFamily(
-            f"{PREFIX}last_round_timestamp_seconds",
+            f"{PREFIX}last_sync_timestamp_seconds",
             "When the last round began.",
-            value=report.scene.snapshot.taken_at.timestamp(),
+            value=report.assessment.snapshot.taken_at.timestamp(),
         )
         yield from (up, read_at, last)
 
@@ -224,9 +224,9 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
     readings: list[tuple[str, list[Reading[object]]]] = [(SOURCES[0], [*networks])]
     readings += [(source, [reading]) for source, reading in zip(SOURCES[1:], snapshot.others(), strict=True)]
     return {
-        source: not any(isinstance(one, Unread) for one in several)
+        source: not any(isinstance(one, Unavailable) for one in several)
         for source, several in readings
-        if not all(isinstance(one, NotAsked) for one in several)
+        if not all(isinstance(one, NotRequested) for one in several)
     }
 
 
@@ -268,7 +268,7 @@ def _findings(report: Report) -> Metric:
         f"{PREFIX}findings", "Findings now: candidates have not lasted yet.", labels=["detector", "severity", "phase"]
     )
     blind = {gap.detector for gap in report.gaps}
-    found = Tally((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
+    found = DeliveryCounters((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
     for detector in DETECTORS:
         if detector.NAME in blind:
             continue  # no word is not zero

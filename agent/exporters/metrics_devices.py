@@ -13,9 +13,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from agent.checks.devices import rejected_pod
 from agent.checks.devices.resource_state import resource_states
 from agent.model.devices import ResourceState
-from agent.model.rejections import Stranded
+from agent.model.rejections import RejectedPod
 from agent.model.report import Report
-from agent.model.snapshot import Blind, Seen, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Snapshot
 
 PREFIX: Final = "nodeleak_"
 MOST_RESOURCES: Final = 32
@@ -30,10 +30,12 @@ _NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 def families(report: Report) -> Iterator[Metric]:
     """Draw the last report. What is not known is absent, never 0."""
-    states = _states(report.scene.snapshot)
+    states = _states(report.assessment.snapshot)
     confirmed = (one.finding for one in report.findings if one.confirmed)
-    stranded = tuple(pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.stranded)
-    labels = _labels([*(one.resource for one in states), *(one.resource for one in stranded)])
+    rejected_pods = tuple(
+        pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.rejected_pods
+    )
+    labels = _labels([*(one.resource for one in states), *(one.resource for one in rejected_pods)])
     grouped: dict[str, list[ResourceState]] = {}
     for state in states:
         grouped.setdefault(labels[state.resource], []).append(state)
@@ -52,14 +54,14 @@ def families(report: Report) -> Iterator[Metric]:
         "From the last start of the kubelet to the registration of the resource; of several (other): the longest.",
         {label: _longest(several) for label, several in grouped.items()},
     )
-    yield _stranded(stranded, labels)
-    yield from _kubelet_start(report.scene.snapshot)
+    yield _stranded(rejected_pods, labels)
+    yield from _kubelet_start(report.assessment.snapshot)
 
 
 def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     try:
         return resource_states(snapshot)
-    except Blind:
+    except InsufficientData:
         return ()
 
 
@@ -88,13 +90,13 @@ def _longest(states: Iterable[ResourceState]) -> float | None:
     return max((one.delay.total_seconds() for one in states if one.delay is not None), default=None)
 
 
-def _stranded(pods: Iterable[Stranded], labels: Mapping[str, str]) -> Metric:
+def _stranded(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
     family = GaugeMetricFamily(
-        f"{PREFIX}stranded_pods",
+        f"{PREFIX}rejected_pods",
         "Pods that the kubelet refused for a device, and that are still there. Only what there is: none is no line.",
-        labels=["resource", "cause", "fate"],
+        labels=["resource", "cause", "pod_outcome"],
     )
-    counted = Counter((labels[pod.resource], pod.cause.value, pod.fate.value) for pod in pods)
+    counted = Counter((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in pods)
     for label, count in sorted(counted.items()):
         family.add_metric(label, count)
     return family
@@ -102,9 +104,9 @@ def _stranded(pods: Iterable[Stranded], labels: Mapping[str, str]) -> Metric:
 
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
     """By the process table, or else by when the kubelet bound its socket for plugins, a moment later."""
-    daemons = snapshot.daemons.items if isinstance(snapshot.daemons, Seen) else ()
-    plugins = snapshot.device_plugins.items if isinstance(snapshot.device_plugins, Seen) else ()
-    started = [*(one.kubelet for one in daemons), *(one.kubelet_socket for one in plugins)]
+    processes = snapshot.processes.items if isinstance(snapshot.processes, Known) else ()
+    plugins = snapshot.device_plugins.items if isinstance(snapshot.device_plugins, Known) else ()
+    started = [*(one.kubelet for one in processes), *(one.kubelet_socket for one in plugins)]
     first = next((when for when in started if when is not None), None)
     if first is not None:
         yield GaugeMetricFamily(

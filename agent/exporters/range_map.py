@@ -12,7 +12,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from agent.model.assessment import Occupancy
+from agent.model.assessment import ClassifiedReservation
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
 
@@ -29,12 +29,12 @@ class Mark(StrEnum):
     FREE = "free"
     GATEWAY = "gateway"
     IN_USE = "in_use"
-    HELD = "held"
+    NOT_READY = "not_ready"
     TEARDOWN_PENDING = "teardown_pending"
-    YOUNG = "young"
-    FOREIGN = "foreign"
-    ALIVE = "alive"
-    UNREAD = "unread"
+    CANDIDATE = "candidate"
+    UNRECOGNIZED = "unrecognized"
+    UNMANAGED = "unmanaged"
+    UNAVAILABLE = "unavailable"
     UNKNOWN = "unknown"
     LEAKED = "leaked"
 
@@ -44,12 +44,12 @@ IN_WORDS: Final = {
     Mark.FREE: "free",
     Mark.GATEWAY: "gateway, never given out",
     Mark.IN_USE: "in use",
-    Mark.HELD: "held by a container that does not run",
+    Mark.NOT_READY: "held by a container that does not run",
     Mark.TEARDOWN_PENDING: "waits for the kubelet to release it",
-    Mark.YOUNG: "no owner, but too young to judge",
-    Mark.FOREIGN: "not host-local's",
-    Mark.ALIVE: "in use, though its container is gone",
-    Mark.UNREAD: "not read: may be anything",
+    Mark.CANDIDATE: "no owner, but too young to judge",
+    Mark.UNRECOGNIZED: "not host-local's",
+    Mark.UNMANAGED: "in use, though its container is gone",
+    Mark.UNAVAILABLE: "not read: may be anything",
     Mark.UNKNOWN: "reserved; whose is not known",
     Mark.LEAKED: "leaked",
 }
@@ -62,7 +62,7 @@ class Cell:
     first: IPAddress
     last: IPAddress
     counts: Mapping[Mark, int]
-    occupancy: Occupancy | None = None
+    classified: ClassifiedReservation | None = None
     """What is reserved there, where it is one address."""
 
     @property
@@ -111,7 +111,7 @@ class RangeMap:
             else f"A cell is {in_figures(self.block)} addresses, shown by the worst."
         )
         if self.rest is not None:
-            what = "were not read" if Mark.UNREAD in self.rest.counts else "are free"
+            what = "were not read" if Mark.UNAVAILABLE in self.rest.counts else "are free"
             yield f"The last cell is the rest: {in_figures(self.rest.size)} addresses, which {what}."
 
 
@@ -125,7 +125,7 @@ class NetworkMap:
     network: str
     maps: tuple[RangeMap, ...] | None
     """One for each range; None: the ranges are not known."""
-    elsewhere: tuple[Occupancy, ...]
+    elsewhere: tuple[ClassifiedReservation, ...]
     """Entries that lie in none of the ranges, by name."""
     read: bool
     """Whether its reservations were read."""
@@ -140,17 +140,17 @@ class NetworkMap:
         return counted
 
 
-def mark_of(occupancy: Occupancy) -> Mark:
-    return Mark(occupancy.state.value)
+def mark_of(classified: ClassifiedReservation) -> Mark:
+    return Mark(classified.state.value)
 
 
-def of(report: Report) -> tuple[NetworkMap, ...]:
+def network_maps(report: Report) -> tuple[NetworkMap, ...]:
     """Lay out every network of a report."""
     return tuple(_network(network, report) for network in report.networks)
 
 
 def _network(network: NetworkSummary, report: Report) -> NetworkMap:
-    mine = [one for one in report.scene.occupancies if one.network == network.name]
+    mine = [one for one in report.assessment.classified_reservations if one.network == network.name]
     taken = {ip_address(one.name): one for one in mine if one.blocks}
     read = network.states is not None
     ranges = None if network.ranges is None else [one for ranges in network.ranges for one in ranges]
@@ -169,9 +169,9 @@ def _order(ip: str) -> tuple[int, int]:
     return address.version, int(address)
 
 
-def lay_out(one: Range, taken: Mapping[IPAddress, Occupancy], *, read: bool) -> RangeMap:
+def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, read: bool) -> RangeMap:
     """Draw one range. `taken`: what is reserved, here or elsewhere; `read`: whether that is known at all."""
-    mine = {int(ip): occupancy for ip, occupancy in taken.items() if ip in one}
+    mine = {int(ip): classified for ip, classified in taken.items() if ip in one}
     first, last = int(one.first), int(one.last)
     block, columns, end = _measure(first, last, max(mine, default=first))
     width = block * columns
@@ -212,13 +212,13 @@ def _columns(cells: int) -> int:
     return 16 if cells <= _BLOCKS else 32
 
 
-def _cell(one: Range, low: int, high: int, taken: list[Occupancy], *, read: bool) -> Cell:
+def _cell(one: Range, low: int, high: int, taken: list[ClassifiedReservation], *, read: bool) -> Cell:
     size = high - low + 1
     counts = Counter(map(mark_of, taken))
-    if low <= int(one.gateway) <= high and all(occupancy.name != str(one.gateway) for occupancy in taken):
+    if low <= int(one.gateway) <= high and all(classified.name != str(one.gateway) for classified in taken):
         counts[Mark.GATEWAY] = 1
     if left := size - counts.total():
-        counts[Mark.FREE if read else Mark.UNREAD] = left
+        counts[Mark.FREE if read else Mark.UNAVAILABLE] = left
     only = taken[0] if size == 1 and taken else None
     return Cell(_address(low, one), _address(high, one), counts, only)
 

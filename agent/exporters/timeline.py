@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.history import transitions
-from agent.model.devices import Happening, Milestone
-from agent.model.rejections import Refused, Rejection
+from agent.checks.devices.history import device_history
+from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Blind, Daemons, Pod, Seen, Snapshot, Unread
+from agent.model.snapshot import InsufficientData, Known, Pod, ProcessStartTimes, Snapshot, Unavailable
 
 _LONGEST_QUOTE = 200
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
@@ -57,7 +57,7 @@ class Timeline:
     taken_at: datetime
     events: tuple[Event, ...]
     """Oldest first."""
-    unread: tuple[Unread, ...]
+    unavailable: tuple[Unavailable, ...]
     """What events would come from and was not read, or not judged."""
     warnings: tuple[str, ...] = ()
     """What is damaged in the records of the past: there may have been more."""
@@ -68,7 +68,7 @@ class Timeline:
 
     @property
     def complete(self) -> bool:
-        return not self.unread
+        return not self.unavailable
 
     def last(self, span: timedelta) -> "Timeline":
         """Return what happened no longer ago."""
@@ -94,17 +94,17 @@ class Release(Protocol):
     def restored(self) -> datetime | None: ...
 
 
-def of(report: Report, releases: Iterable[Release] | Unread, damage: Iterable[str] = ()) -> Timeline:
+def build_timeline(report: Report, releases: Iterable[Release] | Unavailable, damage: Iterable[str] = ()) -> Timeline:
     """Merge what is known. `releases`: the journal's entries; `damage`: what cannot be read in it."""
-    snapshot = report.scene.snapshot
+    snapshot = report.assessment.snapshot
     events = [*_daemons(snapshot), *_milestones(snapshot), *_refusals(report), *_leaks(report)]
-    if not isinstance(releases, Unread):
+    if not isinstance(releases, Unavailable):
         events += _releases(releases)
     return Timeline(
         node=snapshot.node_name,
         taken_at=snapshot.taken_at,
         events=tuple(_in_order(events)),
-        unread=tuple(_unread(report, releases)),
+        unavailable=tuple(_unread(report, releases)),
         warnings=(*_trouble(snapshot), *(f"journal: {line}" for line in damage)),
         undated=sum(1 for _, rejection in _refused(snapshot) if rejection.at is None),
         api_skew=snapshot.api_skew,
@@ -125,62 +125,62 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=place)
 
 
-def _unread(report: Report, releases: object) -> Iterator[Unread]:
+def _unread(report: Report, releases: object) -> Iterator[Unavailable]:
     """Tell what the timeline lacks. libcni's cache only names pods; node object and watches date nothing."""
-    yield from (one for one in report.unread if one.source not in {"cni_results", "node", "watches"})
-    yield from (Unread(gap.detector, gap.why) for gap in report.gaps if gap.broken)
-    if isinstance(releases, Unread):
+    yield from (one for one in report.unavailable if one.source not in {"cni_results", "node", "watches"})
+    yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
+    if isinstance(releases, Unavailable):
         yield releases
 
 
 def _daemons(snapshot: Snapshot) -> Iterator[Event]:
-    if not isinstance(snapshot.daemons, Seen):
+    if not isinstance(snapshot.processes, Known):
         return
-    for daemons in snapshot.daemons.items:
-        yield Event(daemons.booted, True, What.BOOTED, "node", "the node booted", "daemons")
-        yield from _started(daemons)
+    for processes in snapshot.processes.items:
+        yield Event(processes.booted, True, What.BOOTED, "node", "the node booted", "processes")
+        yield from _started(processes)
 
 
-def _started(daemons: Daemons) -> Iterator[Event]:
+def _started(processes: ProcessStartTimes) -> Iterator[Event]:
     for name, started, what in (
-        ("docker", daemons.docker, What.DOCKER_STARTED),
-        ("kubelet", daemons.kubelet, What.KUBELET_STARTED),
+        ("docker", processes.docker, What.DOCKER_STARTED),
+        ("kubelet", processes.kubelet, What.KUBELET_STARTED),
     ):
         if started is not None:
-            yield Event(started, True, what, name, f"{name} started", "daemons")
+            yield Event(started, True, what, name, f"{name} started", "processes")
 
 
 def _milestones(snapshot: Snapshot) -> Iterator[Event]:
     try:
-        milestones = transitions(snapshot)
-    except Blind:
+        transitions = device_history(snapshot)
+    except InsufficientData:
         return
-    for one in milestones:
+    for one in transitions:
         what, subject, text = _said(one)
         yield Event(one.at, one.exact, what, subject, text, "device_plugins")
 
 
 def _trouble(snapshot: Snapshot) -> Iterator[str]:
-    if isinstance(snapshot.device_plugins, Seen):
+    if isinstance(snapshot.device_plugins, Known):
         yield from (f"device_plugins: {one.trouble}" for one in snapshot.device_plugins.items if one.trouble)
 
 
-def _said(milestone: Milestone) -> tuple[What, str, str]:
-    resource, name = milestone.resource, milestone.socket
+def _said(transition: DeviceTransition) -> tuple[What, str, str]:
+    resource, name = transition.resource, transition.socket
     socket = f"{name} ({resource})" if resource else name
-    match milestone.what:
-        case Happening.KUBELET_STARTED:
+    match transition.what:
+        case TransitionKind.KUBELET_STARTED:
             text = "the kubelet's device manager started: it knows no plugin until each registers again"
             return What.DEVICE_MANAGER_STARTED, "kubelet", text
-        case Happening.SOCKET_APPEARED:
+        case TransitionKind.SOCKET_APPEARED:
             return What.SOCKET_APPEARED, name, f"the plugin socket {socket} appeared"
-        case Happening.SOCKET_GONE:
+        case TransitionKind.SOCKET_GONE:
             return What.SOCKET_GONE, name, f"the plugin socket {socket} went away"
-        case Happening.REGISTERED:
+        case TransitionKind.REGISTERED:
             return What.REGISTERED, resource, f"{resource} was registered: the kubelet knows healthy devices of it"
-        case Happening.LOST:
+        case TransitionKind.LOST:
             return What.LOST, resource, f"the kubelet lost {resource}: it knows no healthy device of it"
-        case Happening.DROPPED:
+        case TransitionKind.DROPPED:
             return (
                 What.DROPPED,
                 resource,
@@ -189,18 +189,18 @@ def _said(milestone: Milestone) -> tuple[What, str, str]:
 
 
 def _refused(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
-    pods = snapshot.pods.items if isinstance(snapshot.pods, Seen) else ()
+    pods = snapshot.pods.items if isinstance(snapshot.pods, Known) else ()
     return ((pod, pod.rejection) for pod in pods if pod.rejection is not None)
 
 
 def _refusals(report: Report) -> Iterator[Event]:
-    snapshot = report.scene.snapshot
-    judged = {pod.uid: pod for one in report.findings if one.confirmed for pod in one.finding.stranded}
+    snapshot = report.assessment.snapshot
+    judged = {pod.uid: pod for one in report.findings if one.confirmed for pod in one.finding.rejected_pods}
     for pod, rejection in _refused(snapshot):
         if rejection.at is None:
             continue
-        stranded = judged.get(pod.uid)
-        verdict = f"; {stranded.cause.value}, {stranded.fate.value}" if stranded else ""
+        rejected_pods = judged.get(pod.uid)
+        verdict = f"; {rejected_pods.cause.value}, {rejected_pods.pod_outcome.value}" if rejected_pods else ""
         text = f"the pod {pod.name} was refused: {_why(rejection)}{verdict}"
         # Its clocks count whole seconds, even the node's own.
         yield Event(
@@ -223,17 +223,17 @@ def _by_node(at: datetime, skew: timedelta | None) -> datetime:
 def _why(rejection: Rejection) -> str:
     resource = rejection.resource or "a device"
     match rejection.refused:
-        case Refused.UNREGISTERED:
+        case RejectionKind.UNREGISTERED:
             return f"the kubelet did not know {resource}"
-        case Refused.NO_HEALTHY:
+        case RejectionKind.NO_HEALTHY:
             return f"the kubelet knew no healthy device of {resource}"
-        case Refused.INSUFFICIENT:
+        case RejectionKind.INSUFFICIENT:
             return f"too few of {resource}{_counted(rejection)}"
-        case Refused.PLUGIN_GONE:
+        case RejectionKind.PLUGIN_GONE:
             return f"the plugin of {resource} was gone"
-        case Refused.NO_CAPACITY:
+        case RejectionKind.NO_CAPACITY:
             return f"the node had no {resource}"
-        case Refused.OTHER:
+        case RejectionKind.OTHER:
             quote = rejection.message
             return quote if len(quote) <= _LONGEST_QUOTE else f"{quote[:_LONGEST_QUOTE]}…"
 

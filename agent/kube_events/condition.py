@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.messages import stamp
-from agent.kube_events.queue import Letter, Post, Server, What
+from agent.kube_events.queue import Message, Post, Server, What
 from agent.kube_events.rate_limit import AGAIN
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.snapshot import ADDRESS_PRESSURE, Node, Seen
+from agent.model.snapshot import ADDRESS_PRESSURE, Known, Node
 
 LOST: Final = timedelta(minutes=1)
 """By then the node object that we watch has what was sent; else it never arrived, or the Node was made anew."""
@@ -65,8 +65,8 @@ def condition(report: Report) -> Condition | None:
 
 def _on_the_node(report: Report) -> str | None:
     """Return the condition's status as the node object has it, empty where it has none; None: that is not known."""
-    match report.scene.snapshot.node:
-        case Seen((Node(address_pressure=status),)):
+    match report.assessment.snapshot.node:
+        case Known((Node(address_pressure=status),)):
             return status
         case _:
             return None
@@ -80,14 +80,14 @@ class ConditionExporter:
         self._told: Condition | None = None
         self._told_at = timedelta(0)
 
-    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
-        snapshot = report.scene.snapshot
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+        snapshot = report.assessment.snapshot
         now = condition(report)
         if now is None or not self._is_due(now, _on_the_node(report), snapshot.uptime):
             return
         patch = now.patch(snapshot.taken_at, turned=now.status != self._standing(report))
         send = partial(_send, f"/api/v1/nodes/{snapshot.node_name}/status", patch)
-        self._post(Letter(What.CONDITION, now.reason, send))
+        self._post(Message(What.CONDITION, now.reason, send))
         self._told, self._told_at = now, snapshot.uptime
 
     def _is_due(self, now: Condition, standing: str | None, uptime: timedelta) -> bool:

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from agent.kube_events.messages import Notice, notices
-from agent.kube_events.queue import Failure, Letter, Post, Server, What
-from agent.kube_events.rate_limit import AGAIN, Pace
+from agent.kube_events.messages import EventSpec, event_specs
+from agent.kube_events.queue import Failure, Message, Post, Server, What
+from agent.kube_events.rate_limit import AGAIN, RateLimiter
 from agent.model.report import Report
-from agent.sources.kube.client import Refused
+from agent.sources.kube.client import ApiError
 
 _NOT_FOUND: Final = 404
 _EXISTS: Final = 409
@@ -22,13 +22,13 @@ class EventExporter:
     def __init__(self, post: Post, missed: Callable[[What, Failure, int], None], again: timedelta = AGAIN) -> None:
         """`missed`: told how many could not be told."""
         self._post, self._missed = post, missed
-        self._pace, self._series = Pace(again), Series()
+        self._pace, self._series = RateLimiter(again), Series()
 
-    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
-        snapshot = report.scene.snapshot
-        due, too_many = self._pace.due(notices(report), snapshot.uptime)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+        snapshot = report.assessment.snapshot
+        due, too_many = self._pace.due(event_specs(report), snapshot.uptime)
         for one in due:
-            self._post(Letter(What.EVENT, one.reason, partial(self._series.send, one, snapshot.taken_at)))
+            self._post(Message(What.EVENT, one.reason, partial(self._series.send, one, snapshot.taken_at)))
         if too_many:
             self._missed(What.EVENT, Failure.RATE_LIMITED, too_many)
 
@@ -39,45 +39,45 @@ class Series:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def send(self, notice: Notice, at: datetime, server: Server) -> None:
+    def send(self, spec: EventSpec, at: datetime, server: Server) -> None:
         """Create the Event, or patch the one that is there; raises Unavailable.
 
         Reading Events is no right of ours, so the server's answers to writing tell what is there.
         """
         # Forgotten until the answer: where none comes, nobody knows what is there.
-        count = self._counts.pop(notice.name, None)
-        if count is not None and self._patched(notice, at, server, count + 1):
+        count = self._counts.pop(spec.name, None)
+        if count is not None and self._patched(spec, at, server, count + 1):
             return
-        if self._created(notice, at, server):
+        if self._created(spec, at, server):
             return
         # It is there, made by an agent before us. What it tells of is the same, and not one more.
-        if not self._patched(notice, at, server, None):
+        if not self._patched(spec, at, server, None):
             # It expired between the two.
-            server.create(notice.path, notice.event(at))
-            self._remember(notice, 1)
+            server.create(spec.path, spec.event(at))
+            self._remember(spec, 1)
 
-    def _created(self, notice: Notice, at: datetime, server: Server) -> bool:
+    def _created(self, spec: EventSpec, at: datetime, server: Server) -> bool:
         try:
-            server.create(notice.path, notice.event(at))
-        except Refused as error:
+            server.create(spec.path, spec.event(at))
+        except ApiError as error:
             if error.status == _EXISTS:
                 return False
             raise
-        self._remember(notice, 1)
+        self._remember(spec, 1)
         return True
 
-    def _patched(self, notice: Notice, at: datetime, server: Server, count: int | None) -> bool:
+    def _patched(self, spec: EventSpec, at: datetime, server: Server, count: int | None) -> bool:
         try:
-            answer = server.patch(f"{notice.path}/{notice.name}", notice.now(at, count))
-        except Refused as error:
+            answer = server.patch(f"{spec.path}/{spec.name}", spec.now(at, count))
+        except ApiError as error:
             if error.status == _NOT_FOUND:
                 return False
             raise
         told = answer.get("count")
-        self._remember(notice, told if isinstance(told, int) else count or 1)
+        self._remember(spec, told if isinstance(told, int) else count or 1)
         return True
 
-    def _remember(self, notice: Notice, count: int) -> None:
-        self._counts[notice.name] = count
+    def _remember(self, spec: EventSpec, count: int) -> None:
+        self._counts[spec.name] = count
         while len(self._counts) > _MOST_REMEMBERED:
             del self._counts[next(iter(self._counts))]

@@ -16,8 +16,8 @@ from agent.checks.registry import DETECTORS
 from agent.model.finding import Finding, Severity
 from agent.model.release import Cleaning, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Pod, Seen, Snapshot
-from agent.sources.printable import printable
+from agent.model.snapshot import Known, Pod, Snapshot
+from agent.sources.printable import escape
 
 COMPONENT: Final = "nodeleak"
 EXAMPLES: Final = 5
@@ -49,7 +49,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class EventSpec:
     """What one Event should say now."""
 
     node: str
@@ -105,12 +105,12 @@ def stamp(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
 
-def notices(report: Report) -> Iterator[Notice]:
+def event_specs(report: Report) -> Iterator[EventSpec]:
     """Yield what should be told: the node's first, of which each stands for everything of its kind.
 
     Confirmed findings only, one notice for a detector and a network or resource, and one for a detector and a pod.
     """
-    snapshot = report.scene.snapshot
+    snapshot = report.assessment.snapshot
     node = snapshot.node_name
     confirmed = [judged.finding for judged in report.findings if judged.confirmed]
     by_place: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
@@ -137,14 +137,14 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
 
     A name alone is not enough: that of a leaked address's pod may be its successor's.
     """
-    uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.stranded)}
-    if isinstance(snapshot.pods, Seen):
+    uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.rejected_pods)}
+    if isinstance(snapshot.pods, Known):
         yield from (pod for pod in snapshot.pods.items if pod.uid and pod.uid in uids)
 
 
-def _notice(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> Notice:
+def _notice(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:
     is_good_to_know = all(finding.severity is Severity.INFO for finding in findings)
-    return Notice(
+    return EventSpec(
         node=node,
         about=about,
         reason=reason(detector),
@@ -154,7 +154,7 @@ def _notice(node: str, about: About, detector: str, subject: str, findings: Sequ
     )
 
 
-def _released(node: str, cleaning: Cleaning) -> Iterator[Notice]:
+def _released(node: str, cleaning: Cleaning) -> Iterator[EventSpec]:
     released: defaultdict[str, list[str]] = defaultdict(list)
     for outcome in cleaning.outcomes:
         if outcome.verdict is Verdict.RELEASED:
@@ -163,7 +163,7 @@ def _released(node: str, cleaning: Cleaning) -> Iterator[Notice]:
                 released[one.network].append(f"{one.ip}{pod}")
     for network, addresses in released.items():
         message = _listed(f"leaked addresses released{_in(network)} ({len(addresses)})", addresses)
-        yield Notice(node, _the_node(node), RELEASED, "Normal", message, network, lasting=False)
+        yield EventSpec(node, _the_node(node), RELEASED, "Normal", message, network, lasting=False)
 
 
 def _in(place: str) -> str:
@@ -183,6 +183,6 @@ def _listed(head: str, texts: Sequence[str]) -> str:
 
 def _within(most: int, text: str) -> str:
     """Return what can be printed of a text, cut to so many bytes."""
-    said = printable(text)
+    said = escape(text)
     raw = said.encode()
     return said if len(raw) <= most else f"{raw[: most - 3].decode(errors='ignore')}..."

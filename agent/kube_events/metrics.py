@@ -5,7 +5,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter
 
 from agent.kube_events.messages import REASONS
-from agent.kube_events.queue import Failure, Letter, What
+from agent.kube_events.queue import Failure, Message, What
 
 SENT: Final = "sent"
 
@@ -40,9 +40,9 @@ class DeliveryMetrics:
                 self._conditions.labels(failure.value)
         self._conditions.labels(SENT)
 
-    def sent(self, letter: Letter) -> None:
-        if letter.what is What.EVENT:
-            self._sent.labels(letter.reason).inc()
+    def sent(self, message: Message) -> None:
+        if message.what is What.EVENT:
+            self._sent.labels(message.reason).inc()
         else:
             self._conditions.labels(SENT).inc()
 

@@ -12,8 +12,8 @@ from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
 from agent.kube_events.writer import Throttled, Writer
-from agent.sources.error import Unavailable
-from agent.sources.kube.client import Refused
+from agent.sources.error import SourceError
+from agent.sources.kube.client import ApiError
 
 _MOST_WAITING: Final = 64
 _PATIENCE: Final = 60.0
@@ -47,7 +47,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Message:
     what: What
     reason: str
     """By which it is counted."""
@@ -55,37 +55,39 @@ class Letter:
     """Raises Unavailable."""
 
 
-Post: TypeAlias = Callable[[Letter], None]
+Post: TypeAlias = Callable[[Message], None]
 
 
-class Tally(Protocol):
+class DeliveryCounters(Protocol):
     """Whoever counts what became of the letters."""
 
-    def sent(self, letter: Letter) -> None: ...
+    def sent(self, message: Message) -> None: ...
     def missed(self, what: What, failure: Failure, times: int = 1) -> None: ...
 
 
-class Courier:
+class DeliveryQueue:
     """`post` and `end` may be called from any thread, and return at once; `run` belongs to one."""
 
-    def __init__(self, connect: Callable[[], Writer], tally: Tally, warn: Callable[[str, str, str], None]) -> None:
+    def __init__(
+        self, connect: Callable[[], Writer], tally: DeliveryCounters, warn: Callable[[str, str, str], None]
+    ) -> None:
         """`warn`: told of each kind of failure once; all are counted."""
         self._connect, self._tally, self._warn = connect, tally, warn
-        self._waiting: Queue[Letter | None] = Queue(_MOST_WAITING)
+        self._waiting: Queue[Message | None] = Queue(_MOST_WAITING)
         self._ended = Event()
         self._warned: set[tuple[What, Failure]] = set()
         self._writer: Writer | None = None
 
-    def post(self, letter: Letter) -> None:
+    def post(self, message: Message) -> None:
         try:
-            self._waiting.put_nowait(letter)
+            self._waiting.put_nowait(message)
         except Full:
-            self._failed(letter, Failure.QUEUE_FULL, f"{_MOST_WAITING} wait already")
+            self._failed(message, Failure.QUEUE_FULL, f"{_MOST_WAITING} wait already")
 
     def run(self) -> None:
         """Deliver what comes, until the end. What waits then is lost."""
-        while (letter := self._waiting.get()) is not None and not self._ended.is_set():
-            self._deliver(letter)
+        while (message := self._waiting.get()) is not None and not self._ended.is_set():
+            self._deliver(message)
         self._hang_up()
 
     def end(self) -> None:
@@ -94,19 +96,19 @@ class Courier:
         with suppress(Full):
             self._waiting.put_nowait(None)
 
-    def _deliver(self, letter: Letter) -> None:
+    def _deliver(self, message: Message) -> None:
         try:
             try:
-                letter.send(self._connected())
+                message.send(self._connected())
             except Throttled as busy:
                 self._ended.wait(min(busy.seconds, _PATIENCE))
-                letter.send(self._connected())
-        except Unavailable as error:
-            self._failed(letter, _failure(error), str(error))
+                message.send(self._connected())
+        except SourceError as error:
+            self._failed(message, _failure(error), str(error))
             # Credentials may have been rotated, and the server replaced: connect anew.
             self._hang_up()
         else:
-            self._tally.sent(letter)
+            self._tally.sent(message)
 
     def _connected(self) -> Writer:
         if self._writer is None:
@@ -118,18 +120,18 @@ class Courier:
             self._writer.close()
             self._writer = None
 
-    def _failed(self, letter: Letter, failure: Failure, why: str) -> None:
-        self._tally.missed(letter.what, failure)
-        if (letter.what, failure) not in self._warned:
-            self._warned.add((letter.what, failure))
-            self._warn(letter.what.value, failure.value, why)
+    def _failed(self, message: Message, failure: Failure, why: str) -> None:
+        self._tally.missed(message.what, failure)
+        if (message.what, failure) not in self._warned:
+            self._warned.add((message.what, failure))
+            self._warn(message.what.value, failure.value, why)
 
 
-def _failure(error: Unavailable) -> Failure:
+def _failure(error: SourceError) -> Failure:
     match error:
         case Throttled():
             return Failure.THROTTLED
-        case Refused() if error.status < _SERVER_ERROR:
+        case ApiError() if error.status < _SERVER_ERROR:
             return Failure.REFUSED
         case _:
             return Failure.UNREACHABLE

@@ -12,8 +12,8 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from agent.sources.error import Unavailable, in_short
-from agent.sources.kube.client import Refused, client_for, refusal
+from agent.sources.error import SourceError, in_short
+from agent.sources.kube.client import ApiError, client_for, refusal
 
 _DONE: Final = (200, 201)
 _BUSY: Final = 429
@@ -21,10 +21,10 @@ _LARGEST: Final = 1 << 20
 _A_MOMENT: Final = 1.0
 
 
-class Throttled(Refused):
+class Throttled(ApiError):
     """The server is busy, and says when to ask again."""
 
-    def __init__(self, refused: Refused, seconds: float) -> None:
+    def __init__(self, refused: ApiError, seconds: float) -> None:
         super().__init__(refused.status, str(refused).removeprefix("API server: "))
         self.seconds = seconds
 
@@ -62,12 +62,12 @@ class Writer:
                 raise _refused(response)
             return _object(response)
         except client.ApiException as error:
-            raise Unavailable(f"API server: {in_short(str(error.reason))}") from error
+            raise SourceError(f"API server: {in_short(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
-            raise Unavailable(f"API server: {in_short(str(error))}") from error
+            raise SourceError(f"API server: {in_short(str(error))}") from error
 
 
-def _refused(response: Any) -> Refused:
+def _refused(response: Any) -> ApiError:
     after = str(response.getheader("Retry-After") or "")
     refused = refusal(response)
     if refused.status != _BUSY:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import Blind, Foreign, Pod, Reservation, Seen, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Pod, Reservation, Snapshot, UnrecognizedEntry
 
 KUBENET = "kubenet"
 """The one network whose range is the node's pod CIDR by definition."""
@@ -15,27 +15,27 @@ class State(StrEnum):
 
     IN_USE = "in_use"
     """Its container runs."""
-    HELD = "held"
+    NOT_READY = "not_ready"
     """Its container exists and does not run: the kubelet will tear it down."""
     TEARDOWN_PENDING = "teardown_pending"
     """No container, but a sandbox checkpoint: the kubelet will try again."""
-    ALIVE = "alive"
+    UNMANAGED = "unmanaged"
     """No container, but the address is configured in a namespace or belongs to a live pod."""
-    YOUNG = "young"
+    CANDIDATE = "candidate"
     """No owner of any kind, but younger than the grace period or seen only once."""
     LEAKED = "leaked"
     """No owner of any kind, and old: nothing on this node will ever give it back."""
-    FOREIGN = "foreign"
+    UNRECOGNIZED = "unrecognized"
     """Not a reservation of host-local's: listed, never followed, never judged."""
     UNKNOWN = "unknown"
     """A source that the answer depends on was not read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
+class ClassifiedReservation:
     """One entry of host-local's directory and what it is."""
 
-    entry: Reservation | Foreign
+    entry: Reservation | UnrecognizedEntry
     state: State
     why: str
     pod: str = ""
@@ -60,21 +60,21 @@ class Occupancy:
     @property
     def blocks(self) -> bool:
         """Whether host-local will not give this address out because of it."""
-        return self.entry.blocks if isinstance(self.entry, Foreign) else True
+        return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Assessment:
     snapshot: Snapshot
-    occupancies: tuple[Occupancy, ...]
+    classified_reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
 
-    def of(self, network: str) -> tuple[Occupancy, ...]:
+    def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
         """Return one network's entries; blind where its directory was not read."""
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
-        return tuple(occupancy for occupancy in self.occupancies if occupancy.network == network)
+        return tuple(classified for classified in self.classified_reservations if classified.network == network)
 
     def ranges(self, network: str) -> RangeSets:
         """Return what host-local may give out in a network; blind where no record says it.
@@ -83,16 +83,18 @@ class Scene:
         result in libcni's cache tells: its configuration, or (libcni < 0.8) the subnet of its address.
         """
         snapshot = self.snapshot
-        if network == KUBENET and isinstance(snapshot.node, Seen):
+        if network == KUBENET and isinstance(snapshot.node, Known):
             cidrs = [cidr for node in snapshot.node.items for cidr in node.pod_cidrs]
             if cidrs:
                 try:
                     return tuple((subnet_range(cidr),) for cidr in cidrs)
                 except ValueError as error:
-                    raise Blind(f"node: its pod CIDR: {error}") from error
+                    raise InsufficientData(f"node: its pod CIDR: {error}") from error
         told = [result for result in snapshot.cni_results.known() if result.network == network and result.ranges]
         if not told:
-            raise Blind(f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it")
+            raise InsufficientData(
+                f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it"
+            )
         return max(told, key=lambda result: result.mtime_ns).ranges
 
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
@@ -108,10 +110,10 @@ class Scene:
             if container.sandbox and container.running
         }
         reserved = {
-            (sandboxes[occupancy.container_id], ":" in occupancy.name, occupancy.name)
+            (sandboxes[classified.container_id], ":" in classified.name, classified.name)
             for store in self.snapshot.reservations
-            for occupancy in self.of(store.network)
-            if occupancy.container_id in sandboxes and occupancy.ifname in {"eth0", ""}
+            for classified in self.of(store.network)
+            if classified.container_id in sandboxes and classified.ifname in {"eth0", ""}
         }
         running = frozenset(sandboxes.values())
         elsewhere = {(pod, is_ipv6) for pod, is_ipv6, _ in reserved}

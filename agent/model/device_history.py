@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from agent.model.devices import Happening, Milestone
+from agent.model.devices import DeviceTransition, TransitionKind
 
 SCHEMA: Final = "nodeleak.device-plugins/v1"
 FILE: Final = "device-plugins.json"
@@ -19,40 +19,40 @@ MOST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Chronicle:
-    milestones: tuple[Milestone, ...] = ()
+class StoredHistory:
+    transitions: tuple[DeviceTransition, ...] = ()
     """Oldest first."""
     trouble: str = ""
     """Why nothing of it could be read; empty where nothing is wrong."""
 
 
-def dumps(milestones: Iterable[Milestone]) -> str:
+def dumps(transitions: Iterable[DeviceTransition]) -> str:
     """Write them, the newest `MOST` at most."""
-    kept = tuple(milestones)[-MOST:]
-    return json.dumps({"schema": SCHEMA, "milestones": [_plain(one) for one in kept]}, separators=(",", ":"))
+    kept = tuple(transitions)[-MOST:]
+    return json.dumps({"schema": SCHEMA, "transitions": [_plain(one) for one in kept]}, separators=(",", ":"))
 
 
-def loads(text: str | bytes) -> Chronicle:
+def loads(text: str | bytes) -> StoredHistory:
     """Read them. Never raises, whatever the text."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
-        return Chronicle(trouble="it is not JSON")
+        return StoredHistory(trouble="it is not JSON")
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        return Chronicle(trouble=f"its schema is not {SCHEMA!r}")
-    listed = tree.get("milestones")
+        return StoredHistory(trouble=f"its schema is not {SCHEMA!r}")
+    listed = tree.get("transitions")
     if not isinstance(listed, list):
-        return Chronicle(trouble="it has no list of milestones")
-    found: list[Milestone] = []
+        return StoredHistory(trouble="it has no list of milestones")
+    found: list[DeviceTransition] = []
     for number, one in enumerate(listed, 1):
         try:
             found.append(_milestone(one))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            return Chronicle(trouble=f"its milestone {number} cannot be read: {type(error).__name__}: {error}")
-    return Chronicle(tuple(found))
+            return StoredHistory(trouble=f"its milestone {number} cannot be read: {type(error).__name__}: {error}")
+    return StoredHistory(tuple(found))
 
 
-def _plain(one: Milestone) -> dict[str, Any]:
+def _plain(one: DeviceTransition) -> dict[str, Any]:
     return {
         "what": one.what.value,
         "at": one.at.isoformat(),
@@ -67,15 +67,15 @@ def _plain(one: Milestone) -> dict[str, Any]:
 _LONGEST_UPTIME, _FIRST_YEAR, _LAST_YEAR = 10**10, 1970, 9000
 
 
-def _milestone(tree: Mapping[str, Any]) -> Milestone:
+def _milestone(tree: Mapping[str, Any]) -> DeviceTransition:
     at = datetime.fromisoformat(tree["at"])
     if at.tzinfo is None:
         raise ValueError(f"{tree['at']!r} has no time zone")
     seconds = _number(tree["uptime"])
     if not 0 <= seconds < _LONGEST_UPTIME or not _FIRST_YEAR <= at.year <= _LAST_YEAR:
         raise ValueError(f"{tree['at']!r}, {seconds} s after boot: no node's clocks say so")
-    return Milestone(
-        what=Happening(tree["what"]),
+    return DeviceTransition(
+        what=TransitionKind(tree["what"]),
         at=at.astimezone(UTC),
         uptime=timedelta(seconds=seconds),
         boot_id=_text(tree["boot_id"]),

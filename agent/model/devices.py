@@ -35,7 +35,7 @@ class Allocation:
     devices: tuple[str, ...]
 
 
-class Happening(StrEnum):
+class TransitionKind(StrEnum):
     """What can happen to a device plugin, or to all of them."""
 
     KUBELET_STARTED = "kubelet_started"
@@ -51,10 +51,10 @@ class Happening(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Milestone:
+class DeviceTransition:
     """One thing that happened, as far as files and earlier looks tell."""
 
-    what: Happening
+    what: TransitionKind
     at: datetime
     """The node's wall clock: of the file where a file tells it, else of the look that saw it first."""
     uptime: timedelta
@@ -77,7 +77,7 @@ class DevicePlugins:
     """None: there is no checkpoint. No device was ever registered here, or somebody removed it."""
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
-    history: tuple[Milestone, ...] = ()
+    history: tuple[DeviceTransition, ...] = ()
     """What earlier looks saw, oldest first, as the state file keeps it."""
     trouble: str = ""
     """Why the state file could not be read, and the history begins anew; empty where nothing is wrong with it."""

@@ -8,7 +8,7 @@ from agent.model import rejections
 from agent.model.volumes import Strength
 
 
-class Cause(StrEnum):
+class LeakCause(StrEnum):
     """Why a leak most likely happened."""
 
     KUBELET_RESTART = "kubelet_restart"
@@ -29,7 +29,7 @@ class Severity(StrEnum):
     """Pods are broken, or will be within minutes."""
 
 
-def in_words(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """Write a time as messages do: UTC, to the second."""
     return f"{at:%Y-%m-%d %H:%M:%S}Z"
 
@@ -45,14 +45,14 @@ class Finding:
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
-    cause: Cause | rejections.Cause | None = None
+    cause: LeakCause | rejections.RejectionCause | None = None
     since: datetime | None = None
     """When the trouble began, where the node's records say so."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two looks for this to be the same trouble, beyond the subject."""
     resource: str = ""
     """The device resource that it is about; empty: none, or not known."""
-    fate: rejections.Fate | None = None
+    pod_outcome: rejections.PodOutcome | None = None
     """What becomes of a refused pod; of a storm, of most of its pods."""
     strength: Strength | None = None
     """How sure it is that a volume was lost; None: it is not about a volume."""
@@ -60,13 +60,13 @@ class Finding:
     """The second look confirms it, however soon: it is over before it has lasted."""
     affected: tuple[str, ...] = ()
     """Uids of the pods that it is the trouble of, where they are not part of its identity."""
-    stranded: tuple[rejections.Stranded, ...] = ()
+    rejected_pods: tuple[rejections.RejectedPod, ...] = ()
     """The refused pods that it stands for: one, or all of a storm."""
 
     @property
     def pods(self) -> tuple[str, ...]:
         """The names of the refused pods that it stands for."""
-        return tuple(one.pod for one in self.stranded)
+        return tuple(one.pod for one in self.rejected_pods)
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TrackedFinding:
     """A finding and its history: a candidate until it has lasted."""
 
     finding: Finding
@@ -85,12 +85,12 @@ class Judged:
     def since(self) -> datetime:
         return self.finding.since or self.first_seen
 
-    def because(self, first: Finding) -> "Judged":
+    def because(self, first: Finding) -> "TrackedFinding":
         """Keep what the first sighting said of a leak's cause: a later restart did not make an earlier leak.
 
         A refusal has its own time, so its cause cannot move; but it becomes known only when the plugin comes.
         """
-        if not isinstance(first.cause, Cause):
+        if not isinstance(first.cause, LeakCause):
             return self
         return replace(self, finding=replace(self.finding, cause=first.cause, since=first.since, message=first.message))
 

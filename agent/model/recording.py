@@ -1,7 +1,7 @@
 """Looks at a node as versioned JSON text, and back.
 
-The format is dumb on purpose: every field under its own name, a reading as `{"seen": […]}`, `{"unread": …}` or
-`{"not_asked": …}`, times in ISO 8601, spans in seconds. Recordings outlive code: an unknown field is passed over, a
+The format is dumb on purpose: every field under its own name, a reading as `{"known": […]}`, `{"unavailable": …}` or
+`{"not_requested": …}`, times in ISO 8601, spans in seconds. Recordings outlive code: an unknown field is passed over, a
 missing one is an error that names its place.
 """
 
@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from agent.model.snapshot import NotAsked, Reading, Seen, Snapshot, Unread
+from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
 
 SCHEMA = "nodeleak.recording/v1"
 
@@ -31,9 +31,9 @@ class Damaged(Exception):
 class Recording:
     """One look or more, and the patience with which they were judged."""
 
-    patience: timedelta
-    period: timedelta
-    looks: tuple[Snapshot, ...]
+    grace: timedelta
+    confirm_after: timedelta
+    snapshots: tuple[Snapshot, ...]
 
 
 def dumps(recording: Recording) -> str:
@@ -51,8 +51,8 @@ def loads(text: str) -> Recording:
     if tree["schema"] != SCHEMA:
         raise Damaged(f"its schema is {tree['schema']!r}; this version reads {SCHEMA!r}")
     recording = build(Recording, tree, "recording")
-    if not recording.looks:
-        raise Damaged("recording.looks: it holds no look")
+    if not recording.snapshots:
+        raise Damaged("recording.snapshots: it holds no look")
     return recording
 
 
@@ -135,12 +135,12 @@ def _hashed(name: str, salt: str) -> str:
 def plain(value: Any) -> Any:
     """Return a value of the model as JSON has it."""
     match value:
-        case Seen(items):
-            return {"seen": [plain(item) for item in items]}
-        case Unread(source, why):
-            return {"unread": {"source": source, "why": why}}
-        case NotAsked(source, why):
-            return {"not_asked": {"source": source, "why": why}}
+        case Known(items):
+            return {"known": [plain(item) for item in items]}
+        case Unavailable(source, why):
+            return {"unavailable": {"source": source, "why": why}}
+        case NotRequested(source, why):
+            return {"not_requested": {"source": source, "why": why}}
         case datetime():
             return value.isoformat()
         case timedelta():
@@ -221,14 +221,14 @@ def _choice(kinds: tuple[Any, ...], tree: Any, place: str) -> Any:
 
 def _reading(kind: Any, tree: Any, place: str) -> Reading[Any]:
     match tree:
-        case {"seen": list(items)}:
-            return Seen(tuple(_value(kind, item, f"{place}[{index}]") for index, item in enumerate(items)))
-        case {"unread": {"source": str(source), "why": str(why)}}:
-            return Unread(source, why)
-        case {"not_asked": {"source": str(source), "why": str(why)}}:
-            return NotAsked(source, why)
+        case {"known": list(items)}:
+            return Known(tuple(_value(kind, item, f"{place}[{index}]") for index, item in enumerate(items)))
+        case {"unavailable": {"source": str(source), "why": str(why)}}:
+            return Unavailable(source, why)
+        case {"not_requested": {"source": str(source), "why": str(why)}}:
+            return NotRequested(source, why)
         case _:
-            raise Damaged(f"{place}: expected seen, unread or not_asked, found {_short(tree)}")
+            raise Damaged(f"{place}: expected seen, unread or not_requested, found {_short(tree)}")
 
 
 def _short(tree: Any) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from agent.model.finding import in_words
+from agent.model.finding import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node whose cloud has not said yet which instance it is."""
@@ -104,7 +104,7 @@ def who_says_ours(registration: Registration, name: str) -> str:
     if registration.kubelet_name not in {"", name}:
         return ""
     if registration.last is not None and registration.last.name == name:
-        return f"it was last seen at {in_words(registration.last.at)}"
+        return f"it was last seen at {format_time(registration.last.at)}"
     if registration.kubelet_name:
         return "the kubelet here calls itself so"
     if registration.listed_pods:

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 
-class Refused(StrEnum):
+class RejectionKind(StrEnum):
     """What the kubelet said was missing, across its versions."""
 
     UNREGISTERED = "unregistered"
@@ -26,7 +26,7 @@ class Refused(StrEnum):
 class Rejection:
     """One refusal of the kubelet's, read from a pod's status."""
 
-    refused: Refused
+    refused: RejectionKind
     resource: str
     """Empty where neither the message nor the pod's spec names one."""
     requested: int | None
@@ -40,7 +40,7 @@ class Rejection:
     """Whether `at` is by the API server's clock, which the node's may differ from (`Snapshot.api_skew`)."""
 
 
-class Cause(StrEnum):
+class RejectionCause(StrEnum):
     """Why a pod was refused."""
 
     NODE_REBOOT = "node_reboot"
@@ -53,7 +53,7 @@ class Cause(StrEnum):
     UNVERIFIED = "unverified"
 
 
-class Fate(StrEnum):
+class PodOutcome(StrEnum):
     """What becomes of a refused pod if nobody does anything."""
 
     REPLACED_BY_CONTROLLER = "replaced_by_controller"
@@ -62,7 +62,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
+class RejectedPod:
     """A refused pod, and what is thought of it."""
 
     pod: str
@@ -72,8 +72,8 @@ class Stranded:
     resource: str
     """Empty where nothing names it."""
     at: datetime | None
-    cause: Cause
-    fate: Fate
+    cause: RejectionCause
+    pod_outcome: PodOutcome
     why: str
     """What speaks for the cause, in words."""
     do: str

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from agent.model.snapshot import Reservation, Unread
+from agent.model.snapshot import Reservation, Unavailable
 
 
 class Reason(StrEnum):
     """Why an address is not released: the closed list of the guards. The text of each is shown to people."""
 
-    STOPPED = "stopped"
+    HALTED = "halted"
     """An id that was released is there again, so cleaning cannot be trusted on this node."""
-    SOURCE_UNREAD = "source_unread"
+    SOURCE_UNAVAILABLE = "source_unavailable"
     """Something was not read, and anything could be in it."""
     NETWORK_NOT_ALLOWED = "network_not_allowed"
     """Its network is not one that was allowed to be cleaned."""
@@ -22,11 +22,11 @@ class Reason(StrEnum):
     """Asked for that one id, docker has a container of it."""
     TEARDOWN_PENDING = "teardown_pending"
     """A sandbox checkpoint says that the kubelet will release it."""
-    ADDRESS_ALIVE = "address_alive"
+    ADDRESS_IN_USE = "address_in_use"
     """A process of this node has the address configured."""
     CLAIMED_BY_POD = "claimed_by_pod"
     """A live pod has the address by the API server's word."""
-    TOO_YOUNG = "too_young"
+    NOT_CONFIRMED = "not_confirmed"
     """Younger than the grace period, or not found the same by two looks."""
     OUTSIDE_RANGE = "outside_range"
     """Not an address that this network gives out on this node."""
@@ -78,7 +78,7 @@ MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ReleaseRequest:
     """All the addresses of one sandbox that docker does not list: they are released together or not at all.
 
     An empty file names no sandbox: it is a candidate alone.
@@ -102,7 +102,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    candidate: Candidate
+    candidate: ReleaseRequest
     verdict: Verdict
     refusals: tuple[Refusal, ...] = ()
     """Every guard that said no, the weightiest first."""
@@ -152,8 +152,8 @@ class Cleaning:
     outcomes: tuple[Outcome, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
     """What was asked for by name and is no candidate: somebody owns it, or nobody reserved it."""
-    unread: tuple[Unread, ...] = ()
-    stopped: str = ""
+    unavailable: tuple[Unavailable, ...] = ()
+    halted: str = ""
     """Why cleaning has stopped itself; empty where it has not."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the look; None where the range is not known."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from agent.model.assessment import Scene, State
-from agent.model.finding import Gap, Judged, Severity
+from agent.model.assessment import Assessment, State
+from agent.model.finding import Gap, Severity, TrackedFinding
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +25,23 @@ class NetworkSummary:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    scene: Scene
+    assessment: Assessment
     networks: tuple[NetworkSummary, ...]
-    findings: tuple[Judged, ...]
+    findings: tuple[TrackedFinding, ...]
     gaps: tuple[Gap, ...]
-    newly_confirmed: tuple[Judged, ...] = ()
+    newly_confirmed: tuple[TrackedFinding, ...] = ()
     clock_stepped: bool = False
     cleaning: Cleaning | None = None
     """What was released, or refused, after this look; None where cleanup is off."""
 
     @property
-    def troubles(self) -> tuple[Judged, ...]:
+    def troubles(self) -> tuple[TrackedFinding, ...]:
         """What somebody should look at."""
         return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
 
     @property
-    def unread(self) -> tuple[Unread, ...]:
-        return self.scene.snapshot.unread()
+    def unavailable(self) -> tuple[Unavailable, ...]:
+        return self.assessment.snapshot.unavailable()
 
     @property
     def complete(self) -> bool:

@@ -15,16 +15,16 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Blind(Exception):
+class InsufficientData(Exception):
     """Nothing can be concluded, because a source gave no word."""
 
 
-class LeftAlone(Blind):
+class SourceDisabled(InsufficientData):
     """The source was not asked, because somebody chose so: no word, and no fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T_co]):
+class Known(Generic[T_co]):
     """A source was read to the end; an empty tuple means that there is nothing."""
 
     items: tuple[T_co, ...]
@@ -34,28 +34,28 @@ class Seen(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Unavailable:
     """A source could not be read, or cannot be believed; nothing may be concluded from it."""
 
     source: str
     why: str
 
     def known(self) -> NoReturn:
-        raise Blind(f"{self.source}: {self.why}")
+        raise InsufficientData(f"{self.source}: {self.why}")
 
 
 @dataclass(frozen=True, slots=True)
-class NotAsked:
+class NotRequested:
     """A source was left alone on purpose. No fault of the node, and no word from it either."""
 
     source: str
     why: str
 
     def known(self) -> NoReturn:
-        raise LeftAlone(f"{self.source}: {self.why}")
+        raise SourceDisabled(f"{self.source}: {self.why}")
 
 
-Reading: TypeAlias = Seen[T] | Unread | NotAsked
+Reading: TypeAlias = Known[T] | Unavailable | NotRequested
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class UnrecognizedEntry:
     """An entry in host-local's directory that is not a reservation: listed, never followed, never judged."""
 
     network: str
@@ -91,7 +91,7 @@ class Store:
 
     network: str
     reading: Reading[Reservation]
-    foreign: tuple[Foreign, ...] = ()
+    unrecognized: tuple[UnrecognizedEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Daemons:
+class ProcessStartTimes:
     """When the parts of the node began. None: no such process runs now."""
 
     booted: datetime
@@ -251,28 +251,28 @@ class Snapshot:
     addresses: Reading[Address]
     pods: Reading[Pod]
     node: Reading[Node]
-    daemons: Reading[Daemons]
-    device_plugins: Reading[DevicePlugins] = NotAsked("device_plugins", "this look was taken before they were read")
-    registration: Reading[Registration] = NotAsked("registration", "this look was taken before they were read")
-    autoscaler: Reading[Autoscaler] = NotAsked("autoscaler", "this look was taken before they were read")
-    watches: Reading[Watch] = NotAsked("watches", "this look was taken before they were read")
-    mounts: Reading[Mount] = NotAsked("mounts", "this look was taken before they were read")
-    attachments: Reading[Attachments] = NotAsked("attachments", "this look was taken before they were read")
+    processes: Reading[ProcessStartTimes]
+    device_plugins: Reading[DevicePlugins] = NotRequested("device_plugins", "this look was taken before they were read")
+    registration: Reading[Registration] = NotRequested("registration", "this look was taken before they were read")
+    autoscaler: Reading[Autoscaler] = NotRequested("autoscaler", "this look was taken before they were read")
+    watches: Reading[Watch] = NotRequested("watches", "this look was taken before they were read")
+    mounts: Reading[Mount] = NotRequested("mounts", "this look was taken before they were read")
+    attachments: Reading[Attachments] = NotRequested("attachments", "this look was taken before they were read")
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
     """What the API server calls its version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
-    def unread(self) -> tuple[Unread, ...]:
+    def unavailable(self) -> tuple[Unavailable, ...]:
         """Return what failed, one entry a source and network, in the order of reading."""
         readings: tuple[Reading[object], ...] = (*(store.reading for store in self.reservations), *self.others())
-        return tuple(reading for reading in readings if isinstance(reading, Unread))
+        return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 
-    def unread_about_addresses(self) -> tuple[Unread, ...]:
+    def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
         """Return what failed of all that has a say in an address."""
-        mute = tuple(getattr(self, source) for source in MUTE)
-        return tuple(one for one in self.unread() if not any(one is other for other in mute))
+        mute = tuple(getattr(self, source) for source in NON_ADDRESS_SOURCES)
+        return tuple(one for one in self.unavailable() if not any(one is other for other in mute))
 
     def others(self) -> tuple[Reading[object], ...]:
         """Return every reading but the reservations, in the order of `SOURCES`."""
@@ -283,7 +283,7 @@ class Snapshot:
             self.addresses,
             self.pods,
             self.node,
-            self.daemons,
+            self.processes,
             self.device_plugins,
             self.registration,
             self.autoscaler,
@@ -301,7 +301,7 @@ SOURCES = (
     "addresses",
     "pods",
     "node",
-    "daemons",
+    "processes",
     "device_plugins",
     "registration",
     "autoscaler",
@@ -311,5 +311,5 @@ SOURCES = (
 )
 """Every source by the name of its field, its file and its metric label."""
 
-MUTE = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
+NON_ADDRESS_SOURCES = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
 """The sources that have no say in addresses."""

@@ -49,5 +49,5 @@ class Attachments:
     """Those that are missing, and those of the claims that were looked up."""
     failed_pods: tuple[str, ...] = ()
     """Uids of pods of which an event says that attaching a volume failed."""
-    not_asked: tuple[str, ...] = ()
+    not_requested: tuple[str, ...] = ()
     """What could not be asked, such as `list events`: a right that the account lacks."""

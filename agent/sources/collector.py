@@ -13,21 +13,21 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
     Pod,
+    ProcessStartTimes,
     Reading,
-    Seen,
     Snapshot,
     Store,
     Timing,
-    Unread,
+    Unavailable,
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources import crosscheck
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Sources(Protocol):
     def checkpoints(self) -> tuple[Checkpoint, ...]: ...
     def containers(self) -> tuple[Container, ...]: ...
     def cni_results(self) -> tuple[CniResult, ...]: ...
-    def daemons(self) -> tuple[Daemons, ...]: ...
+    def processes(self) -> tuple[ProcessStartTimes, ...]: ...
     def addresses(self) -> tuple[Address, ...]: ...
     def pods(self) -> Reading[Pod]: ...
     def node(self) -> Reading[Node]: ...
@@ -72,7 +72,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     checkpoints = timed("checkpoints", lambda: _ask("checkpoints", sources.checkpoints))
     containers = timed("containers", lambda: _ask("containers", sources.containers))
     cni_results = timed("cni_results", lambda: _ask("cni_results", sources.cni_results))
-    daemons = timed("daemons", lambda: _ask("daemons", sources.daemons))
+    processes = timed("processes", lambda: _ask("processes", sources.processes))
     device_plugins = timed("device_plugins", sources.device_plugins)
     # The API server last: its word may only save an address, and the later it speaks the more it has heard.
     pods = timed("pods", sources.pods)
@@ -84,19 +84,19 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
 
     containers = crosscheck.containers(crosscheck.runtime(containers, node), pods)
     checkpoints = crosscheck.checkpoints(checkpoints, containers)
-    stores = crosscheck.reservations(stores, daemons, node)
+    stores = crosscheck.reservations(stores, processes, node)
     cni_results = crosscheck.cni_results(cni_results, stores)
     pods = crosscheck.pods(pods, node, registration, node_name)
     device_plugins = crosscheck.device_plugins(device_plugins, containers, pods, node)
-    addresses: Reading[Address] = NotAsked("addresses", "no reservation is known to be without an owner")
+    addresses: Reading[Address] = NotRequested("addresses", "no reservation is known to be without an owner")
     if _some_without_owner(stores, checkpoints, containers):
         addresses = timed("addresses", lambda: _ask("addresses", sources.addresses))
-        addresses = crosscheck.addresses(addresses, daemons)
-    mounts: Reading[Mount] = NotAsked("mounts", "no volume is missing from the node's volumesAttached")
-    if isinstance(node, Seen) and any(map(lost_volumes.missing, node.items)):
-        mounts = crosscheck.mounts(timed("mounts", sources.mounts), daemons)
-    attachments: Reading[Attachments] = NotAsked("attachments", "no pod waits for a volume that is missing")
-    if isinstance(node, Seen) and isinstance(pods, Seen):
+        addresses = crosscheck.addresses(addresses, processes)
+    mounts: Reading[Mount] = NotRequested("mounts", "no volume is missing from the node's volumesAttached")
+    if isinstance(node, Known) and any(map(lost_volumes.missing, node.items)):
+        mounts = crosscheck.mounts(timed("mounts", sources.mounts), processes)
+    attachments: Reading[Attachments] = NotRequested("attachments", "no pod waits for a volume that is missing")
+    if isinstance(node, Known) and isinstance(pods, Known):
         asked = lost_volumes.question(node.items, pods.items, now.wall, api_skew)
         if asked is not None:
             attachments = timed("attachments", lambda: sources.attachments(asked.volumes, asked.pods))
@@ -113,7 +113,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         addresses=addresses,
         pods=pods,
         node=node,
-        daemons=daemons,
+        processes=processes,
         device_plugins=device_plugins,
         registration=registration,
         autoscaler=autoscaler,
@@ -128,24 +128,24 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
 
 def _ask(source: str, read: Callable[[], tuple[T, ...]]) -> Reading[T]:
     try:
-        return Seen(read())
-    except Unavailable as error:
-        return Unread(source, str(error))
+        return Known(read())
+    except SourceError as error:
+        return Unavailable(source, str(error))
 
 
 def _some_without_owner(
     stores: tuple[Store, ...], checkpoints: Reading[Checkpoint], containers: Reading[Container]
 ) -> bool:
     """Tell whether namespaces have anything to say. A healthy node never pays for looking into them."""
-    if not isinstance(containers, Seen):
+    if not isinstance(containers, Known):
         return False
     owned = {container.id for container in containers.items}
-    if isinstance(checkpoints, Seen):
+    if isinstance(checkpoints, Known):
         owned |= {checkpoint.container_id for checkpoint in checkpoints.items}
     return any(
         reservation.container_id not in owned
         for store in stores
-        if isinstance(store.reading, Seen)
+        if isinstance(store.reading, Known)
         for reservation in store.reading.items
     )
 

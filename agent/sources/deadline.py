@@ -5,7 +5,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Deadline:
             answer: Callable[[], T] = self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
-            raise Unavailable(f"{self._what}: no whole answer within {self._seconds:g} s") from None
+            raise SourceError(f"{self._what}: no whole answer within {self._seconds:g} s") from None
         return answer()
 
     def _pass_over_late_answer(self) -> None:
@@ -40,7 +40,7 @@ class Deadline:
         try:
             self._answers.get_nowait()
         except Empty:
-            raise Unavailable(f"{self._what}: it has not finished an earlier answer") from None
+            raise SourceError(f"{self._what}: it has not finished an earlier answer") from None
         self._late = False
 
     def _answer(self) -> None:

@@ -3,7 +3,7 @@
 _LONGEST = 200
 
 
-class Unavailable(Exception):
+class SourceError(Exception):
     """A source could not be read; the text says why, and the library's error is its cause."""
 
 

@@ -12,39 +12,39 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
     Pod,
+    ProcessStartTimes,
     Reading,
-    Seen,
     Store,
-    Unread,
+    Unavailable,
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources.deadline import Deadline
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import addresses, checkpoints, mounts, reservations
 from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.device_history import StoredChronicle
+from agent.sources.host.device_history import HistoryFile
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
-from agent.sources.host.registration import Registrar
+from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.docker import Docker
 
 
 def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:
     """Return what reads the kubelet's directory for device plugins; without one, it is left alone."""
     if directory is None:
-        return lambda: NotAsked("device_plugins", "--device-plugins-dir=off")
-    manager = DeviceManager(directory, proc, StoredChronicle(state_dir).read)
+        return lambda: NotRequested("device_plugins", "--device-plugins-dir=off")
+    manager = DeviceManager(directory, proc, HistoryFile(state_dir).read)
 
     def read() -> Reading[DevicePlugins]:
         try:
-            return Seen((manager.read(),))
-        except Unavailable as error:
-            return Unread("device_plugins", str(error))
+            return Known((manager.read(),))
+        except SourceError as error:
+            return Unavailable("device_plugins", str(error))
 
     return read
 
@@ -52,14 +52,14 @@ def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Ca
 def mounts_below(kubelet_dir: Path | None, proc: Path) -> Callable[[], Reading[Mount]]:
     """Return what reads which volumes are mounted; without the kubelet's directory, they are left alone."""
     if kubelet_dir is None:
-        return lambda: NotAsked("mounts", "--kubelet-dir=off")
+        return lambda: NotRequested("mounts", "--kubelet-dir=off")
     below = kubelet_dir
 
     def read() -> Reading[Mount]:
         try:
-            return Seen(mounts.read(proc, below))
-        except Unavailable as error:
-            return Unread("mounts", str(error))
+            return Known(mounts.read(proc, below))
+        except SourceError as error:
+            return Unavailable("mounts", str(error))
 
     return read
 
@@ -80,11 +80,11 @@ class ApiServer:
 
 def left_alone(why: str) -> ApiServer:
     return ApiServer(
-        pods=lambda: NotAsked("pods", why),
-        node=lambda: NotAsked("node", why),
-        watches=lambda: NotAsked("watches", why),
-        attachments=lambda _volumes, _pods: NotAsked("attachments", why),
-        autoscaler=lambda _node, _registration: NotAsked("autoscaler", why),
+        pods=lambda: NotRequested("pods", why),
+        node=lambda: NotRequested("node", why),
+        watches=lambda: NotRequested("watches", why),
+        attachments=lambda _volumes, _pods: NotRequested("attachments", why),
+        autoscaler=lambda _node, _registration: NotRequested("autoscaler", why),
         skew=lambda: None,
         version=lambda: "",
     )
@@ -117,7 +117,9 @@ class LiveSources:
         self._cni_results = CniResults(cache_dirs, networks)
         self._process_table = ProcessTable(proc)
         self._api, self._device_plugins, self._mounts = api, device_plugins, mounts
-        self._registrar = Registrar(node_name, provider_id, state_dir, self._process_table.kubelet_flags, proc)
+        self._registrar = RegistrationTracker(
+            node_name, provider_id, state_dir, self._process_table.kubelet_flags, proc
+        )
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(reservations.read(self._networks_dir, network) for network in self._networks)
@@ -131,7 +133,7 @@ class LiveSources:
     def cni_results(self) -> tuple[CniResult, ...]:
         return self._cni_results.read()
 
-    def daemons(self) -> tuple[Daemons, ...]:
+    def processes(self) -> tuple[ProcessStartTimes, ...]:
         return (self._process_table.read(),)
 
     def addresses(self) -> tuple[Address, ...]:

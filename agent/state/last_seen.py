@@ -9,7 +9,7 @@ from typing import Final
 from agent.model.last_seen import FILE, dumps
 from agent.model.registration import LastSeen
 from agent.model.report import Report
-from agent.model.snapshot import Seen
+from agent.model.snapshot import Known
 from agent.state.atomic_file import StateFile
 
 FRESH: Final = timedelta(minutes=10)
@@ -24,11 +24,11 @@ class LastSeenExporter:
         self._file = StateFile(state_dir / FILE, warn)
         self._written: LastSeen | None = None
 
-    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
-        snapshot = report.scene.snapshot
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+        snapshot = report.assessment.snapshot
         reading = snapshot.registration
-        last = next((one.last for one in reading.items), None) if isinstance(reading, Seen) else None
-        gone = isinstance(snapshot.node, Seen) and not snapshot.node.items
+        last = next((one.last for one in reading.items), None) if isinstance(reading, Known) else None
+        gone = isinstance(snapshot.node, Known) and not snapshot.node.items
         if last is None or not self._is_news(last, gone=gone):
             return
         if self._file.write(dumps(last).encode()):

@@ -9,7 +9,7 @@ import pytest
 
 from agent.app import loop
 from agent.app.loop import Exporter, Heartbeat
-from agent.cleanup.cleaner import Cleaner, Off
+from agent.cleanup.cleaner import Cleaner, DisabledCleaner
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -29,7 +29,7 @@ class Listener:
         self.heard: list[tuple[Report, float]] = []
         self._stop, self._rounds = stop, rounds
 
-    def tell(self, report: Report, seconds: float) -> None:
+    def export(self, report: Report, seconds: float) -> None:
         self.heard.append((report, seconds))
         if len(self.heard) >= self._rounds:
             self._stop.set()
@@ -45,7 +45,8 @@ def run(
     heartbeat: Heartbeat | None = None,
 ) -> None:
     loop.run(
-        sources, "worker-1", exporters, cleaner or Off(), patience=GRACE, period=NOTHING, interval=interval,
+        sources, "worker-1", exporters, cleaner or DisabledCleaner(), grace=GRACE, confirm_after=NOTHING,
+        interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,
     )  # fmt: skip
 
@@ -104,13 +105,13 @@ def test_a_source_that_fails_fails_no_round_and_is_read_again() -> None:
     sources = Told(node(), broken="containers")
 
     class Mends:
-        def tell(self, report: Report, seconds: float) -> None:
+        def export(self, report: Report, seconds: float) -> None:
             assert seconds >= 0
-            assert [one.source for one in report.unread] in (["containers"], [])
+            assert [one.source for one in report.unavailable] in (["containers"], [])
             sources.broken = ""
 
     run(sources, (Mends(), listener), stop)
-    assert [len(report.unread) for report, _ in listener.heard] == [1, 0]
+    assert [len(report.unavailable) for report, _ in listener.heard] == [1, 0]
 
 
 class Remembers:
@@ -119,18 +120,18 @@ class Remembers:
     def __init__(self, sources: Told) -> None:
         self.told: list[tuple[str, int]] = []
         self.moments: list[datetime] = []
-        self.looks: list[Snapshot] = []
+        self.snapshots: list[Snapshot] = []
         self._sources = sources
 
-    def before_look(self, now: datetime) -> None:
+    def before_snapshot(self, now: datetime) -> None:
         self.moments.append(now)
         self.told.append(("before", self._sources.asked.count("reservations")))
 
-    def after_look(self, looks: Sequence[Snapshot], report: Report) -> Cleaning:
+    def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self.told.append(("after", self._sources.asked.count("reservations")))
-        self.looks += looks
-        assert [report.scene.snapshot] == [*looks]
-        return Cleaning(node=report.scene.snapshot.node_name, taken_at=looks[0].taken_at, applied=True)
+        self.snapshots += snapshots
+        assert [report.assessment.snapshot] == [*snapshots]
+        return Cleaning(node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True)
 
 
 def test_a_cleaner_learns_before_a_look_and_cleans_after_it_and_all_is_told() -> None:
@@ -139,7 +140,7 @@ def test_a_cleaner_learns_before_a_look_and_cleans_after_it_and_all_is_told() ->
     cleaner = Remembers(sources)
     run(sources, (listener,), stop, cleaner=cleaner)
     assert cleaner.told == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
-    for moment, look, (report, _) in zip(cleaner.moments, cleaner.looks, listener.heard, strict=True):
+    for moment, look, (report, _) in zip(cleaner.moments, cleaner.snapshots, listener.heard, strict=True):
         assert moment.tzinfo is UTC
         assert moment <= look.taken_at
         assert report.cleaning == Cleaning(node="worker-1", taken_at=look.taken_at, applied=True)
@@ -154,7 +155,7 @@ def test_where_cleanup_is_off_nothing_is_told_of_it() -> None:
 
 def test_a_bug_ends_the_daemon() -> None:
     class Broken:
-        def tell(self, report: Report, seconds: float) -> None:
+        def export(self, report: Report, seconds: float) -> None:
             raise ZeroDivisionError(report, seconds)
 
     with pytest.raises(ZeroDivisionError):
@@ -168,7 +169,7 @@ def test_a_round_is_a_beat_and_a_round_that_hangs_is_none() -> None:
     class Hangs:
         rounds = 0
 
-        def tell(self, report: Report, seconds: float) -> None:
+        def export(self, report: Report, seconds: float) -> None:
             assert report.networks
             assert seconds >= 0
             self.rounds += 1
@@ -189,16 +190,16 @@ def test_a_round_is_a_beat_and_a_round_that_hangs_is_none() -> None:
 
 def test_a_healthy_node_is_looked_at_once() -> None:
     sources = Told(node())
-    assert len(loop.look_twice(sources, "worker-1", GRACE, timedelta(hours=1))) == 1
+    assert len(loop.take_snapshots(sources, "worker-1", GRACE, timedelta(hours=1))) == 1
     assert sources.asked.count("reservations") == 1
 
 
 def test_what_must_be_confirmed_is_looked_at_twice_and_apart() -> None:
     start = time.perf_counter()
-    looks: tuple[Snapshot, ...] = loop.look_twice(
+    snapshots: tuple[Snapshot, ...] = loop.take_snapshots(
         Told(node(reservation("10.244.1.9"))), "worker-1", GRACE, timedelta(milliseconds=100)
     )
     assert time.perf_counter() - start >= 0.1
-    assert [look.node_name for look in looks] == ["worker-1", "worker-1"]
-    assert looks[1].uptime - looks[0].uptime >= timedelta(milliseconds=100)
-    assert looks[1].taken_at > looks[0].taken_at
+    assert [look.node_name for look in snapshots] == ["worker-1", "worker-1"]
+    assert snapshots[1].uptime - snapshots[0].uptime >= timedelta(milliseconds=100)
+    assert snapshots[1].taken_at > snapshots[0].taken_at

@@ -81,7 +81,7 @@ def _daemon(bin_: Path, host: Host) -> Course:
         "--interval=1ms",
         "--stale-after=1h",  # so long that no watch comes to its end, and none is begun anew
     ]
-    return _course(command, port, "nodeleak_round_seconds_count", _ROUNDS)
+    return _course(command, port, "nodeleak_sync_seconds_count", _ROUNDS)
 
 
 def _obvious(bin_: Path, host: Host) -> Course:

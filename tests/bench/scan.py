@@ -1,8 +1,9 @@
 """The whole command beside the shell one-liner that people copy, on the same store and docker.
 
 The one-liner lists what docker does not know; `scan` reads checkpoints, libcni's cache and the process table too, and
-network namespaces where a reservation has no owner. What it finds it looks at again after `--confirm`; that pause is in
-its time, but for the rows with `--confirm=0s`. The one-liner is hundreds of short processes and suffers most from
+network namespaces where a reservation has no owner. What it finds it looks at again after `--confirm-after`; that
+pause is in its time, but for the rows with `--confirm-after=0s`.
+The one-liner is hundreds of short processes and suffers most from
 whatever else runs: on a busy machine these ratios flatter the scan, so look at the load above.
 """
 
@@ -55,7 +56,7 @@ def figures(bin_: Path) -> Iterator[Figure]:
             # An engine that knows none of these ids: the one that runs here, or another node's stand-in.
             engine = _ENGINE if real else f"unix://{stranger.docker_socket}"
             _forget_checkpoints(host)
-            case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm=0s")
+            case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm-after=0s")
             yield from _compare(bin_, host, case, rounds, most)
 
 

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from agent.checks import engine
 from agent.model.ranges import subnet_range
-from agent.model.snapshot import Checkpoint, CniResult, Container, Daemons, NotAsked, Seen, Snapshot, Store
+from agent.model.snapshot import (
+    Checkpoint,
+    CniResult,
+    Container,
+    Known,
+    NotRequested,
+    ProcessStartTimes,
+    Snapshot,
+    Store,
+)
 from agent.sources.host import reservations
 from tests.bench.measure import Figure, best, interleaved, ratio
 from tests.fakes.host import write_store
@@ -68,23 +77,25 @@ def _container(sandbox: PodSandbox) -> Container:
 
 def _read_and_judge(networks: Path, containers: tuple[Container, ...], now: datetime) -> None:
     snapshot = _snapshot(reservations.read(networks, "kubenet"), containers, now)
-    engine.run(snapshot, None, patience=timedelta(minutes=5), period=timedelta(0))
+    engine.run(snapshot, None, grace=timedelta(minutes=5), confirm_after=timedelta(0))
 
 
 def _snapshot(store: Store, containers: tuple[Container, ...], now: datetime) -> Snapshot:
     """Return a look at a node of which everything but the store costs nothing to read."""
     ranges = ((subnet_range(_CIDR),),)
-    no_checkpoints: Seen[Checkpoint] = Seen(())
+    no_checkpoints: Known[Checkpoint] = Known(())
     return Snapshot(
         node_name="worker-1",
         taken_at=now,
         uptime=timedelta(days=3),
         reservations=(store,),
         checkpoints=no_checkpoints,
-        containers=Seen(containers),
-        cni_results=Seen((CniResult("kubenet", "0" * 64, "eth0", "", ranges, "", 0),)),
-        addresses=Seen(()),
-        pods=NotAsked("pods", "not what is measured"),
-        node=NotAsked("node", "not what is measured"),
-        daemons=Seen((Daemons(now - timedelta(days=3), "", now - timedelta(hours=9), now - timedelta(hours=9)),)),
+        containers=Known(containers),
+        cni_results=Known((CniResult("kubenet", "0" * 64, "eth0", "", ranges, "", 0),)),
+        addresses=Known(()),
+        pods=NotRequested("pods", "not what is measured"),
+        node=NotRequested("node", "not what is measured"),
+        processes=Known(
+            (ProcessStartTimes(now - timedelta(days=3), "", now - timedelta(hours=9), now - timedelta(hours=9)),)
+        ),
     )

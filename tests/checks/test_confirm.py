@@ -5,34 +5,38 @@ from datetime import timedelta
 
 import pytest
 
-from agent.checks.confirm import Memory, clock_stepped, weigh
-from agent.model.finding import Cause, Finding, Gap, Judged
+from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
+from agent.model.finding import Finding, Gap, LeakCause, TrackedFinding
 from tests.builders import NOW, UPTIME
 
 PERIOD = timedelta(seconds=30)
-LEAK = Finding("leaked_reservation", "kubenet/10.244.1.9", "it leaks", cause=Cause.UNKNOWN, since=NOW, identity=("id",))
+LEAK = Finding(
+    "leaked_reservation", "kubenet/10.244.1.9", "it leaks", cause=LeakCause.UNKNOWN, since=NOW, identity=("id",)
+)
 OTHER = Finding("shared_ip", "10.244.1.2 of two", "they share")
 
 
 class Rounds:
     """Rounds of one agent: each takes some seconds, and remembers."""
 
-    def __init__(self, period: timedelta = PERIOD) -> None:
-        self.memory: Memory | None = None
-        self._period, self._wall, self._uptime = period, NOW, UPTIME
+    def __init__(self, confirm_after: timedelta = PERIOD) -> None:
+        self.memory: ConfirmationState | None = None
+        self._period, self._wall, self._uptime = confirm_after, NOW, UPTIME
 
-    def look(self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0) -> Judged:
+    def look(
+        self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
+    ) -> TrackedFinding:
         """Look once more after some seconds; return what was made of the first finding."""
         judged = self.all(seconds, *findings, gaps=gaps, clock_set_by=clock_set_by)
         return judged[0]
 
     def all(
         self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
-    ) -> tuple[Judged, ...]:
+    ) -> tuple[TrackedFinding, ...]:
         self._wall += timedelta(seconds=seconds + clock_set_by)
         self._uptime += timedelta(seconds=seconds)
         blind = tuple(Gap(detector, "no word") for detector in gaps)
-        judged, self.memory = weigh(findings, blind, self.memory, self._wall, self._uptime, self._period)
+        judged, self.memory = confirm(findings, blind, self.memory, self._wall, self._uptime, self._period)
         return judged
 
 
@@ -92,7 +96,7 @@ def test_words_may_change_while_the_trouble_is_the_same() -> None:
 
 
 def test_a_later_restart_did_not_make_an_earlier_leak() -> None:
-    later = replace(LEAK, cause=Cause.KUBELET_RESTART, since=NOW + PERIOD, message="the kubelet restarted")
+    later = replace(LEAK, cause=LeakCause.KUBELET_RESTART, since=NOW + PERIOD, message="the kubelet restarted")
     rounds = Rounds()
     rounds.all(0, LEAK)
     judged = rounds.look(60, later)
@@ -146,7 +150,7 @@ def test_what_is_gone_is_not_remembered_for_ever() -> None:
     for n in range(50):
         rounds.all(15, replace(LEAK, identity=(n,)))
     assert rounds.memory is not None
-    assert len(rounds.memory.sightings) == 1
+    assert len(rounds.memory.observations) == 1
 
 
 # Clocks
@@ -189,4 +193,4 @@ def test_the_first_look_has_no_clock_to_compare_with() -> None:
 def test_a_node_that_slept_was_not_set() -> None:
     # The boot clock counts sleep, as the wall clock does.
     night = timedelta(hours=8)
-    assert not clock_stepped(Memory(NOW, UPTIME, {}), NOW + night, UPTIME + night)
+    assert not clock_stepped(ConfirmationState(NOW, UPTIME, {}), NOW + night, UPTIME + night)

@@ -8,23 +8,23 @@ import pytest
 
 from agent.checks import engine
 from agent.checks.addresses import leaked_reservation, shared_ip
-from agent.checks.confirm import Memory
-from agent.model.assessment import Scene, State
-from agent.model.finding import Cause, Finding, Gap, Severity
+from agent.checks.confirm import ConfirmationState
+from agent.model.assessment import Assessment, State
+from agent.model.finding import Finding, Gap, LeakCause, Severity
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Node, Snapshot
 from tests.builders import (
     CIDR,
     GRACE,
     WORKER,
-    daemons,
+    assessment,
     dark_node,
     empty_file,
-    foreign,
     node,
+    processes,
     reservation,
     scanned,
-    scene,
+    unrecognized,
     without,
     without_api,
 )
@@ -37,10 +37,10 @@ class Rounds:
     """A daemon's rounds, a look every so many seconds."""
 
     def __init__(self) -> None:
-        self._memory: Memory | None = None
+        self._memory: ConfirmationState | None = None
 
     def __call__(self, snapshot: Snapshot) -> Report:
-        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=PERIOD)
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=PERIOD)
         return report
 
 
@@ -49,8 +49,8 @@ def seconds(count: float) -> timedelta:
 
 
 def states(report: Report, ip: str) -> State:
-    (occupancy,) = (one for one in report.scene.occupancies if one.name == ip)
-    return occupancy.state
+    (classified,) = (one for one in report.assessment.classified_reservations if one.name == ip)
+    return classified.state
 
 
 class Broken:
@@ -59,14 +59,14 @@ class Broken:
     NAME = "broken"
     SEVERITIES = (Severity.WARNING,)
 
-    def find(self, scene: Scene) -> Iterator[Finding]:
-        yield Finding(self.NAME, "something", f"found on {scene.snapshot.node_name}")
+    def find(self, assessment: Assessment) -> Iterator[Finding]:
+        yield Finding(self.NAME, "something", f"found on {assessment.snapshot.node_name}")
         raise ZeroDivisionError("a bug of ours")
 
 
 def test_a_healthy_node_has_nothing_to_report() -> None:
     report = scanned(node())
-    assert (report.findings, report.gaps, report.unread, report.complete) == ((), (), (), True)
+    assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
     (network,) = report.networks
     assert (network.name, network.usable, network.reserved, network.free) == ("kubenet", 253, 2, 251)
     assert network.states is not None
@@ -89,7 +89,7 @@ def test_a_scan_confirms_what_both_looks_saw() -> None:
 def test_what_only_the_second_look_saw_is_young_and_no_finding() -> None:
     report = scanned(node(), node(LOST, later=seconds(1)))
     assert report.findings == ()
-    assert states(report, LOST.ip) is State.YOUNG
+    assert states(report, LOST.ip) is State.CANDIDATE
 
 
 def test_what_only_the_first_look_saw_is_gone() -> None:
@@ -98,27 +98,27 @@ def test_what_only_the_first_look_saw_is_gone() -> None:
 
 
 def test_one_look_confirms_nothing() -> None:
-    report = engine.replay([node(LOST)], patience=GRACE, period=seconds(0))
+    report = engine.replay([node(LOST)], grace=GRACE, confirm_after=seconds(0))
     assert report.findings == ()
-    assert states(report, LOST.ip) is State.YOUNG
+    assert states(report, LOST.ip) is State.CANDIDATE
 
 
 def test_to_judge_there_must_be_a_look() -> None:
     with pytest.raises(ValueError, match="no look"):
-        engine.replay([], patience=GRACE, period=seconds(0))
+        engine.replay([], grace=GRACE, confirm_after=seconds(0))
 
 
 def test_a_second_look_is_needed_only_where_there_is_something_to_confirm() -> None:
-    assert not engine.needs_second_look(node(), GRACE)
-    assert not engine.needs_second_look(dark_node(), GRACE)
-    assert engine.needs_second_look(node(LOST), GRACE)
-    assert engine.needs_second_look(node(reservations=[]), GRACE)
+    assert not engine.needs_second_snapshot(node(), GRACE)
+    assert not engine.needs_second_snapshot(dark_node(), GRACE)
+    assert engine.needs_second_snapshot(node(LOST), GRACE)
+    assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
 
 
 def test_a_leak_is_young_till_it_is_confirmed() -> None:
     rounds = Rounds()
     said = [states(rounds(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
-    assert said == [State.YOUNG, State.YOUNG, State.LEAKED, State.LEAKED]
+    assert said == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
 
 
 def test_both_addresses_of_a_sandbox_are_called_leaked_together() -> None:
@@ -129,8 +129,8 @@ def test_both_addresses_of_a_sandbox_are_called_leaked_together() -> None:
 def test_the_same_address_in_two_networks_is_confirmed_in_each() -> None:
     other = reservation(LOST.ip, "8" * 64, network="storage")
     report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
-    told = {(one.network, one.state) for one in report.scene.occupancies if one.name == LOST.ip}
-    assert told == {("kubenet", State.LEAKED), ("storage", State.YOUNG)}
+    told = {(one.network, one.state) for one in report.assessment.classified_reservations if one.name == LOST.ip}
+    assert told == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
 
 
 # Newly confirmed
@@ -155,9 +155,9 @@ def test_a_gap_does_not_make_it_new_again() -> None:
 def test_a_kubelet_that_restarts_later_does_not_become_the_cause() -> None:
     rounds = Rounds()
     rounds(node(LOST))
-    report = rounds(node(LOST, later=seconds(60), daemons=[daemons(kubelet=seconds(-30))]))
+    report = rounds(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
     (judged,) = report.findings
-    assert judged.finding.cause is Cause.UNKNOWN
+    assert judged.finding.cause is LeakCause.UNKNOWN
     assert "kubelet" not in judged.finding.message
 
 
@@ -170,7 +170,7 @@ def test_a_clock_that_was_set_is_reported_and_confirms_nothing() -> None:
     report = rounds(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
     assert report.clock_stepped
     assert [one.confirmed for one in report.findings] == [False]
-    assert states(report, LOST.ip) is State.YOUNG
+    assert states(report, LOST.ip) is State.CANDIDATE
 
 
 def test_a_clock_that_jumps_ahead_does_not_make_a_leak_of_a_young_file() -> None:
@@ -178,14 +178,14 @@ def test_a_clock_that_jumps_ahead_does_not_make_a_leak_of_a_young_file() -> None
     rounds = Rounds()
     rounds(node(young))
     report = rounds(node(young, later=seconds(15), clock_set_by=seconds(86400)))
-    assert states(report, young.ip) is State.YOUNG
+    assert states(report, young.ip) is State.CANDIDATE
 
 
 # Detectors that cannot
 
 
 def test_a_broken_detector_leaves_a_gap_and_silences_nobody() -> None:
-    findings, gaps = engine.detect(scene(node(LOST)), (Broken(), leaked_reservation))
+    findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
     assert gaps == (Gap("broken", "ZeroDivisionError: a bug of ours", broken=True),)
 
@@ -196,12 +196,14 @@ def test_a_report_with_a_broken_detector_is_not_complete() -> None:
 
 
 def test_a_blind_detector_leaves_a_gap_and_silences_nobody() -> None:
-    findings, gaps = engine.detect(scene(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
+    findings, gaps = engine.detect(assessment(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
     assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
 
 
 def test_what_was_found_before_a_gap_stays_found() -> None:
-    findings, gaps = engine.detect(scene(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,))
+    findings, gaps = engine.detect(
+        assessment(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,)
+    )
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert [gap.detector for gap in gaps] == ["leaked_reservation"]
 
@@ -209,8 +211,8 @@ def test_what_was_found_before_a_gap_stays_found() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_unread_is_said_and_a_report_that_needed_it_is_not_complete(source: str) -> None:
     report = scanned(without(node(), source))
-    assert [one.source for one in report.unread] == [source]
-    assert report.complete is (source in {"cni_results", "daemons", "autoscaler", "mounts", "attachments"}), (
+    assert [one.source for one in report.unavailable] == [source]
+    assert report.complete is (source in {"cni_results", "processes", "autoscaler", "mounts", "attachments"}), (
         "these only name things, or the node object told, or all volumes are attached"
     )
 
@@ -225,7 +227,7 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
         "unreserved_pod_ip",
         "shared_ip",
-        "stranded_pod",
+        "rejected_pod",
         "started_without_device",
         "unregistered_node",
         "replayed_watch",
@@ -262,10 +264,10 @@ def test_a_pod_cidr_that_is_none_is_an_unknown_range() -> None:
 
 
 def test_entries_that_block_an_address_are_counted_as_reserved() -> None:
-    (network,) = scanned(node(foreign("10.244.1.9", blocks=True), foreign("notes"))).networks
+    (network,) = scanned(node(unrecognized("10.244.1.9", blocks=True), unrecognized("notes"))).networks
     assert (network.reserved, network.free) == (3, 250)
     assert network.states is not None
-    assert network.states[State.FOREIGN] == 2
+    assert network.states[State.UNRECOGNIZED] == 2
 
 
 def test_dual_stack_has_as_many_addresses_as_its_smaller_family() -> None:
@@ -279,6 +281,6 @@ def test_dual_stack_has_as_many_addresses_as_its_smaller_family() -> None:
     ]
 
 
-def test_an_address_alive_in_a_namespace_is_a_finding_of_its_own_and_no_leak() -> None:
+def test_an_address_in_use_in_a_namespace_is_a_finding_of_its_own_and_no_leak() -> None:
     report = scanned(node(LOST, Address(LOST.ip, 4711, "java")))
     assert [one.finding.detector for one in report.findings] == ["unmanaged_address"]

@@ -12,34 +12,36 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.checks import confirm, engine
+from agent.checks import confirm, engine, registry
 from agent.checks.addresses.classify import made_at
 from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
-from agent.model.assessment import Scene, State
+from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
-from agent.model.snapshot import SOURCES, Address, Blind, Checkpoint, CniResult, Reservation, Seen, Snapshot
+from agent.model.snapshot import SOURCES, Address, Checkpoint, CniResult, InsufficientData, Known, Reservation, Snapshot
 from agent.sources.host.cni_cache import parse
 from agent.sources.host.reservations import LARGEST, read
-from tests.builders import GRACE, NOW, UPTIME, dark_node, node, pod, reservation, sandbox, scene, without
+from tests.builders import GRACE, NOW, UPTIME, assessment, dark_node, node, pod, reservation, sandbox, without
 from tests.strategies import nodes, read_nodes, recordings
 
 each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
 
 
-def found(snapshot: Snapshot, patience: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
+def found(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
     """Return the keys of what is found, and the detectors that could not judge all there is."""
-    findings, gaps = engine.detect(scene(snapshot, patience), DETECTORS)
+    findings, gaps = engine.detect(assessment(snapshot, grace), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
 
 
-def leaked(snapshot: Snapshot, patience: timedelta = GRACE) -> set[tuple[str, str]]:
+def leaked(snapshot: Snapshot, grace: timedelta = GRACE) -> set[tuple[str, str]]:
     return {
-        (one.network, one.name) for one in scene(snapshot, patience).occupancies if one.state is State.LEAKED
+        (one.network, one.name)
+        for one in assessment(snapshot, grace).classified_reservations
+        if one.state is State.LEAKED
     }  # fmt: skip
 
 
@@ -48,13 +50,13 @@ def leaked(snapshot: Snapshot, patience: timedelta = GRACE) -> set[tuple[str, st
 
 @each
 def test_a_dark_node_is_not_a_sick_node(detector: Detector) -> None:
-    with pytest.raises(Blind):
-        list(detector.find(scene(dark_node())))
+    with pytest.raises(InsufficientData):
+        list(detector.find(assessment(dark_node())))
 
 
 @each
 def test_a_healthy_node_has_no_finding(detector: Detector) -> None:
-    assert list(detector.find(scene(node()))) == []
+    assert list(detector.find(assessment(node()))) == []
 
 
 @each
@@ -72,21 +74,20 @@ def test_a_detector_is_named_as_its_file(detector: Detector) -> None:
 @given(read_nodes())
 def test_a_finding_is_as_bad_as_its_detector_says_it_can_be(snapshot: Snapshot) -> None:
     known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
-    findings, _ = engine.detect(scene(snapshot), DETECTORS)
+    findings, _ = engine.detect(assessment(snapshot), DETECTORS)
     assert all(finding.severity in known[finding.detector] for finding in findings)
 
 
 def test_every_file_of_detectors_is_in_the_list() -> None:
-    from agent.checks import registry  # noqa: PLC0415
-
-    files = {path.stem for path in Path(inspect.getfile(registry)).parent.glob("*.py")}
-    assert files - {"__init__"} == {detector.NAME for detector in DETECTORS}
+    checks = Path(inspect.getfile(registry)).parent
+    files = {path.stem for path in checks.rglob("*.py") if "\nNAME = " in path.read_text()}
+    assert files == {detector.NAME for detector in DETECTORS}
 
 
 @given(read_nodes())
 def test_findings_say_who_found_them_and_each_is_said_once(snapshot: Snapshot) -> None:
     for detector in DETECTORS:
-        findings, _ = engine.detect(scene(snapshot), (detector,))
+        findings, _ = engine.detect(assessment(snapshot), (detector,))
         assert {finding.detector for finding in findings} <= {detector.NAME}
         assert len({finding.key for finding in findings}) == len(findings)
         assert all(finding.subject and finding.message for finding in findings)
@@ -98,14 +99,14 @@ class Broken:
     NAME = "broken"
     SEVERITIES = (Severity.WARNING,)
 
-    def find(self, scene: Scene) -> Iterator[Finding]:
-        yield Finding(self.NAME, scene.snapshot.node_name, "found")
+    def find(self, assessment: Assessment) -> Iterator[Finding]:
+        yield Finding(self.NAME, assessment.snapshot.node_name, "found")
         raise KeyError("a bug of ours")
 
 
 @given(nodes(), st.integers(0, len(DETECTORS)))
 def test_a_broken_detector_becomes_a_gap_and_silences_nobody(snapshot: Snapshot, place: int) -> None:
-    told = scene(snapshot)
+    told = assessment(snapshot)
     alone = engine.detect(told, DETECTORS)
     findings, gaps = engine.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
     assert tuple(one for one in findings if one.detector != "broken") == alone[0]
@@ -124,21 +125,24 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, whatever else is true of the node; its directory was read."""
     store = snapshot.reservations[0]
     others = tuple(one for one in _known(store.reading) if one.ip != entry.ip)
-    strange = tuple(one for one in store.foreign if one.name != entry.ip)
+    strange = tuple(one for one in store.unrecognized if one.name != entry.ip)
     return replace(
         snapshot,
-        reservations=(replace(store, reading=Seen((*others, entry)), foreign=strange), *snapshot.reservations[1:]),
+        reservations=(
+            replace(store, reading=Known((*others, entry)), unrecognized=strange),
+            *snapshot.reservations[1:],
+        ),
     )
 
 
 def _known(reading: Any) -> tuple[Any, ...]:
-    return reading.items if isinstance(reading, Seen) else ()
+    return reading.items if isinstance(reading, Known) else ()
 
 
 def also(snapshot: Snapshot, field: str, thing: Any, same: Callable[[Any], bool] = lambda _: False) -> Snapshot:
     """Add a thing to a source that was read, in the place of the same one."""
     kept = (one for one in _known(getattr(snapshot, field)) if not same(one))
-    changed: dict[str, Any] = {field: Seen((*kept, thing))}
+    changed: dict[str, Any] = {field: Known((*kept, thing))}
     return replace(snapshot, **changed)
 
 
@@ -150,15 +154,19 @@ files = st.builds(
 patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
 
 
-def the_state(snapshot: Snapshot, patience: timedelta) -> State:
+def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     network = snapshot.reservations[0].network
-    (it,) = (one for one in scene(snapshot, patience).occupancies if (one.network, one.name) == (network, THE_IP))
+    (it,) = (
+        one
+        for one in assessment(snapshot, grace).classified_reservations
+        if (one.network, one.name) == (network, THE_IP)
+    )
     return it.state
 
 
-def is_never_leaked(snapshot: Snapshot, patience: timedelta) -> None:
-    assert the_state(snapshot, patience) is not State.LEAKED
-    findings, _ = engine.detect(scene(snapshot, patience), DETECTORS)
+def is_never_leaked(snapshot: Snapshot, grace: timedelta) -> None:
+    assert the_state(snapshot, grace) is not State.LEAKED
+    findings, _ = engine.detect(assessment(snapshot, grace), DETECTORS)
     subject = f"{snapshot.reservations[0].network}/{THE_IP}"
     assert not [one for one in findings if (one.detector, one.subject) == ("leaked_reservation", subject)]
 
@@ -166,45 +174,45 @@ def is_never_leaked(snapshot: Snapshot, patience: timedelta) -> None:
 @_LONGEST
 @given(nodes(), files, patiences, st.sampled_from(["running", "paused", "created", "exited", "dead", "?"]))
 def test_a_reservation_whose_container_is_listed_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta, word: str
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, word: str
 ) -> None:
     listed = sandbox(THE_ID, "shop/web", word)
     snapshot = also(with_it(snapshot, entry), "containers", listed, lambda one: one.id == THE_ID)
-    is_never_leaked(snapshot, patience)
-    assert the_state(snapshot, patience) in {State.IN_USE, State.HELD}
+    is_never_leaked(snapshot, grace)
+    assert the_state(snapshot, grace) in {State.IN_USE, State.NOT_READY}
 
 
 @_LONGEST
 @given(nodes(), files, patiences)
 def test_a_reservation_whose_address_is_configured_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta
+    snapshot: Snapshot, entry: Reservation, grace: timedelta
 ) -> None:
-    is_never_leaked(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), patience)
+    is_never_leaked(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), grace)
 
 
 @_LONGEST
 @given(nodes(), files, patiences, st.sampled_from(["Running", "Pending", "Unknown", ""]), st.booleans())
 def test_a_reservation_of_a_live_pod_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta, phase: str, deleting: bool
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, phase: str, deleting: bool
 ) -> None:
     claimant = pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)
-    is_never_leaked(also(with_it(snapshot, entry), "pods", claimant), patience)
+    is_never_leaked(also(with_it(snapshot, entry), "pods", claimant), grace)
 
 
 @_LONGEST
 @given(nodes(), files, patiences)
 def test_a_reservation_with_a_checkpoint_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta
+    snapshot: Snapshot, entry: Reservation, grace: timedelta
 ) -> None:
-    is_never_leaked(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), patience)
+    is_never_leaked(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), grace)
 
 
 @_LONGEST
 @given(nodes(), files, patiences, st.sampled_from(["containers", "checkpoints", "addresses", "pods"]))
 def test_a_reservation_that_nobody_could_be_asked_about_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta, source: str
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, source: str
 ) -> None:
-    is_never_leaked(without(with_it(snapshot, entry), source), patience)
+    is_never_leaked(without(with_it(snapshot, entry), source), grace)
 
 
 @given(nodes(), files)
@@ -214,19 +222,19 @@ def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: S
 
 @given(nodes(), files, patiences, st.booleans())
 def test_a_sandbox_is_leaked_whole_or_not_at_all(
-    snapshot: Snapshot, entry: Reservation, patience: timedelta, alive: bool
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, alive: bool
 ) -> None:
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
     snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if alive else snapshot
     states = {
-        one.state for one in scene(snapshot, patience).occupancies if one.container_id == THE_ID
+        one.state for one in assessment(snapshot, grace).classified_reservations if one.container_id == THE_ID
     }  # fmt: skip
     assert states == {State.LEAKED} or State.LEAKED not in states
 
 
 @given(nodes(), patiences)
-def test_more_patience_never_makes_a_leak(snapshot: Snapshot, patience: timedelta) -> None:
-    assert leaked(snapshot, patience + timedelta(minutes=1)) <= leaked(snapshot, patience)
+def test_more_patience_never_makes_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
+    assert leaked(snapshot, grace + timedelta(minutes=1)) <= leaked(snapshot, grace)
 
 
 # Silence
@@ -234,70 +242,70 @@ def test_more_patience_never_makes_a_leak(snapshot: Snapshot, patience: timedelt
 
 @_LONGEST
 @given(nodes(), st.sampled_from(SOURCES), patiences)
-def test_silence_never_adds_a_finding_nor_a_leak(snapshot: Snapshot, source: str, patience: timedelta) -> None:
+def test_silence_never_adds_a_finding_nor_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     silent = without(snapshot, source)
-    assert found(silent, patience)[0] <= found(snapshot, patience)[0]
-    assert leaked(silent, patience) <= leaked(snapshot, patience)
+    assert found(silent, grace)[0] <= found(snapshot, grace)[0]
+    assert leaked(silent, grace) <= leaked(snapshot, grace)
 
 
 @_LONGEST
 @given(nodes(two_networks=True), patiences)
-def test_silence_of_one_network_never_adds_a_leak(snapshot: Snapshot, patience: timedelta) -> None:
+def test_silence_of_one_network_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
     first, second = snapshot.reservations
     for stores in (
         (first, without(snapshot, "reservations").reservations[1]),
         (without(snapshot, "reservations").reservations[0], second),
     ):
         silent = replace(snapshot, reservations=stores)
-        assert leaked(silent, patience) <= leaked(snapshot, patience)
-        assert found(silent, patience)[0] <= found(snapshot, patience)[0]
+        assert leaked(silent, grace) <= leaked(snapshot, grace)
+        assert found(silent, grace)[0] <= found(snapshot, grace)[0]
 
 
 @_LONGEST
 @given(read_nodes(), st.sampled_from(SOURCES), patiences)
-def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str, patience: timedelta) -> None:
+def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     """A detector that finds less because a source is unread says that it is blind; its gauge is absent, not 0."""
-    before, _ = found(snapshot, patience)
-    after, blind = found(without(snapshot, source), patience)
+    before, _ = found(snapshot, grace)
+    after, blind = found(without(snapshot, source), grace)
     assert {key[0] for key in before - after} <= blind
 
 
 @given(nodes())
 def test_every_entry_is_told_what_it_is_and_states_sum_to_the_entries(snapshot: Snapshot) -> None:
-    report, _ = engine.run(snapshot, None, patience=GRACE, period=timedelta(0))
+    report, _ = engine.run(snapshot, None, grace=GRACE, confirm_after=timedelta(0))
     for store, network in zip(snapshot.reservations, report.networks, strict=True):
-        if not isinstance(store.reading, Seen):
+        if not isinstance(store.reading, Known):
             assert (network.states, network.reserved, network.free) == (None, None, None)
             continue
         assert network.states is not None
-        assert sum(network.states.values()) == len(store.reading.items) + len(store.foreign)
-        assert network.states[State.FOREIGN] == len(store.foreign)
-        assert network.reserved == len(store.reading.items) + sum(one.blocks for one in store.foreign)
+        assert sum(network.states.values()) == len(store.reading.items) + len(store.unrecognized)
+        assert network.states[State.UNRECOGNIZED] == len(store.unrecognized)
+        assert network.reserved == len(store.reading.items) + sum(one.blocks for one in store.unrecognized)
         assert network.free is None or network.usable is None or 0 <= network.free <= network.usable
 
 
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: Any) -> None:
     def shuffled(reading: Any) -> Any:
-        return Seen(tuple(random.sample(reading.items, len(reading.items)))) if isinstance(reading, Seen) else reading
+        return Known(tuple(random.sample(reading.items, len(reading.items)))) if isinstance(reading, Known) else reading
 
     others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
     stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
     mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
     assert found(mixed) == found(snapshot)
-    assert {(one.entry, one.state) for one in scene(mixed).occupancies} == {
-        (one.entry, one.state) for one in scene(snapshot).occupancies
+    assert {(one.entry, one.state) for one in assessment(mixed).classified_reservations} == {
+        (one.entry, one.state) for one in assessment(snapshot).classified_reservations
     }
 
 
 @given(nodes(), nodes())
 def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
-    report = engine.replay([first, replace(second, uptime=first.uptime)], patience=GRACE, period=timedelta(0))
+    report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
     told = json.loads(json.dumps(document(report)))
-    assert len(told["reservations"]) == len(report.scene.occupancies)
+    assert len(told["reservations"]) == len(report.assessment.classified_reservations)
     text = table(report)
     assert all(judged.finding.message in text for judged in report.findings)
-    assert all(one.why in text for one in report.unread)
+    assert all(one.why in text for one in report.unavailable)
 
 
 # Grace
@@ -308,14 +316,14 @@ def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> Non
     st.sampled_from([30, 0, 15, 60]).map(lambda n: timedelta(seconds=n)),
 )
 def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
-    looks: list[tuple[int, bool]], period: timedelta
+    snapshots: list[tuple[int, bool]], confirm_after: timedelta
 ) -> None:
     finding = Finding("leaked_reservation", "kubenet/10.0.0.2", "it leaks")
-    memory: confirm.Memory | None = None
+    memory: confirm.ConfirmationState | None = None
     now, since = timedelta(0), None
-    for seconds, there in looks:
+    for seconds, there in snapshots:
         now += timedelta(seconds=seconds)
-        judged, memory = confirm.weigh([finding] * there, (), memory, NOW + now, UPTIME + now, period)
+        judged, memory = confirm.confirm([finding] * there, (), memory, NOW + now, UPTIME + now, confirm_after)
         if not there:
             since = None
             assert judged == ()
@@ -323,7 +331,7 @@ def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
             since = now
             assert not judged[0].confirmed, "one look is never enough"
         else:
-            assert judged[0].confirmed is (now - since >= period)
+            assert judged[0].confirmed is (now - since >= confirm_after)
 
 
 # Texts
@@ -337,9 +345,9 @@ def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
 @given(recordings)
 def test_a_recording_without_names_gives_the_same_verdicts(recording: Any) -> None:
     def states(text: str) -> list[Any]:
-        report = engine.replay(loads(text).looks, patience=recording.patience, period=timedelta(0))
+        report = engine.replay(loads(text).snapshots, grace=recording.grace, confirm_after=timedelta(0))
         return [
-            [(one.network, one.state) for one in report.scene.occupancies],
+            [(one.network, one.state) for one in report.assessment.classified_reservations],
             sorted((one.finding.detector, one.finding.network) for one in report.findings),
             [(one.usable, one.reserved, one.free) for one in report.networks],
         ]
@@ -436,7 +444,7 @@ def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "10.0.0.2").write_bytes(content)
     store = read(networks, "kubenet")
-    entries = [*store.reading.known(), *store.foreign]
+    entries = [*store.reading.known(), *store.unrecognized]
     assert len(entries) == 1
     if isinstance(entries[0], Reservation):
         assert entries[0].container_id == content[:64].decode().strip() or content[:1].isspace()
@@ -445,4 +453,4 @@ def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: 
 
 def test_the_sources_are_the_fields_in_the_order_of_reading() -> None:
     assert len(SOURCES) == len(set(SOURCES)) == len(node().others()) + 1
-    assert {one.source for one in dark_node().unread()} == set(SOURCES)
+    assert {one.source for one in dark_node().unavailable()} == set(SOURCES)

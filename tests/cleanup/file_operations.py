@@ -9,24 +9,24 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-from agent.cleanup.book import Book, Busy
+from agent.cleanup.book import Busy, JournalStore
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, Kept
-from agent.model.release import Candidate, Verdict
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 NS = 10**9
 
 
-def kept(reservation: Reservation) -> Kept:
+def image(reservation: Reservation) -> FileImage:
     """Return the file of a reservation, as `builders.reservation` counts its bytes."""
     one = reservation
     text = "\r\n".join(filter(None, (one.container_id, one.ifname)))
-    return Kept(RESERVATION, one.network, one.ip, text.encode(), 0o600, 0, 0, one.inode, one.mtime_ns)
+    return FileImage(RESERVATION, one.network, one.ip, text.encode(), 0o600, 0, 0, one.inode, one.mtime_ns)
 
 
-def promised(file: Kept) -> Reservation:
+def promised(file: FileImage) -> Reservation:
     """Return what a file promises."""
     container_id, _, ifname = file.content.decode().partition("\r\n")
     return Reservation(file.network, file.name, container_id, ifname, file.inode, len(file.content), file.mtime_ns)
@@ -48,8 +48,8 @@ class Locks:
 class Files:
     """The files of every network, and their locks. Nothing is removed or put back without them."""
 
-    def __init__(self, reservations: Iterable[Reservation] = (), cache: Iterable[Kept] = ()) -> None:
-        self.files = {(one.network, one.ip): kept(one) for one in reservations}
+    def __init__(self, reservations: Iterable[Reservation] = (), cache: Iterable[FileImage] = ()) -> None:
+        self.files = {(one.network, one.ip): image(one) for one in reservations}
         self.cache = list(cache)
         self.busy: set[str] = set()
         """Networks whose lock somebody else holds."""
@@ -61,11 +61,11 @@ class Files:
     def check(self, networks: Sequence[str]) -> None:
         self._whole(networks)
 
-    def read(self, reservation: Reservation) -> tuple[Reservation, Kept] | None:
+    def read(self, reservation: Reservation) -> tuple[Reservation, FileImage] | None:
         file = self.files.get((reservation.network, reservation.ip))
         return None if file is None else (promised(file), file)
 
-    def cached(self, candidate: Candidate) -> tuple[Kept, ...]:
+    def cached(self, candidate: ReleaseRequest) -> tuple[FileImage, ...]:
         return tuple(one for one in self.cache if candidate.container_id.encode() in one.content)
 
     def lock(self, networks: Sequence[str]) -> Locks | None:
@@ -73,25 +73,25 @@ class Files:
         assert not self._held, "one sandbox at a time"
         return None if self.busy.intersection(networks) else Locks(self._held, networks)
 
-    def remove(self, kept: Kept) -> None:
-        if kept.place != RESERVATION:
-            self.cache.remove(kept)
+    def remove(self, image: FileImage) -> None:
+        if image.place != RESERVATION:
+            self.cache.remove(image)
             return
-        assert kept.network in self._held, "removed without host-local's lock"
-        self._whole([kept.name])
-        del self.files[kept.network, kept.name]
+        assert image.network in self._held, "removed without host-local's lock"
+        self._whole([image.name])
+        del self.files[image.network, image.name]
 
-    def put_back(self, kept: Kept) -> None:
-        assert kept.network in self._held, "put back without host-local's lock"
-        if self.taken(kept):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), kept.name)
-        self.files[kept.network, kept.name] = replace(kept, inode=next(self._inodes))
+    def put_back(self, image: FileImage) -> None:
+        assert image.network in self._held, "put back without host-local's lock"
+        if self.taken(image):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), image.name)
+        self.files[image.network, image.name] = replace(image, inode=next(self._inodes))
 
-    def present(self, kept: Kept) -> Kept | None:
-        return self.files.get((kept.network, kept.name))
+    def present(self, image: FileImage) -> FileImage | None:
+        return self.files.get((image.network, image.name))
 
-    def taken(self, kept: Kept) -> bool:
-        return (kept.network, kept.name) in self.files
+    def taken(self, image: FileImage) -> bool:
+        return (image.network, image.name) in self.files
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
         promises = map(promised, self.files.values())
@@ -120,7 +120,7 @@ class Owners:
         return next((self.holders[ip] for ip in ips if ip in self.holders), "")
 
 
-class Notebook(Book):
+class Notebook(JournalStore):
     """The journal in memory."""
 
     def __init__(self, *entries: Entry) -> None:
@@ -130,7 +130,7 @@ class Notebook(Book):
         """Who else is at work; why it cannot be read; why it cannot be written."""
 
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def exclusive(self, seconds: float) -> Iterator[None]:
         assert seconds >= 0
         if self.other:
             raise Busy(self.other)
@@ -141,7 +141,7 @@ class Notebook(Book):
 
     def read(self) -> Journal:
         if self.unreadable:
-            raise Unavailable(self.unreadable)
+            raise SourceError(self.unreadable)
         return Journal(tuple(self.entries.values()))
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:

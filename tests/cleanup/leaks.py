@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from agent.cleanup.guard_context import Case
+from agent.cleanup.guard_context import GuardContext
 from agent.model.release import Limits, Reason, Refusal
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests.builders import (
@@ -20,14 +20,14 @@ LEAK6 = reservation("fd00::9")
 DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]}
 
 
-def refusals(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
+def refusals(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
     """Say what stands against the one candidate of a node."""
-    (judged,) = verdicts(case(*looks, bold=bold, **known)).values()
+    (judged,) = verdicts(case(*snapshots, bold=bold, **known)).values()
     return judged
 
 
-def reasons(*looks: Snapshot, bold: Limits | None = None, **known: Any) -> list[Reason]:
-    return [one.reason for one in refusals(*looks, bold=bold, **known)]
+def reasons(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> list[Reason]:
+    return [one.reason for one in refusals(*snapshots, bold=bold, **known)]
 
 
 def only(*ips: str, **changes: Any) -> Limits:
@@ -39,21 +39,21 @@ def leaks(count: int, age: timedelta = timedelta(hours=2)) -> list[Reservation]:
     return [reservation(f"10.244.1.{10 + n}", f"{n:064x}", age=age - n * SECOND) for n in range(1, count + 1)]
 
 
-def passed(judged: Case) -> list[str]:
+def passed(judged: GuardContext) -> list[str]:
     return [addresses for addresses, no in verdicts(judged).items() if not no]
 
 
 BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {
     "clean": (limits(allowances=(("--max", 2),)), {}, "--max=3"),
-    "run, a round": (limits(allowances=(("--max-per-round", 2), ("--max-per-hour", 9))), {}, "--max-per-round=3"),
+    "run, a round": (limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
     "run, an hour": (
-        limits(allowances=(("--max-per-round", 10), ("--max-per-hour", 2))),
+        limits(allowances=(("--max-per-sync", 10), ("--max-per-hour", 2))),
         {"--max-per-hour": 58},
         "--max-per-hour=61",
     ),
     "run, both": (
-        limits(allowances=(("--max-per-round", 2), ("--max-per-hour", -3))),
+        limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", -3))),
         {"--max-per-hour": 63},
-        "--max-per-round=3 --max-per-hour=66",
+        "--max-per-sync=3 --max-per-hour=66",
     ),
 }

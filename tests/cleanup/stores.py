@@ -21,15 +21,15 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from agent.cleanup.book import Book
-from agent.cleanup.cleaner import Live, through
-from agent.cleanup.files import Actuator
+from agent.cleanup.book import JournalStore
+from agent.cleanup.cleaner import ApplyingCleaner, run_steps
+from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Entry, Journal, entry_name
-from agent.cleanup.release import Kept, release
-from agent.cleanup.session import Budget, Judge
-from agent.model.release import Candidate, Limits, Outcome, Verdict
+from agent.cleanup.release import FileImage, release
+from agent.cleanup.session import Budget, CleanupSession
+from agent.model.release import Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import reservations
 from tests.builders import GONE, GRACE, NOW
 from tests.wire import needs, run
@@ -53,7 +53,7 @@ class Nobody:
 
     def _answer(self, who: str) -> None:
         if who == self._silent:
-            raise Unavailable(f"{who} is gone")
+            raise SourceError(f"{who} is gone")
 
     def has_container(self, container_id: str) -> bool:
         assert container_id
@@ -71,18 +71,18 @@ class Nobody:
         return self._holder
 
 
-class Pen:
+class JournalWriter:
     """Writes in the journal what a cleaner would, at a time that goes on by itself."""
 
-    def __init__(self, book: Book, start: int = 0) -> None:
+    def __init__(self, journal_store: JournalStore, start: int = 0) -> None:
         """`start`: microseconds; no two of one journal may begin at the same."""
-        self._book = book
+        self._book = journal_store
         self._ticks = itertools.count(start)
 
     def now(self) -> datetime:
         return NOW.replace(microsecond=next(self._ticks))
 
-    def begin(self, candidate: Candidate, files: Sequence[Kept], evidence: Sequence[str]) -> str:
+    def begin(self, candidate: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
         now = self.now()
         entry = Entry(
             entry_name(now, candidate), now, "clean", candidate.container_id, candidate.pod, tuple(files)
@@ -99,10 +99,10 @@ class Store:
     """The files of a node below one directory."""
 
     root: Path
-    book: Book = field(init=False)
+    journal_store: JournalStore = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "book", Book(self.state))
+        object.__setattr__(self, "journal_store", JournalStore(self.state))
         for directory in (self.network("kubenet"), *self.caches):
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -180,23 +180,27 @@ class Store:
         os.utime(file, ns=(MADE_NS, MADE_NS))
         return file
 
-    def hands(self, lock_timeout: float = 0.1) -> Actuator:
-        return Actuator(self.networks, self.caches, lock_timeout, time.perf_counter)
+    def file_ops(self, lock_timeout: float = 0.1) -> NodeFiles:
+        return NodeFiles(self.networks, self.caches, lock_timeout, time.perf_counter)
 
     def release(
         self,
         *reserved: Reservation,
         again: Nobody | None = None,
-        hands: Actuator | None = None,
-        pen: Pen | None = None,
+        file_ops: NodeFiles | None = None,
+        writer: JournalWriter | None = None,
     ) -> Outcome:
         """Release them as one sandbox."""
-        candidate = Candidate(reserved, "shop/old")
-        return through(release(candidate, again or Nobody(), hands or self.hands(), pen or Pen(self.book)))
+        candidate = ReleaseRequest(reserved, "shop/old")
+        return run_steps(
+            release(
+                candidate, again or Nobody(), file_ops or self.file_ops(), writer or JournalWriter(self.journal_store)
+            )
+        )
 
     def journal(self) -> Journal:
         """Read all that is written, as a process would that has just started."""
-        return Book(self.state).read()
+        return JournalStore(self.state).read()
 
     def entry(self) -> Entry:
         """Return the only entry there is."""
@@ -206,9 +210,11 @@ class Store:
     def start(self) -> None:
         """Do what a cleaner does first when it starts."""
         limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
-        book = Book(self.state)
-        judge = Judge(limits, Budget(), book, "clean")
-        Live(judge, Nobody(), self.hands, book, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1).before_look(NOW)
+        journal_store = JournalStore(self.state)
+        judge = CleanupSession(limits, Budget(), journal_store, "clean")
+        ApplyingCleaner(
+            judge, Nobody(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
+        ).before_snapshot(NOW)
 
     def files(self) -> dict[str, File]:
         """Return every reservation, byte for byte, by network and address."""
@@ -222,11 +228,11 @@ class Store:
 
     def unlocked(self) -> bool:
         """Tell whether every lock of `kubenet`, and the cleaner's own, is free."""
-        locked = self.hands(0).lock(["kubenet"])
+        locked = self.file_ops(0).lock(["kubenet"])
         if locked is None:
             return False
         locked.unlock()
-        with self.book.alone(0):
+        with self.journal_store.exclusive(0):
             return True
 
 

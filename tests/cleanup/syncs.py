@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
-from agent.cleanup.book import Book
-from agent.cleanup.cleaner import Cleaner, Live
+from agent.checks.confirm import ConfirmationState
+from agent.cleanup.book import JournalStore
+from agent.cleanup.cleaner import ApplyingCleaner, Cleaner
 from agent.cleanup.journal import Entry
-from agent.cleanup.session import HOUR, Budget, Judge
+from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation
-from tests.cleanup.file_operations import Files, Notebook, Owners, kept
+from tests.cleanup.file_operations import Files, Notebook, Owners, image
 
 SECOND = timedelta(seconds=1)
 THE_ID, THE_IP = "9" * 64, "10.244.1.9"
@@ -30,7 +30,7 @@ def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: 
     """Return the journal's entry of one release, an hour and a half ago unless it is said when."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
     name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
-    told = {"by": "run", "pod": "", "files": (kept(one),), "verdict": verdict} | more
+    told = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
     return Entry(name=name, at=at, container_id=one.container_id, **told)
 
 
@@ -39,34 +39,34 @@ class Daemon:
 
     def __init__(
         self,
-        book: Book | None = None,
+        journal_store: JournalStore | None = None,
         *,
         bold: Limits | None = None,
         budget: Budget = NONE,
         by: str = "run",
         again: Owners | None = None,
     ) -> None:
-        self.files, self.book = Files(), book or Notebook()
-        self.judge = Judge(bold or limits(), budget, self.book, by)
-        self.cleaner: Cleaner = Live(
-            self.judge, again or Owners(), lambda: self.files, self.book, lambda: self.now, lock_timeout=0
+        self.files, self.journal_store = Files(), journal_store or Notebook()
+        self.judge = CleanupSession(bold or limits(), budget, self.journal_store, by)
+        self.cleaner: Cleaner = ApplyingCleaner(
+            self.judge, again or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
         )
         self.now = NOW
-        self._memory: Memory | None = None
+        self._memory: ConfirmationState | None = None
 
     def round(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Look and clean. `meanwhile`: what other cleaners write between our reading of the journal and our look."""
         self.now += timedelta(seconds=15)
-        self.cleaner.before_look(self.now)
+        self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
-            assert isinstance(self.book, Notebook)
-            self.book.entries[one.name] = one
+            assert isinstance(self.journal_store, Notebook)
+            self.journal_store.entries[one.name] = one
         look = node(*things, **changes, later=self.now - NOW)
         self.files.files = {
-            (one.network, one.ip): kept(one) for store in look.reservations for one in store.reading.known()
+            (one.network, one.ip): image(one) for store in look.reservations for one in store.reading.known()
         }
-        report, self._memory = engine.run(look, self._memory, patience=GRACE, period=timedelta(0))
-        cleaning = self.cleaner.after_look((look,), report)
+        report, self._memory = engine.run(look, self._memory, grace=GRACE, confirm_after=timedelta(0))
+        cleaning = self.cleaner.after_snapshot((look,), report)
         assert cleaning is not None
         return cleaning
 

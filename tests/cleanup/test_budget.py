@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.cleanup.guards import judge
+from agent.cleanup.guards import decide
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
@@ -62,13 +62,13 @@ def test_a_budget_counts_addresses_and_goes_to_whom_it_suffices_for() -> None:
         (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
         (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
     ):
-        assert passed(case(found, bold=limits(allowances=(("--max-per-round", most),)))) == expected
+        assert passed(case(found, bold=limits(allowances=(("--max-per-sync", most),)))) == expected
 
 
 def test_what_another_guard_refuses_takes_nothing_of_the_budget() -> None:
     young, *others = leaks(3)
     alive = Address(young.ip, 1, "sh")
-    found = case(node(young, *others, alive), bold=limits(allowances=(("--max-per-round", 2),)))
+    found = case(node(young, *others, alive), bold=limits(allowances=(("--max-per-sync", 2),)))
     assert passed(found) == [one.ip for one in others]
 
 
@@ -101,10 +101,10 @@ def test_a_thousand_leaks_are_judged_in_a_moment() -> None:
         *(Checkpoint(f"f{n:063x}", "") for n in range(1000)),
         node=[],
     )
-    for looks in ((busy, busy), (without(busy, "pods"), without(busy, "pods"))):
-        judged = case(*looks, bold=limits(max_share=1.0))
+    for snapshots in ((busy, busy), (without(busy, "pods"), without(busy, "pods"))):
+        judged = case(*snapshots, bold=limits(max_share=1.0))
         start = time.perf_counter()
-        assert len(judge(judged)) == 1000
+        assert len(decide(judged)) == 1000
         assert time.perf_counter() - start < 0.2
 
 

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 from agent.cleanup.candidates import candidates, passed_over
-from agent.cleanup.guards import judge
-from agent.model.snapshot import NotAsked
+from agent.cleanup.guards import decide
+from agent.model.snapshot import NotRequested
 from tests.builders import (
+    assessment,
     case,
     empty_file,
-    foreign,
     node,
     reservation,
     sandbox,
-    scene,
+    unrecognized,
     verdicts,
     without,
     without_api,
@@ -26,55 +26,55 @@ def test_nothing_stands_against_a_clean_leak() -> None:
 
 
 def test_a_healthy_node_has_no_candidate() -> None:
-    assert candidates(scene(node())) == ()
-    assert judge(case(node())) == ()
+    assert candidates(assessment(node())) == ()
+    assert decide(case(node())) == ()
 
 
 def test_what_docker_lists_in_any_state_is_no_candidate() -> None:
     stopped = node(LEAK, sandbox(THE_ID, "shop/gone", "exited"))
-    assert candidates(scene(stopped)) == ()
+    assert candidates(assessment(stopped)) == ()
 
 
 def test_what_is_not_host_locals_is_no_candidate() -> None:
-    assert candidates(scene(node(foreign("notes.txt"), foreign("10.244.1.77", blocks=True)))) == ()
+    assert candidates(assessment(node(unrecognized("notes.txt"), unrecognized("10.244.1.77", blocks=True)))) == ()
 
 
 def test_without_dockers_word_there_is_no_candidate() -> None:
-    assert candidates(scene(without(node(LEAK), "containers"))) == ()
-    left_alone = replace(node(LEAK), containers=NotAsked("containers", "for no reason"))
-    assert candidates(scene(left_alone)) == ()
+    assert candidates(assessment(without(node(LEAK), "containers"))) == ()
+    left_alone = replace(node(LEAK), containers=NotRequested("containers", "for no reason"))
+    assert candidates(assessment(left_alone)) == ()
 
 
 def test_a_sandbox_is_one_candidate_over_families_and_networks_and_an_empty_file_is_one_alone() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
-    found = candidates(scene(node(other, LEAK6, LEAK, *empty)))
+    found = candidates(assessment(node(other, LEAK6, LEAK, *empty)))
     assert [one.reservations for one in found] == [(LEAK, LEAK6, other), *((one,) for one in empty)]
     assert found[0].networks == ("kubenet", "storage")
 
 
 def test_two_networks_may_have_an_empty_file_of_one_address() -> None:
     twins = [empty_file(THE_IP), replace(empty_file(THE_IP), network="storage")]
-    assert [one.reservations for one in candidates(scene(node(*twins)))] == [(twins[0],), (twins[1],)]
+    assert [one.reservations for one in candidates(assessment(node(*twins)))] == [(twins[0],), (twins[1],)]
 
 
 def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
-    gathered = candidates(scene(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
+    gathered = candidates(assessment(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
     assert [one.reservations for one in gathered] == [(LEAK, LEAK6)]
-    assert candidates(scene(node(LEAK)), frozenset({"10.244.1.200"})) == ()
-    assert candidates(scene(node(LEAK)), frozenset()) == ()
+    assert candidates(assessment(node(LEAK)), frozenset({"10.244.1.200"})) == ()
+    assert candidates(assessment(node(LEAK)), frozenset()) == ()
 
 
 def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
     asked = frozenset({THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"})
-    looked = scene(node(LEAK, foreign("10.244.1.77", blocks=True)))
+    looked = assessment(node(LEAK, unrecognized("10.244.1.77", blocks=True)))
     assert [(one.ip, one.network, one.why) for one in passed_over(looked, asked)] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
-        ("10.244.1.77", "kubenet", "foreign: it is a directory"),
+        ("10.244.1.77", "kubenet", "unrecognized: it is a directory"),
         ("10.244.1.99", "", "not reserved"),
     ]
     assert passed_over(looked, None) == ()
-    (silent,) = passed_over(scene(without(node(LEAK), "reservations")), frozenset({THE_IP}))
+    (silent,) = passed_over(assessment(without(node(LEAK), "reservations")), frozenset({THE_IP}))
     assert silent.why == "not known: network kubenet was not read"
 
 

@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.cleanup.book import Book
-from agent.cleanup.cleaner import Cleaner, DryRun, Live, Off, through
-from agent.cleanup.files import Actuator
+from agent.cleanup.book import JournalStore
+from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner, run_steps
+from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Journal
 from agent.cleanup.release import Step
-from agent.cleanup.session import Budget, Judge
-from agent.model.release import Candidate, Cleaning, Outcome, Reason, Verdict
+from agent.cleanup.session import Budget, CleanupSession
+from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
-from tests.cleanup.file_operations import Files, Notebook, Owners, kept
+from tests.cleanup.file_operations import Files, Notebook, Owners, image
 from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why
 
 # Off, trying, doing
 
 
 def test_off_says_nothing() -> None:
-    off, look = Off(), node(LEAK)
-    off.before_look(NOW)
+    off, look = DisabledCleaner(), node(LEAK)
+    off.before_snapshot(NOW)
     report = scanned(look)
-    assert off.after_look((look,), report) is None  # type: ignore[func-returns-value]
+    assert off.after_snapshot((look,), report) is None  # type: ignore[func-returns-value]
     assert report.cleaning is None
 
 
@@ -45,30 +45,32 @@ class Disk:
             directory.mkdir(parents=True)
         for one in leaked:
             path = self.networks / "kubenet" / one.ip
-            path.write_bytes(kept(one).content)
+            path.write_bytes(image(one).content)
             os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
         (self.networks / "kubenet" / "last_reserved_ip.0").write_text(THE_IP)
         (self.networks / "kubenet" / "lock").touch()
-        self.book = Book(home / "state")
+        self.journal_store = JournalStore(home / "state")
         self.now = NOW
 
     def look(self, **changes: Any) -> Snapshot:
         return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
 
-    def judge(self, by: str = "clean") -> Judge:
-        return Judge(limits(), NONE, self.book, by)
+    def judge(self, by: str = "clean") -> CleanupSession:
+        return CleanupSession(limits(), NONE, self.journal_store, by)
 
-    def live(self) -> Live:
-        return Live(self.judge(), Owners(), self.hands, self.book, lambda: self.now, lock_timeout=0.05)
+    def live(self) -> ApplyingCleaner:
+        return ApplyingCleaner(
+            self.judge(), Owners(), self.file_ops, self.journal_store, lambda: self.now, lock_timeout=0.05
+        )
 
-    def hands(self) -> Actuator:
-        return Actuator(self.networks, [self.cache], 0.05, lambda: 0.0)
+    def file_ops(self) -> NodeFiles:
+        return NodeFiles(self.networks, [self.cache], 0.05, lambda: 0.0)
 
     def clean(self, cleaner: Cleaner, **changes: Any) -> Cleaning:
         """Do what `nodeleak clean` does."""
-        cleaner.before_look(self.now)
-        looks = (self.look(**changes), self.look(**changes))
-        cleaning = cleaner.after_look(looks, engine.replay(looks, patience=GRACE, period=timedelta(0)))
+        cleaner.before_snapshot(self.now)
+        snapshots = (self.look(**changes), self.look(**changes))
+        cleaning = cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0)))
         assert cleaning is not None
         return cleaning
 
@@ -88,7 +90,7 @@ class Disk:
 def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(3))
     before = disk.everything()
-    cleaning = disk.clean(DryRun(disk.judge()))
+    cleaning = disk.clean(DryRunCleaner(disk.judge()))
     assert {verdict for _, verdict in told(cleaning)} == {Verdict.WOULD_RELEASE}
     assert (len(cleaning.outcomes), cleaning.applied) == (4, False)
     assert disk.everything() == before
@@ -97,9 +99,9 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Pat
 
 def test_a_dry_run_settles_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path, *leaks(1))
-    disk.book.begin(entry(LEAK, None), ["as in a release"])
+    disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
-    cleaning = disk.clean(DryRun(disk.judge()))
+    cleaning = disk.clean(DryRunCleaner(disk.judge()))
     assert [warning.endswith("the next cleaning settles it") for warning in cleaning.warnings] == [True]
     assert disk.everything() == before
 
@@ -109,7 +111,7 @@ def test_live_releases_writes_it_down_and_says_the_same(tmp_path: Path) -> None:
     cleaning = disk.clean(disk.live())
     assert told(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
     assert sorted(os.listdir(disk.networks / "kubenet")) == ["last_reserved_ip.0", "lock"]
-    entries = Book(tmp_path / "state").read().entries
+    entries = JournalStore(tmp_path / "state").read().entries
     assert [one.name for one in entries] == [one.entry for one in cleaning.outcomes]
     assert [(one.ips, one.verdict, one.by) for one in entries] == [
         ((one.ip,), Verdict.RELEASED, "clean") for one in (LEAK, *leaks(2))
@@ -118,10 +120,10 @@ def test_live_releases_writes_it_down_and_says_the_same(tmp_path: Path) -> None:
 
 def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
     things = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
-    budget = Budget(per_round=("--max-per-round", 2))
+    budget = Budget(per_sync=("--max-per-sync", 2))
     doing = Daemon(budget=budget)
     trying = Daemon(budget=budget)
-    trying.cleaner = DryRun(trying.judge)
+    trying.cleaner = DryRunCleaner(trying.judge)
     for daemon in (doing, trying):
         daemon.round(*things)
     before = trying.names
@@ -141,7 +143,7 @@ def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
 
 def test_a_leak_is_released_in_the_second_round_and_not_in_the_first() -> None:
     daemon = Daemon()
-    assert why(daemon.round(LEAK)) == [[Reason.TOO_YOUNG]]
+    assert why(daemon.round(LEAK)) == [[Reason.NOT_CONFIRMED]]
     assert THE_IP in daemon.names
     assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
     assert THE_IP not in daemon.names
@@ -152,7 +154,7 @@ def test_a_healthy_node_is_cleaned_of_nothing() -> None:
     daemon = Daemon()
     for _ in range(3):
         assert daemon.round().outcomes == ()
-    assert daemon.book.read() == Journal()
+    assert daemon.journal_store.read() == Journal()
 
 
 def test_a_sandbox_is_released_whole_with_one_entry() -> None:
@@ -161,7 +163,7 @@ def test_a_sandbox_is_released_whole_with_one_entry() -> None:
     daemon = Daemon()
     daemon.round(LEAK, dual, node=cidrs)
     assert daemon.round(LEAK, dual, node=cidrs).tally() == {Verdict.RELEASED: 2}
-    (written,) = daemon.book.read().entries
+    (written,) = daemon.journal_store.read().entries
     assert written.ips == (THE_IP, "fd00::9")
 
 
@@ -173,7 +175,7 @@ def test_a_sandbox_is_released_whole_with_one_entry() -> None:
     [
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
         (Owners(checkpoints={THE_ID}), Reason.TEARDOWN_PENDING),
-        (Owners(holders={THE_IP: "process 7 (java)"}), Reason.ADDRESS_ALIVE),
+        (Owners(holders={THE_IP: "process 7 (java)"}), Reason.ADDRESS_IN_USE),
     ],
 )
 def test_asked_once_more_an_owner_that_came_up_is_a_no(again: Owners, reason: Reason) -> None:
@@ -182,7 +184,7 @@ def test_asked_once_more_an_owner_that_came_up_is_a_no(again: Owners, reason: Re
     cleaning = daemon.round(LEAK)
     assert (told(cleaning), why(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
     assert THE_IP in daemon.names
-    assert daemon.book.read() == Journal()
+    assert daemon.journal_store.read() == Journal()
 
 
 # Another cleaner
@@ -190,7 +192,7 @@ def test_asked_once_more_an_owner_that_came_up_is_a_no(again: Owners, reason: Re
 
 def test_while_another_cleaner_is_at_work_all_are_busy(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(2))
-    with disk.book.alone(0):
+    with disk.journal_store.exclusive(0):
         cleaning = disk.clean(disk.live())
     assert {verdict for _, verdict in told(cleaning)} == {Verdict.BUSY}
     assert all("another cleaner is at work on this node" in one.why for one in cleaning.outcomes)
@@ -201,7 +203,7 @@ def test_while_another_cleaner_is_at_work_all_are_busy(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_another_cleaner_where_nothing_is_to_be_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    with disk.book.alone(0):
+    with disk.journal_store.exclusive(0):
         assert disk.clean(disk.live()).outcomes == ()
 
 
@@ -245,12 +247,12 @@ def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) ->
 
 
 def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> None:
-    book = Notebook()
-    daemon = Daemon(book)
+    journal_store = Notebook()
+    daemon = Daemon(journal_store)
     daemon.round(LEAK)
-    book.unreadable = "journal: it broke"
+    journal_store.unreadable = "journal: it broke"
     assert why(daemon.round(LEAK)) == [[Reason.JOURNAL_UNWRITABLE]]
-    book.unreadable = ""
+    journal_store.unreadable = ""
     assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
@@ -261,9 +263,9 @@ def test_a_full_disk_is_a_refusal_of_each() -> None:
         def trouble(self) -> str:
             return ""
 
-    book = Full()
-    book.unwritable = "No space left on device"
-    daemon = Daemon(book)
+    journal_store = Full()
+    journal_store.unwritable = "No space left on device"
+    daemon = Daemon(journal_store)
     daemon.round(*leaks(2))
     cleaning = daemon.round(*leaks(2))
     assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]] * 2
@@ -283,50 +285,50 @@ def test_damage_is_told_and_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_a_half_entry_whose_file_is_gone_was_a_release_and_is_settled_before_the_look() -> None:
-    book = Notebook(entry(LEAK, None))
-    daemon = Daemon(book)
+    journal_store = Notebook(entry(LEAK, None))
+    daemon = Daemon(journal_store)
     cleaning = daemon.round()
-    assert [one.verdict for one in book.read().entries] == [Verdict.RELEASED]
+    assert [one.verdict for one in journal_store.read().entries] == [Verdict.RELEASED]
     assert cleaning.warnings == ()
-    assert daemon.round(LEAK).stopped != ""
+    assert daemon.round(LEAK).halted != ""
 
 
 def test_a_half_entry_whose_file_is_in_place_released_nothing() -> None:
-    book = Notebook(entry(LEAK, None))
-    daemon = Daemon(book)
+    journal_store = Notebook(entry(LEAK, None))
+    daemon = Daemon(journal_store)
     daemon.files = Files([LEAK])
     daemon.round(LEAK)
-    assert [one.verdict for one in book.read().entries] == [Verdict.FAILED]
+    assert [one.verdict for one in journal_store.read().entries] == [Verdict.FAILED]
     assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_half_a_sandbox_is_put_back() -> None:
     dual = reservation("fd00::9")
-    book = Notebook(replace(entry(LEAK, None), files=(kept(LEAK), kept(dual))))
-    daemon = Daemon(book)
+    journal_store = Notebook(replace(entry(LEAK, None), files=(image(LEAK), image(dual))))
+    daemon = Daemon(journal_store)
     daemon.files = Files([dual])
-    daemon.cleaner.before_look(NOW)
+    daemon.cleaner.before_snapshot(NOW)
     assert daemon.names == [THE_IP, "fd00::9"]
-    assert [one.verdict for one in book.read().entries] == [Verdict.FAILED]
+    assert [one.verdict for one in journal_store.read().entries] == [Verdict.FAILED]
 
 
 def test_a_half_entry_that_cannot_be_settled_keeps_no_other_from_it() -> None:
     lost, found = entry(reservation("10.9.0.2", network="storage"), None), entry(LEAK, None)
-    book = Notebook(lost, found)
-    daemon = Daemon(book)
+    journal_store = Notebook(lost, found)
+    daemon = Daemon(journal_store)
     daemon.files.broken = {"storage"}
     cleaning = daemon.round()
-    assert [one.verdict for one in book.read().entries] == [None, Verdict.RELEASED]
+    assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
     assert cleaning.warnings == (f"journal: entry {lost.name} never ended; the next cleaning settles it",)
 
 
 def test_a_half_entry_is_left_to_another_cleaner_that_is_at_work() -> None:
-    book = Notebook(entry(LEAK, None))
-    book.other = "another cleaner is at work"
-    daemon = Daemon(book)
+    journal_store = Notebook(entry(LEAK, None))
+    journal_store.other = "another cleaner is at work"
+    daemon = Daemon(journal_store)
     assert len(daemon.round().warnings) == 1
-    assert book.read().half()
-    book.other = ""
+    assert journal_store.read().unfinished()
+    journal_store.other = ""
     assert daemon.round().warnings == ()
 
 
@@ -338,7 +340,7 @@ def free(cleaning: Cleaning, network: str = "kubenet") -> tuple[int | None, int 
 
 
 def test_free_addresses_are_those_before_and_those_without_what_was_released() -> None:
-    daemon = Daemon(budget=Budget(per_round=("--max-per-round", 2)))
+    daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
     assert free(daemon.round(*leaks(3))) == (248, 248)
     assert free(daemon.round(*leaks(3))) == (248, 250)
     assert free(daemon.round(leaks(3)[2])) == (250, 251)
@@ -348,7 +350,7 @@ def test_free_addresses_are_those_before_and_those_without_what_was_released() -
 def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() -> None:
     daemon = Daemon()
     assert free(daemon.round(LEAK, node=[], cni_results=[])) == (None, None)
-    judge = Judge(limits(), NONE, Notebook(), "run")
+    judge = CleanupSession(limits(), NONE, Notebook(), "run")
     silent = without(node(LEAK), "reservations")
     assert free(judge.cleaning(scanned(silent), (), applied=True)) == (None, None)
 
@@ -367,9 +369,9 @@ def test_what_could_not_be_read_is_told_and_nothing_was_touched() -> None:
     daemon.round(LEAK)
     judge, silent = daemon.judge, without(node(LEAK), "pods")
     report = scanned(silent)
-    cleaning = DryRun(judge).after_look((silent,), report)
-    assert [one.source for one in cleaning.unread] == ["pods"]
-    assert {no[0] for no in why(cleaning)} == {Reason.SOURCE_UNREAD}
+    cleaning = DryRunCleaner(judge).after_snapshot((silent,), report)
+    assert [one.source for one in cleaning.unavailable] == ["pods"]
+    assert {no[0] for no in why(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 
 
 def test_docker_that_lost_most_of_its_list_between_two_rounds_is_not_believed_until_it_has_settled() -> None:
@@ -389,9 +391,9 @@ def test_every_step_is_taken_to_the_outcome() -> None:
         for step in Step:
             taken.append(step)
             yield step
-        return Outcome(Candidate((LEAK,)), Verdict.GONE)  # type: ignore[return-value]
+        return Outcome(ReleaseRequest((LEAK,)), Verdict.GONE)  # type: ignore[return-value]
 
-    outcome = through(steps())  # type: ignore[arg-type]
+    outcome = run_steps(steps())  # type: ignore[arg-type]
     assert (taken, outcome.verdict) == (list(Step), Verdict.GONE)
 
 

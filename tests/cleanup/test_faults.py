@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from agent.cleanup.release import RESERVATION, Step, release
-from agent.model.release import Candidate, Outcome, Reason, Verdict
+from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
+    JournalWriter,
     Nobody,
-    Pen,
     Store,
     handles,
     immutable,
@@ -54,7 +54,7 @@ def release_with(
     store: Store, happens: Callable[[], object], after: Step, *reserved: Reservation
 ) -> tuple[Outcome, list[Step]]:
     """Release by hand; something happens between one step and the next."""
-    steps = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+    steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
     taken: list[Step] = []
     while True:
         try:
@@ -219,7 +219,7 @@ def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, si
     [
         (Nobody(container=True), Reason.CONTAINER_EXISTS),
         (Nobody(checkpoint=True), Reason.TEARDOWN_PENDING),
-        (Nobody(holder="process 7 (nginx)"), Reason.ADDRESS_ALIVE),
+        (Nobody(holder="process 7 (nginx)"), Reason.ADDRESS_IN_USE),
     ],
 )
 def test_whom_the_second_look_finds_keeps_the_address(store: Store, again: Nobody, reason: Reason) -> None:
@@ -285,7 +285,7 @@ def test_a_full_disk_under_the_journal_refuses_the_release(store: Store) -> None
         mount("-t", "tmpfs", "-o", "size=8k", "none", store.state)
         first = store.release(store.reserve("10.244.1.8", WEB_ID))
         while store.journal_file.stat().st_size % 4096 < 3800:
-            store.book.end("dropped long ago", Verdict.RELEASED, "", NOW)
+            store.journal_store.end("dropped long ago", Verdict.RELEASED, "", NOW)
         with suppress(OSError), (store.state / "other").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
@@ -340,7 +340,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_release_leaves_half_an_entry_an
         return release_with(store, fill, Step.JOURNALLED, reserved)[0].why
 
     assert in_child(filling) == f"the journal does not say how it ended: {store.journal_file}: File too large"
-    (half,) = store.journal().half()
+    (half,) = store.journal().unfinished()
     store.start()
     assert [entry.verdict for entry in store.journal().entries] == [Verdict.RELEASED]
     assert store.entry().name == half.name
@@ -408,7 +408,7 @@ def test_a_state_directory_that_may_not_be_written_to_refuses() -> None:
         store.state.mkdir(mode=0o755)
         with as_nobody():
             outcome = store.release(reserved)
-            assert store.book.trouble() == f"{store.state}: permission denied"
+            assert store.journal_store.trouble() == f"{store.state}: permission denied"
         assert outcome.verdict is Verdict.REFUSED
         (refusal,) = outcome.refusals
         assert refusal.reason is Reason.JOURNAL_UNWRITABLE
@@ -467,8 +467,8 @@ def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: St
     assert verdict == "failed"
     assert "Input/output error: half of the sandbox was removed, and `nodeleak restore` can put it back" in why
     assert list(store.files()) == [f"kubenet/{IP6}"]
-    (kept,) = (one for one in store.entry().reservations if one.name == IP)
-    store.hands().put_back(kept)
+    (image,) = (one for one in store.entry().reservations if one.name == IP)
+    store.file_ops().put_back(image)
     assert store.files() == before
 
 
@@ -476,21 +476,21 @@ def test_no_file_is_ever_put_back_torn(store: Store) -> None:
     """A disk may take the first half of a file, and say that it is full only of the second."""
     result = store.keep_result(config="x" * 50_000)
     store.release(store.reserve())
-    (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
+    (image,) = (one for one in store.entry().files if one.place != RESERVATION)
 
     def bounded() -> list[object]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
         count = handles()
         try:
-            store.hands().put_back(kept)
+            store.file_ops().put_back(image)
         except OSError as error:
             return [error.errno, handles() - count]
         return []
 
     assert in_child(bounded) == [errno.EFBIG, 0]
     assert not result.exists()
-    store.hands().put_back(kept)
-    assert result.read_bytes() == kept.content
+    store.file_ops().put_back(image)
+    assert result.read_bytes() == image.content
 
 
 def test_content_that_is_no_text_is_kept_and_put_back(store: Store) -> None:
@@ -502,9 +502,9 @@ def test_content_that_is_no_text_is_kept_and_put_back(store: Store) -> None:
     reserved = store.reserve(content=f" {GONE}\n".encode())
     before = whole(path)
     assert store.release(reserved).verdict is Verdict.RELEASED
-    hands = store.hands()
-    for kept in store.entry().files:
-        hands.put_back(kept)
+    file_ops = store.file_ops()
+    for image in store.entry().files:
+        file_ops.put_back(image)
     assert whole(path) == before
     assert result.read_bytes() == content
 
@@ -517,7 +517,7 @@ def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
         made.update(path.name for path in store.networks.rglob("*"))
 
     reserved = [store.reserve(), store.reserve(IP6)]
-    steps = release(Candidate(tuple(reserved)), Nobody(), store.hands(), Pen(store.book))
+    steps = release(ReleaseRequest(tuple(reserved)), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
     for _ in steps:
         look()
     assert made == {"kubenet", "lock", IP, IP6}
@@ -532,7 +532,7 @@ def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_
         fsync = os.fsync
 
         def seen(handle: int) -> None:
-            locked = store.hands(0).lock(["kubenet"])
+            locked = store.file_ops(0).lock(["kubenet"])
             synced.append([Path(f"/proc/self/fd/{handle}").readlink().name, locked is not None])
             if locked:
                 os.fsync = fsync
@@ -563,14 +563,14 @@ def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
         at = result.stat().st_mtime_ns
         outcome = store.release(reserved)
         assert not result.exists()
-        (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
-        store.hands().put_back(kept)
-        return [outcome.verdict, at, kept.mtime_ns, result.stat().st_mtime_ns, stat.S_IMODE(result.stat().st_mode)]
+        (image,) = (one for one in store.entry().files if one.place != RESERVATION)
+        store.file_ops().put_back(image)
+        return [outcome.verdict, at, image.mtime_ns, result.stat().st_mtime_ns, stat.S_IMODE(result.stat().st_mode)]
 
-    verdict, at, kept, restored, _ = in_child(far)
+    verdict, at, image, restored, _ = in_child(far)
     assert verdict == "released"
     assert at == 10**21, "the year 33658"
-    assert at == kept == restored
+    assert at == image == restored
 
 
 def test_who_removes_without_the_lock_does_not_leave_half_a_sandbox_to_us(tmp_path: Path) -> None:

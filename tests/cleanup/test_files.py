@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cleanup.files import Actuator
-from agent.cleanup.release import RESERVATION, Kept, said
-from agent.model.release import Candidate, Verdict
-from agent.model.snapshot import Foreign, Reservation
+from agent.cleanup.files import NodeFiles
+from agent.cleanup.release import RESERVATION, FileImage, describe_error
+from agent.model.release import ReleaseRequest, Verdict
+from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.host import cni_cache
 from tests.builders import GONE, WEB_ID
 from tests.cleanup.stores import (
@@ -52,8 +52,8 @@ def _no_handle_is_left_open() -> Iterator[None]:
     assert handles() == before
 
 
-def kept_of(reserved: Reservation, hands: Actuator) -> Kept:
-    read = hands.read(reserved)
+def kept_of(reserved: Reservation, file_ops: NodeFiles) -> FileImage:
+    read = file_ops.read(reserved)
     assert read is not None
     return read[1]
 
@@ -79,7 +79,7 @@ def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: 
     before = store.files()
     with another_process_locks(store.network() / locked):
         start = time.perf_counter()
-        outcome = store.release(reserved, hands=store.hands(0.1))
+        outcome = store.release(reserved, file_ops=store.file_ops(0.1))
         assert 0.1 <= time.perf_counter() - start < 2
     assert (outcome.verdict, outcome.waited, outcome.held) == (Verdict.BUSY, None, None)
     assert "somebody else" in outcome.why
@@ -89,23 +89,23 @@ def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: 
 
 def test_a_lock_that_was_not_to_be_had_is_not_waited_for_again(store: Store) -> None:
     first, second = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
-    hands = store.hands(0.2)
+    file_ops = store.file_ops(0.2)
     with another_process_locks(store.network() / "lock"):
-        assert store.release(first, hands=hands).verdict is Verdict.BUSY
+        assert store.release(first, file_ops=file_ops).verdict is Verdict.BUSY
         start = time.perf_counter()
-        assert hands.lock([second.network]) is None
+        assert file_ops.lock([second.network]) is None
         assert time.perf_counter() - start < 0.1, "it is tried once more, and not waited for"
-    assert store.release(second, hands=hands).verdict is Verdict.RELEASED, "tried once is not given up for good"
+    assert store.release(second, file_ops=file_ops).verdict is Verdict.RELEASED, "tried once is not given up for good"
 
 
 def test_a_network_is_waited_for_although_another_was_given_up_with_it(store: Store) -> None:
-    hands = store.hands(0.15)
+    file_ops = store.file_ops(0.15)
     store.reserve("10.9.0.2", network="net1")
     with another_process_locks(store.network("net1") / "lock"):
-        assert hands.lock(["kubenet", "net1"]) is None
+        assert file_ops.lock(["kubenet", "net1"]) is None
         with another_process_locks(store.network() / "lock"):
             start = time.perf_counter()
-            assert hands.lock(["kubenet"]) is None
+            assert file_ops.lock(["kubenet"]) is None
             assert time.perf_counter() - start >= 0.15
     assert store.unlocked()
 
@@ -116,7 +116,7 @@ def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) 
     with another_process_locks(store.network() / locked) as holder:
         end = threading.Timer(0.2, let_go, (holder,))
         end.start()
-        outcome = store.release(reserved, hands=store.hands(5))
+        outcome = store.release(reserved, file_ops=store.file_ops(5))
         end.join()
     assert outcome.verdict is Verdict.RELEASED
     assert outcome.waited is not None
@@ -125,7 +125,7 @@ def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
 def test_what_we_hold_nobody_else_gets(store: Store, locked: str) -> None:
-    held = store.hands().lock(["kubenet"])
+    held = store.file_ops().lock(["kubenet"])
     assert held is not None
     handle = os.open(store.network() / locked, os.O_RDONLY)
     try:
@@ -148,7 +148,7 @@ def test_waiting_for_one_lock_we_leave_the_other_to_host_local(store: Store, hel
     (store.network() / "lock").touch()
     free = 0
     with another_process_locks(store.network() / held):
-        waiting = threading.Thread(target=store.hands(0.5).lock, args=(["kubenet"],))
+        waiting = threading.Thread(target=store.file_ops(0.5).lock, args=(["kubenet"],))
         waiting.start()
         handle = os.open(store.network() / other, os.O_RDONLY)
         pause = threading.Event()
@@ -176,7 +176,7 @@ def test_a_lock_that_was_replaced_while_it_was_held_is_left_for_the_new_one(stor
     with another_process_locks(lock) as old, another_process_locks(lock.with_name("new")) as new:
         done: list[Verdict] = []
         waiting = threading.Thread(
-            target=lambda: done.append(store.release(reserved, hands=store.hands(5)).verdict)
+            target=lambda: done.append(store.release(reserved, file_ops=store.file_ops(5)).verdict)
         )  # fmt: skip
         waiting.start()
         lock.with_name("new").rename(lock)
@@ -205,7 +205,7 @@ def replaced_after_flock(store: Store, replace: Callable[[], object], kind: str)
 
         refuse("fcntl.flock", errno.EIO, when=hook)
         before = handles()
-        locked = store.hands(1).lock(["kubenet"])
+        locked = store.file_ops(1).lock(["kubenet"])
         if locked is None:
             return [None, flocks]
         inode = (store.network() / "lock").stat().st_ino
@@ -252,7 +252,7 @@ def test_a_lock_that_is_no_file_is_told_and_not_waited_for(store: Store, make: C
     reserved = store.reserve()
     make(store.network() / "lock")
     start = time.perf_counter()
-    outcome = store.release(reserved, hands=store.hands(5))
+    outcome = store.release(reserved, file_ops=store.file_ops(5))
     assert time.perf_counter() - start < 1
     assert outcome.verdict is Verdict.FAILED
     assert outcome.why == f"{store.network()}/lock: not a regular file, which host-local's lock is"
@@ -263,7 +263,7 @@ def test_what_is_wrong_with_the_second_networks_lock_is_told_of_the_second_netwo
     store.reserve(network="net1")
     (store.network("net1") / "lock").mkdir()
     with pytest.raises(OSError, match="not a regular file") as raised:
-        store.hands().lock(["kubenet", "net1"])
+        store.file_ops().lock(["kubenet", "net1"])
     assert raised.value.filename == str(store.network("net1") / "lock")
     assert store.unlocked(), "the first network's locks were let go"
 
@@ -273,7 +273,7 @@ def test_an_error_of_a_lock_that_is_no_word_of_ours_is_passed_on(store: Store) -
         refuse("open", errno.EMFILE, when=lambda arguments: arguments[0] == "lock")
         before = handles()
         try:
-            store.hands().lock(["kubenet"])
+            store.file_ops().lock(["kubenet"])
         except OSError as error:
             return [error.errno, error.filename, handles() - before]
         return []
@@ -286,14 +286,14 @@ def test_an_error_of_a_lock_that_is_no_word_of_ours_is_passed_on(store: Store) -
 
 def test_what_lies_under_a_reservations_name_is_read_whole(store: Store) -> None:
     reserved = store.reserve(mode=0o640, owner=NOBODY)
-    read = store.hands().read(reserved)
+    read = store.file_ops().read(reserved)
     assert read is not None
-    entry, kept = read
+    entry, image = read
     assert entry == reserved
-    assert kept == Kept(
+    assert image == FileImage(
         RESERVATION, "kubenet", IP, f"{GONE}\r\neth0".encode(), 0o640, NOBODY, NOBODY, reserved.inode, MADE_NS
     )  # fmt: skip
-    assert len(kept.content) == 70
+    assert len(image.content) == 70
 
 
 def make_socket(path: Path) -> None:
@@ -311,16 +311,16 @@ def test_what_is_no_reservation_any_more_is_foreign_and_equal_to_nothing(
     reserved = store.reserve()
     (store.network() / IP).unlink()
     make(store.network() / IP)
-    read = store.hands().read(reserved)
+    read = store.file_ops().read(reserved)
     assert read is not None
-    assert isinstance(read[0], Foreign)
+    assert isinstance(read[0], UnrecognizedEntry)
     assert store.release(reserved).verdict is Verdict.CHANGED
 
 
 def test_what_is_gone_is_none(store: Store) -> None:
     reserved = store.reserve()
     (store.network() / IP).unlink()
-    assert store.hands().read(reserved) is None
+    assert store.file_ops().read(reserved) is None
     assert store.release(reserved).verdict is Verdict.GONE
 
 
@@ -343,8 +343,8 @@ def test_a_directory_that_is_none_is_not_followed(store: Store, make: Callable[[
 
 
 def test_an_error_by_handle_is_told_with_the_directory(store: Store) -> None:
-    hands, before = store.hands(), handles()
-    with pytest.raises(OSError, match="Input/output") as raised, hands._network("kubenet"):  # noqa: SLF001 (a sick disk)
+    file_ops, before = store.file_ops(), handles()
+    with pytest.raises(OSError, match="Input/output") as raised, file_ops._network("kubenet"):  # noqa: SLF001 (a sick disk)
         raise OSError(errno.EIO, os.strerror(errno.EIO), 7)
     assert raised.value.filename == str(store.network())
     assert handles() == before
@@ -354,7 +354,7 @@ def test_an_error_by_handle_is_told_with_the_directory(store: Store) -> None:
 
 
 def cached(store: Store, *reserved: Reservation) -> set[str]:
-    return {kept.name for kept in store.hands().cached(Candidate(reserved))}
+    return {image.name for image in store.file_ops().cached(ReleaseRequest(reserved))}
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["libcni >= 0.8", "libcni < 0.8"])
@@ -366,8 +366,8 @@ def test_what_libcni_keeps_of_the_sandbox_is_released_with_it(store: Store, bare
     assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
     assert not mine.exists()
     assert others.exists()
-    (kept,) = (one for one in store.entry().files if one.place != RESERVATION)
-    assert (kept.content, kept.mode, kept.uid, kept.gid, kept.mtime_ns) == before
+    (image,) = (one for one in store.entry().files if one.place != RESERVATION)
+    assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
 
 
 def test_the_loopbacks_result_goes_with_it(store: Store) -> None:
@@ -431,23 +431,23 @@ def test_an_empty_file_names_no_sandbox_and_takes_nothing_from_the_cache(store: 
 
 def test_a_result_that_changes_after_it_was_kept_is_left_alone(store: Store) -> None:
     result = store.keep_result()
-    hands = store.hands()
-    (kept,) = hands.cached(Candidate((store.reserve(),)))
+    file_ops = store.file_ops()
+    (image,) = file_ops.cached(ReleaseRequest((store.reserve(),)))
     store.keep_result(netns="/proc/7/ns/net")
-    hands.remove(kept)
+    file_ops.remove(image)
     assert result.exists()
     store.keep_result().unlink()
-    hands.remove(kept)
+    file_ops.remove(image)
     result.parent.rmdir()
-    hands.remove(kept)
+    file_ops.remove(image)
     assert not result.parent.exists(), "gone is what was wanted"
 
 
 def test_a_cache_behind_a_link_is_the_cache(store: Store, tmp_path: Path) -> None:
     result = store.keep_result()
     (tmp_path / "link").symlink_to(store.caches[0])
-    hands = Actuator(store.networks, [tmp_path / "link"], 0.1, time.perf_counter)
-    assert store.release(store.reserve(), hands=hands).verdict is Verdict.RELEASED
+    file_ops = NodeFiles(store.networks, [tmp_path / "link"], 0.1, time.perf_counter)
+    assert store.release(store.reserve(), file_ops=file_ops).verdict is Verdict.RELEASED
     assert not result.exists()
 
 
@@ -455,11 +455,11 @@ def test_a_cache_behind_a_link_is_the_cache(store: Store, tmp_path: Path) -> Non
 def test_a_place_that_is_not_libcnis_cache_is_not_touched(store: Store, place: str, tmp_path: Path) -> None:
     for file in ("x", "y"):
         (tmp_path / file).write_bytes(b"x")
-    kept = Kept(place or str(tmp_path), "kubenet", "x", b"x", 0o600, 0, 0, (tmp_path / "x").stat().st_ino, 0)
-    hands = store.hands()
-    for act in (hands.remove, hands.put_back, hands.present, hands.taken):
+    image = FileImage(place or str(tmp_path), "kubenet", "x", b"x", 0o600, 0, 0, (tmp_path / "x").stat().st_ino, 0)
+    file_ops = store.file_ops()
+    for act in (file_ops.remove, file_ops.put_back, file_ops.present, file_ops.taken):
         with pytest.raises(PermissionError, match="not a directory of libcni's cache"):
-            act(kept)
+            act(image)
     assert (tmp_path / "x").exists()
 
 
@@ -489,14 +489,14 @@ def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes)
 def test_a_file_is_put_back_byte_for_byte_whatever_the_umask(store: Store, named: bool, mode: int) -> None:
     reserved = store.reserve(mode=mode, owner=NOBODY)
     before = whole(store.network() / IP)
-    kept = kept_of(reserved, store.hands())
+    image = kept_of(reserved, store.file_ops())
     (store.network() / IP).unlink()
 
     def act() -> None:
         if named:
             without_nameless_files()
         os.umask(0o777)
-        store.hands().put_back(kept)
+        store.file_ops().put_back(image)
 
     in_child(act)
     assert whole(store.network() / IP) == before
@@ -509,13 +509,13 @@ def test_what_a_dead_agent_left_beside_the_networks_is_never_written_to(store: S
     """It may be another name of a reservation by now: it died between giving the file its name and taking the first."""
     alive = store.reserve("10.244.1.10", WEB_ID)
     before = whole(store.network() / alive.ip)
-    kept = kept_of(store.reserve(), store.hands())
+    image = kept_of(store.reserve(), store.file_ops())
     (store.network() / IP).unlink()
     os.link(store.network() / alive.ip, store.networks / ".nodeleak-restoring")
 
     def act() -> None:
         without_nameless_files()
-        store.hands().put_back(kept)
+        store.file_ops().put_back(image)
 
     in_child(act)
     assert whole(store.network() / alive.ip) == before
@@ -524,7 +524,7 @@ def test_what_a_dead_agent_left_beside_the_networks_is_never_written_to(store: S
 
 @pytest.mark.parametrize("named", [False, True])
 def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> None:
-    kept = kept_of(store.reserve(), store.hands())
+    image = kept_of(store.reserve(), store.file_ops())
     store.reserve(container_id=WEB_ID)
     before = store.files()
 
@@ -533,10 +533,10 @@ def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> Non
             without_nameless_files()
         count = handles()
         try:
-            store.hands().put_back(kept)
+            store.file_ops().put_back(image)
         except FileExistsError as error:
             assert handles() == count
-            return said(error)
+            return describe_error(error)
         return ""
 
     assert in_child(act) == f"{store.network()}/{IP}: File exists"
@@ -545,27 +545,29 @@ def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> Non
 
 
 def test_an_error_of_the_file_system_that_is_no_lack_of_nameless_files_is_told(store: Store) -> None:
-    kept = kept_of(store.reserve(), store.hands())
+    image = kept_of(store.reserve(), store.file_ops())
 
     def act() -> str:
         refuse("open", errno.EDQUOT, when=lambda arguments: arguments[0] == ".")
         try:
-            store.hands().put_back(kept)
+            store.file_ops().put_back(image)
         except OSError as error:
-            return said(error)
+            return describe_error(error)
         return ""
 
     assert in_child(act) == f"{store.network()}: Disk quota exceeded"
 
 
 def test_present_and_taken_tell_of_what_has_the_name_now(store: Store) -> None:
-    hands = store.hands()
-    kept = kept_of(store.reserve(), hands)
-    assert (hands.present(kept), hands.taken(kept)) == (kept, True)
+    file_ops = store.file_ops()
+    image = kept_of(store.reserve(), file_ops)
+    assert (file_ops.present(image), file_ops.taken(image)) == (image, True)
     (store.network() / IP).unlink()
-    assert (hands.present(kept), hands.taken(kept)) == (None, False)
+    assert (file_ops.present(image), file_ops.taken(image)) == (None, False)
     (store.network() / IP).symlink_to("nowhere")
-    assert (hands.present(kept), hands.taken(kept)) == (None, True), "a link that leads nowhere has the name, too"
+    assert (file_ops.present(image), file_ops.taken(image)) == (None, True), (
+        "a link that leads nowhere has the name, too"
+    )
 
 
 def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> None:
@@ -573,7 +575,7 @@ def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> 
         store.reserve(ip, container_id)
     (store.network() / "notes").write_text(GONE)
     (store.network() / "10.244.1.11").mkdir()
-    assert set(store.hands().addresses_of(GONE, "kubenet")) == {IP, "fd00::9"}
+    assert set(store.file_ops().addresses_of(GONE, "kubenet")) == {IP, "fd00::9"}
 
 
 # Letting go.
@@ -582,53 +584,53 @@ def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> 
 def test_no_way_of_ending_leaves_a_handle_open_or_a_lock_taken(store: Store) -> None:
     before = handles()
     reserved = store.reserve()
-    hands = store.hands(0)
+    file_ops = store.file_ops(0)
     lock = store.network() / "lock"
     with another_process_locks(lock):
         count = handles()
         for _ in range(5):
-            assert store.release(reserved, hands=hands).verdict is Verdict.BUSY
+            assert store.release(reserved, file_ops=file_ops).verdict is Verdict.BUSY
         assert handles() == count
     lock.unlink()
     lock.mkdir()
     for _ in range(5):
-        assert store.release(reserved, hands=hands).verdict is Verdict.FAILED
+        assert store.release(reserved, file_ops=file_ops).verdict is Verdict.FAILED
     lock.rmdir()
     changed = replace(reserved, inode=1)
     for _ in range(5):
-        assert store.release(changed, hands=hands).verdict is Verdict.CHANGED
-    assert store.release(reserved, hands=hands).verdict is Verdict.RELEASED
+        assert store.release(changed, file_ops=file_ops).verdict is Verdict.CHANGED
+    assert store.release(reserved, file_ops=file_ops).verdict is Verdict.RELEASED
     assert handles() == before
     assert store.unlocked()
 
 
 def test_a_lock_is_tried_once_where_nobody_wants_to_wait(store: Store) -> None:
     for _ in range(3):
-        locked = store.hands(0).lock(["kubenet"])
+        locked = store.file_ops(0).lock(["kubenet"])
         assert locked is not None
         assert locked.unlock() >= 0
     with another_process_locks(store.network()):
         start = time.perf_counter()
-        assert store.hands(0).lock(["kubenet"]) is None
+        assert store.file_ops(0).lock(["kubenet"]) is None
         assert time.perf_counter() - start < 0.05
 
 
 def test_while_the_locks_are_held_the_locked_directory_is_the_one_that_is_used(store: Store) -> None:
     """Renamed away under our hands, a store is still the one whose locks we hold."""
-    hands = store.hands()
-    kept = kept_of(store.reserve(), hands)
-    locked = hands.lock(["kubenet"])
+    file_ops = store.file_ops()
+    image = kept_of(store.reserve(), file_ops)
+    locked = file_ops.lock(["kubenet"])
     assert locked is not None
     store.network().rename(store.networks / "old")
     store.reserve(container_id=WEB_ID)
-    hands.remove(kept)
+    file_ops.remove(image)
     locked.unlock()
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.find(IP).container_id == WEB_ID
 
 
 def test_after_unlocking_a_directory_that_is_gone_is_no_trouble(store: Store) -> None:
-    locked = store.hands().lock(["kubenet"])
+    locked = store.file_ops().lock(["kubenet"])
     assert locked is not None
     store.network().rename(store.networks / "old")
     assert locked.unlock() >= 0
@@ -636,7 +638,7 @@ def test_after_unlocking_a_directory_that_is_gone_is_no_trouble(store: Store) ->
 
 def test_a_child_of_ours_inherits_no_lock(store: Store) -> None:
     needs(Path("/proc/self/fd").is_dir(), "/proc")
-    locked = store.hands().lock(["kubenet"])
+    locked = store.file_ops().lock(["kubenet"])
     assert locked is not None
     with another_process_locks(store.root / "elsewhere"):
         locked.unlock()

@@ -11,28 +11,28 @@ import pytest
 
 from agent import config
 from agent.cleanup import guards
-from agent.cleanup.guard_context import Case
-from agent.cleanup.guards import judge
+from agent.cleanup.guard_context import GuardContext
+from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
-from agent.model.release import Candidate, Limits, Reason, Refusal
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Snapshot
+from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotRequested, Reservation, Snapshot
 from tests.builders import (
     GRACE,
-    MUTE,
+    NON_ADDRESS_SOURCES,
     NOW,
     RESERVATIONS,
     Thing,
     case,
     cni_result,
-    daemons,
     empty_file,
     limits,
     node,
     pod,
+    processes,
     reservation,
     scanned,
-    unread,
+    unavailable,
     verdicts,
     without,
 )
@@ -46,41 +46,41 @@ class Situation:
     """Looks at a node with one thing wrong with its one leak, or with the bounds that are set."""
 
     reason: Reason
-    looks: tuple[Snapshot, ...]
+    snapshots: tuple[Snapshot, ...]
     bold: Limits = field(default_factory=limits)
     known: dict[str, Any] = field(default_factory=dict)
     command: str = "clean"
 
     @property
-    def case(self) -> Case:
-        return case(*self.looks, bold=self.bold, **self.known)
+    def case(self) -> GuardContext:
+        return case(*self.snapshots, bold=self.bold, **self.known)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        return judge(self.case)[-1][1]
+        return decide(self.case)[-1][1]
 
 
-def situation(reason: Reason, *looks: Snapshot, bold: Limits | None = None, **more: Any) -> Situation:
+def situation(reason: Reason, *snapshots: Snapshot, bold: Limits | None = None, **more: Any) -> Situation:
     command = more.pop("command", "clean")
-    return Situation(reason, looks, bold or limits(), more, command)
+    return Situation(reason, snapshots, bold or limits(), more, command)
 
 
 HALF_THE_RANGE = leaks(127)
 OUTSIDE = reservation("10.250.0.9")
 SITUATIONS = (
-    situation(Reason.STOPPED, node(LEAK), stopped="container 999999999999 is there again"),
-    situation(Reason.SOURCE_UNREAD, without(node(LEAK), "node")),
+    situation(Reason.HALTED, node(LEAK), halted="container 999999999999 is there again"),
+    situation(Reason.SOURCE_UNAVAILABLE, without(node(LEAK), "node")),
     situation(Reason.NETWORK_NOT_ALLOWED, node(LEAK), bold=limits(networks=frozenset({"storage"}))),
     situation(Reason.TEARDOWN_PENDING, node(LEAK, Checkpoint(THE_ID, "shop/gone"))),
-    situation(Reason.ADDRESS_ALIVE, node(LEAK, Address(THE_IP, 77, "java"))),
+    situation(Reason.ADDRESS_IN_USE, node(LEAK, Address(THE_IP, 77, "java"))),
     situation(Reason.CLAIMED_BY_POD, node(LEAK, pod("shop/late", THE_IP, phase="Pending"))),
-    situation(Reason.TOO_YOUNG, node(reservation(THE_IP, age=GRACE - SECOND))),
+    situation(Reason.NOT_CONFIRMED, node(reservation(THE_IP, age=GRACE - SECOND))),
     situation(Reason.OUTSIDE_RANGE, node(OUTSIDE)),
     situation(Reason.OUTSIDE_RANGE, node(LEAK, node=[], cni_results=[])),
     situation(Reason.PARTIAL_SANDBOX, node(LEAK, LEAK6, **DUAL), bold=only(THE_IP)),
     situation(Reason.RUNTIME_DOUBTFUL, node(reservations=[LEAK], checkpoints=[], containers=[])),
-    situation(Reason.UNSETTLED, node(LEAK, daemons=[daemons(kubelet=GRACE - SECOND)])),
-    situation(Reason.UNSETTLED, node(LEAK, daemons=[])),
+    situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
+    situation(Reason.UNSETTLED, node(LEAK, processes=[])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
     situation(Reason.JOURNAL_UNWRITABLE, node(LEAK), journal_trouble="/var/lib/nodeleak is mounted read-only"),
     *(
@@ -101,10 +101,10 @@ each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.v
 def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> None:
     assert [one.reason for one in wrong.refusals] == {
         # The young are not confirmed either, and claims and checkpoints are the state's business too.
-        Reason.SOURCE_UNREAD: [Reason.SOURCE_UNREAD],
-        Reason.TEARDOWN_PENDING: [Reason.TEARDOWN_PENDING, Reason.TOO_YOUNG],
-        Reason.ADDRESS_ALIVE: [Reason.ADDRESS_ALIVE, Reason.TOO_YOUNG],
-        Reason.CLAIMED_BY_POD: [Reason.CLAIMED_BY_POD, Reason.TOO_YOUNG],
+        Reason.SOURCE_UNAVAILABLE: [Reason.SOURCE_UNAVAILABLE],
+        Reason.TEARDOWN_PENDING: [Reason.TEARDOWN_PENDING, Reason.NOT_CONFIRMED],
+        Reason.ADDRESS_IN_USE: [Reason.ADDRESS_IN_USE, Reason.NOT_CONFIRMED],
+        Reason.CLAIMED_BY_POD: [Reason.CLAIMED_BY_POD, Reason.NOT_CONFIRMED],
     }.get(wrong.reason, [wrong.reason])
     assert all(one.why for one in wrong.refusals)
 
@@ -117,15 +117,17 @@ def test_every_reason_can_be_given() -> None:
 
 def test_every_guard_is_asked() -> None:
     def is_guard(one: object) -> bool:
-        return inspect.isfunction(one) and list(inspect.signature(one).parameters.values())[-1].annotation is Case
+        return (
+            inspect.isfunction(one) and list(inspect.signature(one).parameters.values())[-1].annotation is GuardContext
+        )
 
     written = {name for name, one in inspect.getmembers(guards, is_guard) if not name.startswith("_")}
-    assert written - {"judge"} == {guard.__name__ for guard in guards.GUARDS}
+    assert written - {"decide"} == {guard.__name__ for guard in guards.GUARDS}
     assert len(set(guards.GUARDS)) == len(guards.GUARDS)
 
 
 def reason_of(guard: guards.Guard, *reservations: Reservation, snapshot: Snapshot | None = None) -> Reason | None:
-    no = guard(Candidate(reservations), case(snapshot or node()))
+    no = guard(ReleaseRequest(reservations), case(snapshot or node()))
     return None if no is None else no.reason
 
 
@@ -135,7 +137,7 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
     options = {name.replace("-", "_"): value for name, value in given if name not in {"ip", "max"}}
     read = config.load(wrong.command, {"api": "off", **options}, {})
     ips = frozenset(str(ip_address(value)) for name, value in given if name == "ip")
-    most = {"max_per_round": read.max_per_round, "max_per_hour": read.max_per_hour}
+    most = {"max_per_sync": read.max_per_sync, "max_per_hour": read.max_per_hour}
     most |= {name: config.positive(value) for name, value in given if name == "max"}
     changes: dict[str, Any] = {name: getattr(read, name) for name in options if name not in most}
     if "cleanup_network" in changes:
@@ -168,7 +170,7 @@ def test_a_setting_is_one_that_the_commands_have(wrong: Situation, capsys: pytes
 
 
 NO_SETTING = {
-    Reason.STOPPED, Reason.SOURCE_UNREAD, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_ALIVE,
+    Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
     Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.JOURNAL_UNWRITABLE,
 }  # fmt: skip
 
@@ -199,13 +201,13 @@ def test_a_refusal_says_what_is_wrong_in_numbers_and_names(wrong: Situation, why
 
 
 def test_all_that_stands_against_a_release_is_said_the_weightiest_first() -> None:
-    wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), daemons=[daemons(docker=None)])
-    said = reasons(wrong, bold=limits(networks=frozenset()), stopped="once more", journal_trouble="no")
+    wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
+    said = reasons(wrong, bold=limits(networks=frozenset()), halted="once more", journal_trouble="no")
     assert said == [
-        Reason.STOPPED,
+        Reason.HALTED,
         Reason.NETWORK_NOT_ALLOWED,
         Reason.TEARDOWN_PENDING,
-        Reason.TOO_YOUNG,
+        Reason.NOT_CONFIRMED,
         Reason.OUTSIDE_RANGE,
         Reason.UNSETTLED,
         Reason.JOURNAL_UNWRITABLE,
@@ -215,22 +217,25 @@ def test_all_that_stands_against_a_release_is_said_the_weightiest_first() -> Non
 # Vetoes: asked of the snapshot itself, whatever the state says
 
 
-def mistaken(judged: Case) -> Case:
+def mistaken(judged: GuardContext) -> GuardContext:
     """Make every reservation a leak that two looks found: as if the judgment before were wrong."""
     told = replace(
-        judged.scene, occupancies=tuple(replace(one, state=State.LEAKED) for one in judged.scene.occupancies)
+        judged.assessment,
+        classified_reservations=tuple(
+            replace(one, state=State.LEAKED) for one in judged.assessment.classified_reservations
+        ),
     )
-    confirmed = scanned(node(*(one for one in judged.states)), patience=timedelta(0)).findings
+    confirmed = scanned(node(*(one for one in judged.states)), grace=timedelta(0)).findings
     assert {one.finding.detector for one in confirmed} >= {"leaked_reservation"}
-    return replace(judged, report=replace(judged.report, scene=told, findings=confirmed))
+    return replace(judged, report=replace(judged.report, assessment=told, findings=confirmed))
 
 
 @pytest.mark.parametrize(
     ("owner", "reason"),
     [
         (Checkpoint(THE_ID, ""), Reason.TEARDOWN_PENDING),
-        (Address(THE_IP, 1, ""), Reason.ADDRESS_ALIVE),
-        (Address("fd00::9", 1, ""), Reason.ADDRESS_ALIVE),
+        (Address(THE_IP, 1, ""), Reason.ADDRESS_IN_USE),
+        (Address("fd00::9", 1, ""), Reason.ADDRESS_IN_USE),
         (pod("shop/a", THE_IP, phase=""), Reason.CLAIMED_BY_POD),
         (pod("", "192.0.2.1", "fd00::9", phase="Unknown"), Reason.CLAIMED_BY_POD),
         (pod("shop/web", THE_IP, deleting=True), Reason.CLAIMED_BY_POD),
@@ -242,33 +247,33 @@ def test_a_veto_does_not_rest_on_what_was_judged_before(owner: Any, reason: Reas
     assert [one.reason for one in said] == [reason]
 
 
-@pytest.mark.parametrize("source", ["checkpoints", "addresses", "pods", "daemons"])
-@pytest.mark.parametrize("kind", [unread, lambda source: NotAsked(source, "it was left alone")])
+@pytest.mark.parametrize("source", ["checkpoints", "addresses", "pods", "processes"])
+@pytest.mark.parametrize("kind", [unavailable, lambda source: NotRequested(source, "it was left alone")])
 def test_a_veto_that_cannot_be_asked_is_a_no(source: str, kind: Callable[[str], Any]) -> None:
     changed: dict[str, Any] = {source: kind(source)}
     silent = mistaken(case(node(LEAK)))
-    told = replace(silent.scene, snapshot=replace(silent.snapshot, **changed))
-    (said,) = verdicts(replace(silent, report=replace(silent.report, scene=told))).values()
-    if (source, type(changed[source])) == ("pods", NotAsked):
+    told = replace(silent.assessment, snapshot=replace(silent.snapshot, **changed))
+    (said,) = verdicts(replace(silent, report=replace(silent.report, assessment=told))).values()
+    if (source, type(changed[source])) == ("pods", NotRequested):
         assert said == (), "pods may be left alone on purpose: the other witnesses decide"
     else:
-        assert Reason.SOURCE_UNREAD in {one.reason for one in said}
+        assert Reason.SOURCE_UNAVAILABLE in {one.reason for one in said}
 
 
-@pytest.mark.parametrize("source", sorted({*SOURCES} - {*MUTE}))
+@pytest.mark.parametrize("source", sorted({*SOURCES} - {*NON_ADDRESS_SOURCES}))
 def test_one_silent_source_is_enough_to_do_nothing(source: str) -> None:
     silent = without(node(LEAK), source)
-    assert all(no and no[0].reason is Reason.SOURCE_UNREAD for no in verdicts(case(silent)).values())
+    assert all(no and no[0].reason is Reason.SOURCE_UNAVAILABLE for no in verdicts(case(silent)).values())
 
 
-@pytest.mark.parametrize("source", MUTE)
+@pytest.mark.parametrize("source", NON_ADDRESS_SOURCES)
 def test_what_knows_nothing_of_addresses_has_no_say_in_them(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no == () for no in verdicts(case(silent)).values())
 
 
 def test_another_network_that_was_not_read_is_enough_too() -> None:
-    assert Reason.SOURCE_UNREAD in reasons(node(LEAK, unread_networks=["storage"]))
+    assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
 def test_what_is_no_owner_is_no_veto() -> None:
@@ -289,9 +294,9 @@ def test_an_id_is_the_same_only_with_all_its_digits() -> None:
 
 def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
     empty = empty_file(THE_IP)
-    assert reasons(node(empty, Address(THE_IP, 1, "sh")))[0] is Reason.ADDRESS_ALIVE
+    assert reasons(node(empty, Address(THE_IP, 1, "sh")))[0] is Reason.ADDRESS_IN_USE
     assert reasons(node(empty, pod("shop/late", THE_IP, phase="Pending")))[0] is Reason.CLAIMED_BY_POD
-    assert Reason.TOO_YOUNG in reasons(node(replace(empty, mtime_ns=LEAK.mtime_ns + 7200 * 10**9)))
+    assert Reason.NOT_CONFIRMED in reasons(node(replace(empty, mtime_ns=LEAK.mtime_ns + 7200 * 10**9)))
 
 
 # A sandbox is judged whole
@@ -306,7 +311,7 @@ def test_one_saved_address_saves_both_of_a_sandbox(saved: Any) -> None:
 def test_one_young_address_saves_both_of_a_sandbox() -> None:
     young = reservation("fd00::9", age=SECOND)
     assert list(verdicts(case(node(LEAK, young, **DUAL)))) == [f"{THE_IP} fd00::9"]
-    assert reasons(node(LEAK, young, **DUAL)) == [Reason.TOO_YOUNG]
+    assert reasons(node(LEAK, young, **DUAL)) == [Reason.NOT_CONFIRMED]
 
 
 def test_a_sandbox_half_in_a_network_that_may_not_be_cleaned_is_refused_whole() -> None:
@@ -332,30 +337,30 @@ def test_a_file_as_old_as_the_grace_period_is_old_enough(age: timedelta, refused
     assert bool(refusals(node(made))) is refused
 
 
-def test_without_a_grace_period_only_a_file_of_the_future_is_too_young() -> None:
+def test_without_a_grace_period_only_a_file_of_the_future_is_not_confirmed() -> None:
     bold = limits(grace=timedelta(0))
     assert refusals(node(reservation(THE_IP, age=timedelta(0))), bold=bold) == ()
     for age in (SECOND, timedelta(hours=1)):
         no = refusals(node(reservation(THE_IP, age=-age)), bold=bold)[0]
-        assert (no.reason, no.setting) == (Reason.TOO_YOUNG, "")
+        assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
         assert no.why == f"its file is {age.total_seconds():.0f} s newer than this look"
 
 
-def test_what_one_look_found_is_too_young_whatever_its_age() -> None:
+def test_what_one_look_found_is_not_confirmed_whatever_its_age() -> None:
     once = case(node(LEAK))
     once = replace(once, report=scanned(node(), node(LEAK)))
     (no,) = verdicts(once)[THE_IP]
-    assert (no.reason, no.setting) == (Reason.TOO_YOUNG, "")
+    assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
 
 
 def test_another_file_under_the_same_address_is_another_leak() -> None:
     replaced = replace(LEAK, inode=LEAK.inode + 1)
-    assert reasons(node(LEAK), node(replaced)) == [Reason.TOO_YOUNG]
+    assert reasons(node(LEAK), node(replaced)) == [Reason.NOT_CONFIRMED]
 
 
 def test_a_file_of_a_year_that_no_calendar_has_is_judged() -> None:
     assert refusals(node(replace(LEAK, mtime_ns=-(2**62) * 8))) == ()
-    assert Reason.TOO_YOUNG in reasons(node(replace(LEAK, mtime_ns=2**62 * 8)))
+    assert Reason.NOT_CONFIRMED in reasons(node(replace(LEAK, mtime_ns=2**62 * 8)))
 
 
 # The range
@@ -370,8 +375,8 @@ def test_an_address_that_is_not_given_out_is_released_only_by_name(ip: str) -> N
 
 
 def test_by_name_or_not_an_owner_is_an_owner() -> None:
-    assert Reason.ADDRESS_ALIVE in reasons(node(OUTSIDE, Address(OUTSIDE.ip, 1, "sh")), bold=only(OUTSIDE.ip))
-    assert Reason.SOURCE_UNREAD in reasons(without(node(LEAK), "cni_results"), bold=only(THE_IP))
+    assert Reason.ADDRESS_IN_USE in reasons(node(OUTSIDE, Address(OUTSIDE.ip, 1, "sh")), bold=only(OUTSIDE.ip))
+    assert Reason.SOURCE_UNAVAILABLE in reasons(without(node(LEAK), "cni_results"), bold=only(THE_IP))
 
 
 def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
@@ -386,7 +391,7 @@ def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
 @pytest.mark.parametrize("who", ["booted", "kubelet", "docker"])
 @pytest.mark.parametrize(("ago", "refused"), [(GRACE, False), (GRACE - SECOND, True), (-SECOND, True)])
 def test_what_started_a_moment_ago_has_not_settled(who: str, ago: timedelta, refused: bool) -> None:
-    look = node(LEAK, daemons=[daemons(**{who: ago})])
+    look = node(LEAK, processes=[processes(**{who: ago})])
     assert reasons(look) == ([Reason.UNSETTLED] if refused else [])
     assert refusals(look, bold=limits(settle=timedelta(0))) == ()
 
@@ -394,14 +399,14 @@ def test_what_started_a_moment_ago_has_not_settled(who: str, ago: timedelta, ref
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
 def test_what_does_not_run_has_not_settled(who: str, name: str) -> None:
     changed: dict[str, Any] = {who: None}
-    look = node(LEAK, daemons=[daemons(**changed)])
+    look = node(LEAK, processes=[processes(**changed)])
     assert refusals(look) == (Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s"),)
     assert refusals(look, bold=limits(settle=timedelta(0))) == ()
 
 
 def test_nobody_has_settled_of_whom_nothing_is_known() -> None:
-    assert reasons(node(LEAK, daemons=[])) == [Reason.UNSETTLED]
+    assert reasons(node(LEAK, processes=[])) == [Reason.UNSETTLED]
 
 
 def test_of_several_daemons_the_last_to_start_counts() -> None:
-    assert reasons(node(LEAK, daemons=[daemons(), daemons(kubelet=SECOND)])) == [Reason.UNSETTLED]
+    assert reasons(node(LEAK, processes=[processes(), processes(kubelet=SECOND)])) == [Reason.UNSETTLED]

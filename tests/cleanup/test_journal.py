@@ -16,26 +16,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.book import FILES, LARGEST, Book, Busy
+from agent.cleanup.book import FILES, LARGEST, Busy, JournalStore
 from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
-from agent.cleanup.release import RESERVATION, Kept
-from agent.model.release import Candidate, Verdict
-from agent.sources.error import Unavailable
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.model.release import ReleaseRequest, Verdict
+from agent.sources.error import SourceError
 from tests.builders import GONE, NOW, WEB_ID, reservation
 from tests.cleanup.stores import another_process_locks, handles, in_child, let_go, may_mount, mount
 from tests.wire import as_nobody, needs, open_directory
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
-KEPT = Kept(
+KEPT = FileImage(
     RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o644, 0, 0, 17, 1_700_000_000_123_456_789
 )
 ENTRY = Entry("20260326T200000.000000Z-999999999999", NOW, "clean", GONE, "shop/old", (KEPT,))
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path / "state")
+def journal_store(tmp_path: Path) -> JournalStore:
+    return JournalStore(tmp_path / "state")
 
 
 @pytest.fixture
@@ -55,32 +55,32 @@ def named(name: str, **more: Any) -> Entry:
 
 
 def read_anew(file: Path) -> Journal:
-    return Book(file.parent.parent).read()
+    return JournalStore(file.parent.parent).read()
 
 
 def why(act: Callable[[], object]) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         act()
     return str(raised.value)
 
 
-def test_what_was_begun_and_ended_is_read_as_it_was(book: Book, file: Path) -> None:
-    book.begin(ENTRY, ("docker said so",))
-    assert book.read() == Journal((ENTRY,))
-    assert book.read().half() == (ENTRY,)
-    book.end(ENTRY.name, Verdict.RELEASED, "why", NOW)
+def test_what_was_begun_and_ended_is_read_as_it_was(journal_store: JournalStore, file: Path) -> None:
+    journal_store.begin(ENTRY, ("docker said so",))
+    assert journal_store.read() == Journal((ENTRY,))
+    assert journal_store.read().unfinished() == (ENTRY,)
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "why", NOW)
     ended = replace(ENTRY, verdict=Verdict.RELEASED, why="why")
-    assert book.read() == Journal((ended,)) == read_anew(file)
+    assert journal_store.read() == Journal((ended,)) == read_anew(file)
     assert (ended.ips, ended.reservations, ended.released) == (("10.244.1.9",), (KEPT,), True)
-    assert book.read().released_from() == {GONE: ended}
-    book.restoring(ENTRY.name, NOW)
-    assert book.read().entries[0].restored == NOW
-    assert not book.read().entries[0].released
-    assert book.read().released_from() == {}
+    assert journal_store.read().released_from() == {GONE: ended}
+    journal_store.restoring(ENTRY.name, NOW)
+    assert journal_store.read().entries[0].restored == NOW
+    assert not journal_store.read().entries[0].released
+    assert journal_store.read().released_from() == {}
 
 
-def test_a_line_is_for_people_too(book: Book, file: Path) -> None:
-    book.begin(ENTRY, ("docker said so",))
+def test_a_line_is_for_people_too(journal_store: JournalStore, file: Path) -> None:
+    journal_store.begin(ENTRY, ("docker said so",))
     line = json.loads(file.read_text())
     assert (line["schema"], line["began"], line["evidence"]) == (
         SCHEMA,
@@ -92,14 +92,14 @@ def test_a_line_is_for_people_too(book: Book, file: Path) -> None:
     assert document["mtime"] == "2023-11-14T22:13:20.123456Z"
 
 
-def test_no_journal_is_an_empty_one(book: Book) -> None:
-    assert book.read() == Journal()
-    assert book.trouble() == ""
+def test_no_journal_is_an_empty_one(journal_store: JournalStore) -> None:
+    assert journal_store.read() == Journal()
+    assert journal_store.trouble() == ""
 
 
-def test_only_its_owner_may_look_into_it(book: Book, file: Path) -> None:
-    with book.alone(0):
-        book.begin(ENTRY, ())
+def test_only_its_owner_may_look_into_it(journal_store: JournalStore, file: Path) -> None:
+    with journal_store.exclusive(0):
+        journal_store.begin(ENTRY, ())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (file.parent.parent, file.parent, file)}
     assert modes == {"state": 0o700, "journal": 0o700, "journal.jsonl": 0o600}
 
@@ -114,10 +114,10 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
             fsync(handle)
 
         os.fsync = seen  # type: ignore[assignment]
-        book = Book(tmp_path / "a" / "state")
-        book.begin(ENTRY, ())
+        journal_store = JournalStore(tmp_path / "a" / "state")
+        journal_store.begin(ENTRY, ())
         first = len(synced)
-        book.end(ENTRY.name, Verdict.RELEASED, "", NOW)
+        journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
         assert len(synced) == first + 1
         return synced
 
@@ -150,21 +150,21 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
     ],
 )
 def test_a_damaged_line_is_told_with_file_and_line_and_costs_no_other(
-    book: Book, file: Path, damage: bytes, told: str
+    journal_store: JournalStore, file: Path, damage: bytes, told: str
 ) -> None:
-    book.begin(ENTRY, ())
+    journal_store.begin(ENTRY, ())
     with file.open("ab") as written:
         written.write(b"\n  \n" + damage)
-    book.end(ENTRY.name, Verdict.RELEASED, "", NOW)
-    book.begin(named("second"), ())
-    kept = book.read()
-    assert [(entry.name, entry.verdict) for entry in kept.entries] == [
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
+    journal_store.begin(named("second"), ())
+    image = journal_store.read()
+    assert [(entry.name, entry.verdict) for entry in image.entries] == [
         (ENTRY.name, Verdict.RELEASED), ("second", None),
     ]  # fmt: skip
     if not told:
-        assert kept.damage == ()
+        assert image.damage == ()
         return
-    (said,) = kept.damage
+    (said,) = image.damage
     assert said.startswith(f"{file}, line 4: ")
     assert told in said
     assert len(said) < len(str(file)) + 300
@@ -172,18 +172,18 @@ def test_a_damaged_line_is_told_with_file_and_line_and_costs_no_other(
 
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 400])
-def test_after_a_torn_last_line_the_next_one_is_whole(book: Book, file: Path, cut: int) -> None:
-    book.begin(named("first"), ())
-    book.begin(named("second"), ())
+def test_after_a_torn_last_line_the_next_one_is_whole(journal_store: JournalStore, file: Path, cut: int) -> None:
+    journal_store.begin(named("first"), ())
+    journal_store.begin(named("second"), ())
     whole = file.read_bytes()
     file.write_bytes(whole[:-cut])
-    assert [entry.name for entry in book.read().entries] == (["first", "second"] if cut == 1 else ["first"])
-    book.begin(named("third"), ())
-    book.end("first", Verdict.RELEASED, "", NOW)
-    kept = read_anew(file)
-    assert [entry.name for entry in kept.entries][-1] == "third"
-    assert kept.entries[0].verdict is Verdict.RELEASED
-    assert len(kept.damage) == (0 if cut == 1 else 1)
+    assert [entry.name for entry in journal_store.read().entries] == (["first", "second"] if cut == 1 else ["first"])
+    journal_store.begin(named("third"), ())
+    journal_store.end("first", Verdict.RELEASED, "", NOW)
+    image = read_anew(file)
+    assert [entry.name for entry in image.entries][-1] == "third"
+    assert image.entries[0].verdict is Verdict.RELEASED
+    assert len(image.damage) == (0 if cut == 1 else 1)
 
 
 def make_directory(file: Path) -> None:
@@ -202,48 +202,50 @@ def make_fifo(file: Path) -> None:
 @pytest.mark.parametrize("make", [make_directory, make_link, make_fifo])
 @pytest.mark.parametrize("name", ["journal.jsonl", "journal.2.jsonl"])
 def test_what_is_no_file_is_unread_and_not_waited_for(
-    book: Book, file: Path, make: Callable[[Path], None], name: str
+    journal_store: JournalStore, file: Path, make: Callable[[Path], None], name: str
 ) -> None:
     file.parent.mkdir(parents=True)
     make(file.with_name(name))
     start = time.perf_counter()
-    assert why(book.read).startswith(f"journal: {file.with_name(name)}: ")
+    assert why(journal_store.read).startswith(f"journal: {file.with_name(name)}: ")
     assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("make", [make_directory, make_link, make_fifo])
-def test_what_is_no_file_is_not_written_to(book: Book, file: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_not_written_to(
+    journal_store: JournalStore, file: Path, make: Callable[[Path], None]
+) -> None:
     file.parent.mkdir(parents=True)
     make(file)
     with pytest.raises(OSError, match=r".") as raised:
-        book.begin(ENTRY, ())
+        journal_store.begin(ENTRY, ())
     assert raised.value.filename == str(file)
     assert not file.with_name("elsewhere").exists() or file.with_name("elsewhere").read_text() == ""
 
 
 @pytest.mark.parametrize("part", ["state", "state/journal"])
-def test_a_file_where_a_directory_should_be_is_trouble(book: Book, tmp_path: Path, part: str) -> None:
+def test_a_file_where_a_directory_should_be_is_trouble(journal_store: JournalStore, tmp_path: Path, part: str) -> None:
     (tmp_path / part).parent.mkdir(exist_ok=True)
     (tmp_path / part).write_text("")
-    assert book.trouble() == f"{tmp_path / part} is not a directory"
-    assert book.read() == Journal()
+    assert journal_store.trouble() == f"{tmp_path / part} is not a directory"
+    assert journal_store.read() == Journal()
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
-        book.begin(ENTRY, ())
+        journal_store.begin(ENTRY, ())
 
 
 def test_a_journal_that_may_not_be_read_is_unread() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
-        book = Book(directory)
-        book.begin(ENTRY, ())
+        journal_store = JournalStore(directory)
+        journal_store.begin(ENTRY, ())
         (directory / "journal").chmod(0o755)
         with as_nobody():
             file = directory / "journal" / "journal.jsonl"
-            assert why(Book(directory).read) == f"journal: {file}: Permission denied"
+            assert why(JournalStore(directory).read) == f"journal: {file}: Permission denied"
         (directory / "journal").chmod(0o700)
         with as_nobody():
-            assert "Permission denied" in why(Book(directory).read)
-            assert Book(directory).trouble() != ""
+            assert "Permission denied" in why(JournalStore(directory).read)
+            assert JournalStore(directory).trouble() != ""
 
 
 def test_a_read_only_place_is_trouble(tmp_path: Path) -> None:
@@ -251,23 +253,23 @@ def test_a_read_only_place_is_trouble(tmp_path: Path) -> None:
 
     def act() -> str:
         mount("-t", "tmpfs", "-o", "ro", "none", tmp_path)
-        return Book(tmp_path / "state").trouble()
+        return JournalStore(tmp_path / "state").trouble()
 
     assert in_child(act) == f"{tmp_path} is mounted read-only"
 
 
 def test_below_a_place_that_is_not_there_it_can_be_made() -> None:
-    assert Book(Path("nowhere/at/all")).trouble() == ""
+    assert JournalStore(Path("nowhere/at/all")).trouble() == ""
 
 
-def test_what_has_not_changed_is_not_parsed_again(book: Book, file: Path) -> None:
-    book.begin(ENTRY, ())
-    first = book.read()
-    assert book.read() is first
-    Book(file.parent.parent).end(ENTRY.name, Verdict.GONE, "", NOW)
-    assert book.read().entries[0].verdict is Verdict.GONE
+def test_what_has_not_changed_is_not_parsed_again(journal_store: JournalStore, file: Path) -> None:
+    journal_store.begin(ENTRY, ())
+    first = journal_store.read()
+    assert journal_store.read() is first
+    JournalStore(file.parent.parent).end(ENTRY.name, Verdict.GONE, "", NOW)
+    assert journal_store.read().entries[0].verdict is Verdict.GONE
     file.unlink()
-    assert book.read() == Journal()
+    assert journal_store.read() == Journal()
 
 
 # Turning over.
@@ -277,50 +279,50 @@ def big(name: str) -> Entry:
     return named(name, files=(replace(KEPT, place="/cache", name="result", content=b"x" * 200_000), KEPT))
 
 
-def test_the_journal_is_bounded_and_entries_survive_turning_over(book: Book, file: Path) -> None:
+def test_the_journal_is_bounded_and_entries_survive_turning_over(journal_store: JournalStore, file: Path) -> None:
     for number in range(40):
         entry = big(f"{number:02}")
-        book.begin(entry, ())
-        book.end(entry.name, Verdict.RELEASED, "", NOW)
+        journal_store.begin(entry, ())
+        journal_store.end(entry.name, Verdict.RELEASED, "", NOW)
     names = sorted(path.name for path in file.parent.iterdir())
     assert names == [*(f"journal.{number}.jsonl" for number in range(1, FILES)), "journal.jsonl"]
     assert all(path.stat().st_size < LARGEST + 210_000 for path in file.parent.iterdir())
-    kept = read_anew(file)
-    assert kept.damage == ()
-    assert [entry.name for entry in kept.entries] == [f"{number:02}" for number in range(40 - len(kept.entries), 40)]
-    assert len(kept.entries) >= 9
-    assert all(entry.released for entry in kept.entries)
-    assert kept.entries[-1] == replace(big("39"), verdict=Verdict.RELEASED)
+    image = read_anew(file)
+    assert image.damage == ()
+    assert [entry.name for entry in image.entries] == [f"{number:02}" for number in range(40 - len(image.entries), 40)]
+    assert len(image.entries) >= 9
+    assert all(entry.released for entry in image.entries)
+    assert image.entries[-1] == replace(big("39"), verdict=Verdict.RELEASED)
 
 
-def test_an_entry_may_end_in_another_file_than_it_began_in(book: Book, file: Path) -> None:
-    book.begin(named("old"), ())
+def test_an_entry_may_end_in_another_file_than_it_began_in(journal_store: JournalStore, file: Path) -> None:
+    journal_store.begin(named("old"), ())
     for number in range(6):
-        book.begin(big(str(number)), ())
-    book.begin(named("new"), ())
+        journal_store.begin(big(str(number)), ())
+    journal_store.begin(named("new"), ())
     assert file.with_name("journal.1.jsonl").exists()
-    book.end("old", Verdict.RELEASED, "settled", NOW)
-    book.restoring("old", NOW)
-    kept = read_anew(file)
-    assert (kept.entries[0].name, kept.entries[0].verdict, kept.entries[0].restored) == (
+    journal_store.end("old", Verdict.RELEASED, "settled", NOW)
+    journal_store.restoring("old", NOW)
+    image = read_anew(file)
+    assert (image.entries[0].name, image.entries[0].verdict, image.entries[0].restored) == (
         "old", Verdict.RELEASED, NOW,
     )  # fmt: skip
 
 
-def test_an_end_whose_beginning_was_dropped_with_its_file_is_no_damage(book: Book) -> None:
-    book.begin(ENTRY, ())
-    book.end("dropped", Verdict.RELEASED, "", NOW)
-    book.restoring("dropped", NOW)
-    assert book.read() == Journal((ENTRY,))
+def test_an_end_whose_beginning_was_dropped_with_its_file_is_no_damage(journal_store: JournalStore) -> None:
+    journal_store.begin(ENTRY, ())
+    journal_store.end("dropped", Verdict.RELEASED, "", NOW)
+    journal_store.restoring("dropped", NOW)
+    assert journal_store.read() == Journal((ENTRY,))
 
 
-def test_what_hinders_turning_over_is_no_entry(book: Book, file: Path) -> None:
+def test_what_hinders_turning_over_is_no_entry(journal_store: JournalStore, file: Path) -> None:
     for number in range(6):
-        book.begin(big(str(number)), ())
+        journal_store.begin(big(str(number)), ())
     file.with_name("journal.4.jsonl").mkdir()
     file.with_name("journal.5.jsonl").touch()
     with pytest.raises(OSError, match="Not a directory"):
-        book.begin(ENTRY, ())
+        journal_store.begin(ENTRY, ())
     assert len(file.read_text().splitlines()) == 6
 
 
@@ -329,12 +331,12 @@ def test_what_hinders_turning_over_is_no_entry(book: Book, file: Path) -> None:
 
 def test_two_entries_of_the_same_microsecond_have_two_names() -> None:
     candidates = [
-        Candidate((reservation("10.244.1.9"),)),
-        Candidate((reservation("10.244.1.9", WEB_ID),)),
-        Candidate((reservation("10.244.1.9", ""),)),
-        Candidate((reservation("10.244.1.10", ""),)),
-        Candidate((reservation("10.244.1.10", "", network="net1"),)),
-        Candidate((reservation("fd00::9", ""),)),
+        ReleaseRequest((reservation("10.244.1.9"),)),
+        ReleaseRequest((reservation("10.244.1.9", WEB_ID),)),
+        ReleaseRequest((reservation("10.244.1.9", ""),)),
+        ReleaseRequest((reservation("10.244.1.10", ""),)),
+        ReleaseRequest((reservation("10.244.1.10", "", network="net1"),)),
+        ReleaseRequest((reservation("fd00::9", ""),)),
     ]
     names = [entry_name(NOW, one) for one in candidates]
     assert len(set(names)) == len(names)
@@ -352,9 +354,9 @@ def test_two_entries_of_the_same_microsecond_have_two_names() -> None:
 def test_whatever_a_file_is_the_journal_keeps_it_byte_for_byte(
     content: bytes, mode: int, owner: int, mtime_ns: int
 ) -> None:
-    kept = replace(KEPT, content=content, mode=mode, uid=owner, gid=owner, mtime_ns=mtime_ns)
-    read = journal._kept(json.loads(json.dumps(file_document(kept))))  # noqa: SLF001 (a disk for each would take minutes)
-    assert read == kept
+    image = replace(KEPT, content=content, mode=mode, uid=owner, gid=owner, mtime_ns=mtime_ns)
+    read = journal._kept(json.loads(json.dumps(file_document(image))))  # noqa: SLF001 (a disk for each would take minutes)
+    assert read == image
 
 
 @given(pod=st.text(alphabet=st.characters(), max_size=20), why_=st.text(alphabet=st.characters(), max_size=20))
@@ -364,12 +366,12 @@ def test_whatever_name_a_pod_has_it_is_one_line(pod: str, why_: str) -> None:
     assert json.loads(line)["pod"] == pod
 
 
-def test_half_a_character_in_a_pods_name_is_no_reason_to_stop(book: Book) -> None:
+def test_half_a_character_in_a_pods_name_is_no_reason_to_stop(journal_store: JournalStore) -> None:
     """JSON may hold it, UTF-8 may not."""
-    book.begin(replace(ENTRY, pod="shop/\ud800"), ())
-    book.end(ENTRY.name, Verdict.RELEASED, "/var/\udcff: gone", NOW)
-    assert book.read().damage == ()
-    assert book.read().entries[0].pod == "shop/\ud800"
+    journal_store.begin(replace(ENTRY, pod="shop/\ud800"), ())
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "/var/\udcff: gone", NOW)
+    assert journal_store.read().damage == ()
+    assert journal_store.read().entries[0].pod == "shop/\ud800"
 
 
 @pytest.mark.parametrize(
@@ -404,15 +406,15 @@ def test_half_a_character_in_a_pods_name_is_no_reason_to_stop(book: Book) -> Non
     ],
 )
 def test_a_tampered_file_of_an_entry_is_damage_and_no_entry(
-    book: Book, file: Path, tampered: dict[str, object]
+    journal_store: JournalStore, file: Path, tampered: dict[str, object]
 ) -> None:
-    book.begin(ENTRY, ())
+    journal_store.begin(ENTRY, ())
     line = json.loads(file.read_text())
     line["files"][0] |= tampered
     file.write_text(json.dumps(line) + "\n")
-    kept = book.read()
-    assert kept.entries == ()
-    assert len(kept.damage) == 1
+    image = journal_store.read()
+    assert image.entries == ()
+    assert len(image.damage) == 1
 
 
 @pytest.mark.parametrize(
@@ -426,23 +428,25 @@ def test_a_tampered_file_of_an_entry_is_damage_and_no_entry(
         {"files": [{**file_document(KEPT), "base64": "?"}]},
     ],
 )
-def test_a_tampered_beginning_is_damage(book: Book, file: Path, line: dict[str, Any]) -> None:
-    book.begin(ENTRY, ())
+def test_a_tampered_beginning_is_damage(journal_store: JournalStore, file: Path, line: dict[str, Any]) -> None:
+    journal_store.begin(ENTRY, ())
     whole = json.loads(file.read_text()) | line
     for one in whole["files"] or ():
         if "base64" in one:
             del one["text"]
     file.write_text(json.dumps(whole) + "\n")
-    assert (book.read().entries, len(book.read().damage)) == ((), 1)
+    assert (journal_store.read().entries, len(journal_store.read().damage)) == ((), 1)
 
 
 @pytest.mark.parametrize("line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}])
-def test_a_tampered_end_is_damage_and_the_entry_stays_half(book: Book, file: Path, line: dict[str, str]) -> None:
-    book.begin(ENTRY, ())
+def test_a_tampered_end_is_damage_and_the_entry_stays_half(
+    journal_store: JournalStore, file: Path, line: dict[str, str]
+) -> None:
+    journal_store.begin(ENTRY, ())
     with file.open("a") as written:
         written.write(json.dumps({"schema": SCHEMA, "entry": ENTRY.name, **line}) + "\n")
-    kept = book.read()
-    assert (kept.half(), len(kept.damage)) == ((ENTRY,), 1)
+    image = journal_store.read()
+    assert (image.unfinished(), len(image.damage)) == ((ENTRY,), 1)
 
 
 @given(lines=st.lists(st.binary(max_size=40) | st.just(b'{"schema":"nodeleak.journal/v1","entry":7}'), max_size=5))
@@ -461,7 +465,7 @@ def test_content_that_is_no_text_is_kept_as_base64() -> None:
 # What is asked of it.
 
 
-def test_the_budget_counts_what_one_of_them_released_within_the_hour(book: Book) -> None:
+def test_the_budget_counts_what_one_of_them_released_within_the_hour(journal_store: JournalStore) -> None:
     hour_ago = NOW - timedelta(hours=1)
     for name, at, by, verdict in (
         ("old", hour_ago, "run", Verdict.RELEASED),
@@ -471,62 +475,62 @@ def test_the_budget_counts_what_one_of_them_released_within_the_hour(book: Book)
         ("busy", NOW, "run", Verdict.BUSY),
         ("restored", NOW, "run", Verdict.RELEASED),
     ):
-        book.begin(named(name, at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9"))), ())
-        book.end(name, verdict, "", at)
-    book.restoring("restored", NOW)
-    assert book.read().released_since(hour_ago, "run") == 4
+        journal_store.begin(named(name, at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9"))), ())
+        journal_store.end(name, verdict, "", at)
+    journal_store.restoring("restored", NOW)
+    assert journal_store.read().released_since(hour_ago, "run") == 4
 
 
-def test_a_sandbox_of_an_empty_file_is_never_seen_again(book: Book) -> None:
-    book.begin(replace(ENTRY, container_id=""), ())
-    book.end(ENTRY.name, Verdict.RELEASED, "", NOW)
-    assert book.read().released_from() == {}
+def test_a_sandbox_of_an_empty_file_is_never_seen_again(journal_store: JournalStore) -> None:
+    journal_store.begin(replace(ENTRY, container_id=""), ())
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
+    assert journal_store.read().released_from() == {}
 
 
 # The only cleaner.
 
 
-def test_there_is_one_cleaner_at_a_time(book: Book, tmp_path: Path) -> None:
+def test_there_is_one_cleaner_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
     with (
-        book.alone(0),
+        journal_store.exclusive(0),
         pytest.raises(Busy, match=r"another cleaner is at work .*cleaner\.lock"),
-        Book(tmp_path / "state").alone(0),
+        JournalStore(tmp_path / "state").exclusive(0),
     ):
         pytest.fail("two cleaners")
     with another_process_locks(tmp_path / "state" / "cleaner.lock") as other:
         start = time.perf_counter()
-        with pytest.raises(Busy), book.alone(0.1):
+        with pytest.raises(Busy), journal_store.exclusive(0.1):
             pytest.fail("two cleaners")
         assert time.perf_counter() - start >= 0.1
         let_go(other)
-        with book.alone(5):
+        with journal_store.exclusive(5):
             assert other.wait() == 0
 
 
-def test_what_goes_wrong_while_alone_is_not_called_another_cleaner(book: Book) -> None:
-    with pytest.raises(BlockingIOError), book.alone(0):
+def test_what_goes_wrong_while_alone_is_not_called_another_cleaner(journal_store: JournalStore) -> None:
+    with pytest.raises(BlockingIOError), journal_store.exclusive(0):
         raise BlockingIOError
-    with book.alone(0):
-        assert book.read() == Journal()
+    with journal_store.exclusive(0):
+        assert journal_store.read() == Journal()
 
 
-def test_a_lock_that_is_a_link_is_not_followed(book: Book, tmp_path: Path) -> None:
+def test_a_lock_that_is_a_link_is_not_followed(journal_store: JournalStore, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic links"), book.alone(0):
+    with pytest.raises(OSError, match="symbolic links"), journal_store.exclusive(0):
         pytest.fail("it was followed")
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_journal_that_the_disk_does_not_take_is_told_by_its_name(book: Book, file: Path) -> None:
+def test_a_journal_that_the_disk_does_not_take_is_told_by_its_name(journal_store: JournalStore, file: Path) -> None:
     def act() -> str:
         def broken(_: int) -> None:
             raise OSError(5, os.strerror(5))
 
-        book.begin(named("first"), ())
+        journal_store.begin(named("first"), ())
         os.fsync = broken  # type: ignore[assignment]
         try:
-            book.begin(named("second"), ())
+            journal_store.begin(named("second"), ())
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         return ""
@@ -536,4 +540,4 @@ def test_a_journal_that_the_disk_does_not_take_is_told_by_its_name(book: Book, f
 
 
 def test_a_place_that_cannot_be_asked_about_is_trouble(tmp_path: Path) -> None:
-    assert Book(tmp_path / ("x" * 300)).trouble().endswith(": File name too long")
+    assert JournalStore(tmp_path / ("x" * 300)).trouble().endswith(": File name too long")

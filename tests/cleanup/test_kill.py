@@ -13,13 +13,13 @@ import pytest
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, release
 from agent.cleanup.restore import restore
-from agent.model.release import Candidate, Verdict
+from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import NOW
 from tests.cleanup.stores import (
     File,
+    JournalWriter,
     Nobody,
-    Pen,
     Store,
     die,
     die_at,
@@ -54,19 +54,19 @@ def sandbox(store: Store) -> tuple[Reservation, ...]:
 def written_down(store: Store) -> dict[str, File]:
     """Return what the journal would put back."""
     return {
-        f"{kept.network}/{kept.name}": (kept.content, kept.mode, kept.uid, kept.gid, kept.mtime_ns)
+        f"{image.network}/{image.name}": (image.content, image.mode, image.uid, image.gid, image.mtime_ns)
         for entry in store.journal().entries
-        for kept in entry.files
-        if kept.place == RESERVATION
+        for image in entry.files
+        if image.place == RESERVATION
     }
 
 
 def is_sound(store: Store, before: dict[str, File]) -> None:
     """Whatever died: nobody is locked out, and every file is as it was, or written down as it was."""
     assert store.unlocked()
-    found, kept = store.files(), written_down(store)
+    found, image = store.files(), written_down(store)
     for name, file in before.items():
-        assert (found.get(name) or kept[name]) == file
+        assert (found.get(name) or image[name]) == file
     assert set(found) <= set(before), "nothing else is there"
     assert len(store.journal().damage) <= 1, "a torn line, at most"
 
@@ -74,14 +74,14 @@ def is_sound(store: Store, before: dict[str, File]) -> None:
 def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
     """After the next start the sandbox is whole, in place or released, and what was released can be put back."""
     store.start()
-    assert store.journal().half() == ()
+    assert store.journal().unfinished() == ()
     found = store.files()
     assert found in (before, {})
     (entry,) = store.journal().entries or (None,)
     if not found:
         assert entry is not None
         assert entry.verdict is Verdict.RELEASED
-        done = restore(entry, store.hands(), store.book, NOW)
+        done = restore(entry, store.file_ops(), store.journal_store, NOW)
         assert done.done, done.why
         assert store.files() == before
     return entry
@@ -98,7 +98,7 @@ def test_killed_at_each_step_of_a_release(tmp_path: Path) -> None:
         before = store.files()
 
         def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+            steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
             for number, _ in enumerate(steps, 1):
                 if number == moment:
                     die()
@@ -184,11 +184,11 @@ def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> No
             if named:
                 without_nameless_files()
             die_at(moment)
-            restore(entry, store.hands(), store.book, NOW)
+            restore(entry, store.file_ops(), store.journal_store, NOW)
 
         done = ends_by_itself(act)
         is_sound(store, before)
-        again = restore(store.entry(), store.hands(), store.book, NOW)
+        again = restore(store.entry(), store.file_ops(), store.journal_store, NOW)
         assert again.done or again.why == "nothing is missing: all of it is in place"
         assert store.files() == before
         assert store.entry().restored == NOW
@@ -204,7 +204,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
         before = store.files()
 
         def die_between(store: Store = store, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+            steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
             for number, _ in enumerate(steps, 1):
                 if number == 8:
                     die()
@@ -233,8 +233,8 @@ def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
     reserved = sandbox(store)
 
     def act() -> None:
-        with store.book.alone(0):
-            locked = store.hands().lock(["kubenet"])
+        with store.journal_store.exclusive(0):
+            locked = store.file_ops().lock(["kubenet"])
             assert locked is not None
             assert not store.unlocked()
             die()
@@ -247,15 +247,15 @@ def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
 # Two at once.
 
 
-def clean(store: Store, reserved: list[Reservation], pen: Pen, start: int, *, alone: bool) -> list[str]:
+def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, start: int, *, alone: bool) -> list[str]:
     """Release what is given, in our own process, as soon as the other one is ready."""
     os.read(start, 1)
     verdicts = []
     for one in reserved:
         with ExitStack() as stack:
             if alone:
-                stack.enter_context(store.book.alone(30))
-            verdicts.append(store.release(one, hands=store.hands(5), pen=pen).verdict.value)
+                stack.enter_context(store.journal_store.exclusive(30))
+            verdicts.append(store.release(one, file_ops=store.file_ops(5), writer=writer).verdict.value)
     return verdicts
 
 
@@ -269,10 +269,10 @@ def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_pat
     for number, order in enumerate((reserved, reserved[::-1])):
         answer = tmp_path / f"answer{number}"
 
-        pen = Pen(store.book, 1000 * number)
+        writer = JournalWriter(store.journal_store, 1000 * number)
 
-        def act(order: list[Reservation] = order, answer: Path = answer, pen: Pen = pen) -> None:
-            answer.write_text(json.dumps(clean(store, order, pen, waiting, alone=alone)))
+        def act(order: list[Reservation] = order, answer: Path = answer, writer: JournalWriter = writer) -> None:
+            answer.write_text(json.dumps(clean(store, order, writer, waiting, alone=alone)))
 
         children.append(os.fork())
         if children[-1] == 0:
@@ -292,9 +292,9 @@ def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_pat
     for one, other in zip(told[0], told[1][::-1], strict=True):
         assert (one == "released") != (other == "released"), "each once, and by one of them"
         assert {one, other} <= {"released", "gone"}
-    kept = store.journal()
-    assert (kept.damage, kept.half()) == ((), ())
-    released = [entry.ips for entry in kept.entries if entry.verdict is Verdict.RELEASED]
+    image = store.journal()
+    assert (image.damage, image.unfinished()) == ((), ())
+    released = [entry.ips for entry in image.entries if entry.verdict is Verdict.RELEASED]
     assert sorted(released) == sorted((one.ip,) for one in reserved)
     assert store.unlocked()
 
@@ -309,7 +309,7 @@ def test_an_immutable_file_does_not_stop_the_next_start(tmp_path: Path) -> None:
         store.start()
 
     def die_between() -> None:
-        steps = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+        steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
         for number, _ in enumerate(steps, 1):
             if number == 8:
                 die()
@@ -317,7 +317,7 @@ def test_an_immutable_file_does_not_stop_the_next_start(tmp_path: Path) -> None:
     with immutable(store.network() / IP6):
         assert not ends_by_itself(die_between)
         in_child(act)
-        assert len(store.journal().half()) == 1
+        assert len(store.journal().unfinished()) == 1
         store.start()
-    assert store.journal().half() == ()
+    assert store.journal().unfinished() == ()
     assert set(store.files()) == BOTH

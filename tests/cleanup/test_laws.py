@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from agent.checks import engine
 from agent.checks.addresses.classify import made_at
 from agent.cleanup import guards
-from agent.cleanup.cleaner import Live
-from agent.cleanup.guard_context import Case
+from agent.cleanup.cleaner import ApplyingCleaner
+from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry
-from agent.cleanup.session import HOUR, Budget, Judge
+from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.assessment import State
-from agent.model.finding import Finding, Judged
+from agent.model.finding import Finding, TrackedFinding
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotAsked, Reservation, Seen, Snapshot
-from tests.builders import MUTE, NOW, case, pod, reservation, without
-from tests.cleanup.file_operations import Files, Notebook, Owners, kept
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
+from tests.builders import NON_ADDRESS_SOURCES, NOW, case, pod, reservation, without
+from tests.cleanup.file_operations import Files, Notebook, Owners, image
 from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
 
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
@@ -38,7 +38,7 @@ def reserved(snapshot: Snapshot) -> dict[Name, Reservation]:
     return {
         (one.network, one.ip): one
         for store in snapshot.reservations
-        if isinstance(store.reading, Seen)
+        if isinstance(store.reading, Known)
         for one in store.reading.items
     }
 
@@ -58,7 +58,7 @@ def owned(snapshot: Snapshot) -> set[Name]:
 
 
 def _items(reading: Any) -> tuple[Any, ...]:
-    return reading.items if isinstance(reading, Seen) else ()
+    return reading.items if isinstance(reading, Known) else ()
 
 
 @dataclass
@@ -80,27 +80,27 @@ class Daemon:
 
     round: Round
     budget: Budget = UNBOUNDED
-    book: Notebook = field(default_factory=Notebook)
+    journal_store: Notebook = field(default_factory=Notebook)
     broken: frozenset[str] = frozenset()
     """Addresses whose file cannot be removed."""
 
     def __post_init__(self) -> None:
-        self._judge = Judge(self.round.bold, self.budget, self.book, "run")
+        self._judge = CleanupSession(self.round.bold, self.budget, self.journal_store, "run")
         self._ticks = NOW
 
     def _now(self) -> Any:
         self._ticks += timedelta(microseconds=1)
         return self._ticks
 
-    def clean(self, report: Report | None = None, looks: tuple[Snapshot, ...] = ()) -> Cleaned:
-        looks = looks or self.round.looks
-        before = reserved(looks[-1])
+    def clean(self, report: Report | None = None, snapshots: tuple[Snapshot, ...] = ()) -> Cleaned:
+        snapshots = snapshots or self.round.snapshots
+        before = reserved(snapshots[-1])
         files = Files(before.values())
         files.broken = set(self.broken)
-        cleaner = Live(self._judge, Owners(), lambda: files, self.book, self._now, lock_timeout=0)
-        cleaner.before_look(NOW)
-        judged = report or engine.replay(looks, patience=self.round.bold.grace, period=timedelta(0))
-        told = cleaner.after_look(looks, judged)
+        cleaner = ApplyingCleaner(self._judge, Owners(), lambda: files, self.journal_store, self._now, lock_timeout=0)
+        cleaner.before_snapshot(NOW)
+        judged = report or engine.replay(snapshots, grace=self.round.bold.grace, confirm_after=timedelta(0))
+        told = cleaner.after_snapshot(snapshots, judged)
         return Cleaned(before, set(files.files), told)
 
 
@@ -110,19 +110,19 @@ def removed(one: Round, **more: Any) -> set[Name]:
 
 def mistaken(one: Round) -> Report:
     """Judge a round as badly as can be: every reservation is a leak, and confirmed."""
-    report = engine.replay(one.looks, patience=timedelta(0), period=timedelta(0))
-    scene = replace(
-        report.scene,
-        occupancies=tuple(
+    report = engine.replay(one.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
+    assessment = replace(
+        report.assessment,
+        classified_reservations=tuple(
             replace(entry, state=State.LEAKED) if isinstance(entry.entry, Reservation) else entry
-            for entry in report.scene.occupancies
+            for entry in report.assessment.classified_reservations
         ),
     )
     found = tuple(
-        Judged(Finding("leaked_reservation", f"{network}/{ip}", "it leaks"), NOW, confirmed=True)
+        TrackedFinding(Finding("leaked_reservation", f"{network}/{ip}", "it leaks"), NOW, confirmed=True)
         for network, ip in reserved(one.last)
     )
-    return replace(report, scene=scene, findings=found)
+    return replace(report, assessment=assessment, findings=found)
 
 
 def test_these_laws_are_about_something() -> None:
@@ -157,7 +157,7 @@ def test_what_anybody_owns_is_not_released_even_if_all_was_judged_to_be_leaked(o
 def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, container_id: str, word: str) -> None:
     """One that is there in the last look only, and everything else as it may be."""
     leak = reservation(ip, container_id)
-    first, last = (with_it(look, leak) for look in one.looks)
+    first, last = (with_it(look, leak) for look in one.snapshots)
     for owner in (
         {"containers": Container(container_id, word, 0, "", "", sandbox=False)},
         {"checkpoints": Checkpoint(container_id, "")},
@@ -172,15 +172,15 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, in the place of what has its name."""
     store = snapshot.reservations[0]
     others = tuple(one for one in _items(store.reading) if one.ip != entry.ip)
-    strange = tuple(one for one in store.foreign if one.name != entry.ip)
-    changed = replace(store, reading=Seen((*others, entry)), foreign=strange)
+    strange = tuple(one for one in store.unrecognized if one.name != entry.ip)
+    changed = replace(store, reading=Known((*others, entry)), unrecognized=strange)
     return replace(snapshot, reservations=(changed, *snapshot.reservations[1:]))
 
 
 def also(snapshot: Snapshot, things: Mapping[str, Any]) -> Snapshot:
     """Add a thing to each of some sources, which were read then."""
     changed: dict[str, Any] = {
-        source: Seen((*_items(getattr(snapshot, source)), thing)) for source, thing in things.items()
+        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in things.items()
     }
     return replace(snapshot, **changed)
 
@@ -211,7 +211,7 @@ def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: 
 
 
 @_LONGER
-@given(rounds(), st.sampled_from(sorted({*SOURCES} - {*MUTE})))
+@given(rounds(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
 def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -> None:
     cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
     assert cleaned.removed == set()
@@ -222,23 +222,23 @@ def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -
 @given(rounds(leaky_nodes()), st.sampled_from(SOURCES))
 def test_what_the_first_look_did_not_read_never_adds_a_release(one: Round, source: str) -> None:
     # Without the node's process table nobody's namespaces are believed either (sources/doubt.py).
-    silent = {"daemons": ("daemons", "addresses")}.get(source, (source,))
+    silent = {"processes": ("processes", "addresses")}.get(source, (source,))
     assert removed(replace(one, first=without(one.first, *silent))) <= removed(one)
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "daemons"]))
+@given(rounds(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
 def test_what_was_not_asked_is_not_taken_for_nothing(one: Round, source: str) -> None:
-    changed: dict[str, Any] = {source: NotAsked(source, "it was left alone")}
+    changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
     silent = replace(one, last=replace(one.last, **changed))
-    if source != "daemons" or one.bold.settle:
+    if source != "processes" or one.bold.settle:
         assert removed(silent) == set()
         assert Daemon(silent).clean(mistaken(silent)).removed == set()
 
 
 @given(rounds(leaky_nodes()))
 def test_of_daemons_of_whom_nothing_is_known_nobody_says_that_they_settled(one: Round) -> None:
-    unknown = replace(one, last=replace(one.last, daemons=Seen(())))
+    unknown = replace(one, last=replace(one.last, processes=Known(())))
     assert not one.bold.settle or removed(unknown) == set()
 
 
@@ -250,17 +250,17 @@ def test_of_daemons_of_whom_nothing_is_known_nobody_says_that_they_settled(one: 
 def test_no_round_releases_more_than_any_allowance(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
-    book = Notebook(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
-    budget = Budget(per_round=("--max-per-round", a_round), per_hour=("--max-per-hour", an_hour))
+    journal_store = Notebook(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
+    budget = Budget(per_sync=("--max-per-sync", a_round), per_hour=("--max-per-hour", an_hour))
     spent = sum(by == "run" and minutes < 60 for minutes, by in ago)
-    cleaned = Daemon(one, budget=budget, book=book).clean()
+    cleaned = Daemon(one, budget=budget, journal_store=journal_store).clean()
     assert len(cleaned.removed) <= min(a_round, max(0, an_hour - spent))
 
 
 def earlier(number: int, minutes: int, by: str) -> Entry:
     """Return the release of an address that is nowhere any more."""
     lost = reservation("10.0.0.99", f"{number:x}f" * 32)
-    return Entry(str(number), NOW - HOUR / 60 * minutes, by, lost.container_id, "", (kept(lost),), Verdict.RELEASED)
+    return Entry(str(number), NOW - HOUR / 60 * minutes, by, lost.container_id, "", (image(lost),), Verdict.RELEASED)
 
 
 @_LONGER
@@ -272,7 +272,7 @@ def test_an_allowance_is_used_as_far_as_it_goes_and_no_further_however_many_roun
     daemon = Daemon(one, budget=Budget(per_hour=("--max-per-hour", most)))
     look, gone = one.last, set[Name]()
     for _ in range(count):
-        gone |= daemon.clean(looks=(look, look)).removed
+        gone |= daemon.clean(snapshots=(look, look)).removed
         look = without_files(look, gone)
     assert len(gone) <= most
     assert bool(gone) or all(size > most for size in sizes(one.last, everything))
@@ -280,7 +280,7 @@ def test_an_allowance_is_used_as_far_as_it_goes_and_no_further_however_many_roun
 
 def without_files(snapshot: Snapshot, gone: set[Name]) -> Snapshot:
     stores = (
-        replace(store, reading=Seen(tuple(one for one in _items(store.reading) if (one.network, one.ip) not in gone)))
+        replace(store, reading=Known(tuple(one for one in _items(store.reading) if (one.network, one.ip) not in gone)))
         for store in snapshot.reservations
     )
     return replace(snapshot, reservations=tuple(stores))
@@ -327,16 +327,16 @@ def test_a_sandbox_is_released_whole_or_not_at_all(one: Round, broken: frozenset
 @given(rounds(), st.randoms(use_true_random=False))
 def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> None:
     def shuffled(reading: Any) -> Any:
-        return Seen(tuple(random.sample(reading.items, len(reading.items)))) if isinstance(reading, Seen) else reading
+        return Known(tuple(random.sample(reading.items, len(reading.items)))) if isinstance(reading, Known) else reading
 
     def mixed(look: Snapshot) -> Snapshot:
         others: dict[str, Any] = {source: shuffled(getattr(look, source)) for source in SOURCES[1:]}
         stores = tuple(replace(store, reading=shuffled(store.reading)) for store in look.reservations)
         return replace(look, reservations=tuple(random.sample(stores, len(stores))), **others)
 
-    bound = Budget(per_round=("--max-per-round", 2))
-    looks = (mixed(one.first), mixed(one.last))
-    assert verdicts(Daemon(replace(one, first=looks[0], last=looks[1]), budget=bound).clean()) == verdicts(
+    bound = Budget(per_sync=("--max-per-sync", 2))
+    snapshots = (mixed(one.first), mixed(one.last))
+    assert verdicts(Daemon(replace(one, first=snapshots[0], last=snapshots[1]), budget=bound).clean()) == verdicts(
         Daemon(one, budget=bound).clean()
     )
 
@@ -352,14 +352,14 @@ def verdicts(cleaned: Cleaned) -> list[Any]:
 @given(rounds(), rounds())
 def test_a_cleaner_that_has_stopped_never_releases_again(stops: Round, one: Round) -> None:
     lost = reservation(IPS[0], IDS[0])
-    book = Notebook(Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (kept(lost),), Verdict.RELEASED))
-    daemon = Daemon(one, book=book)
-    first = daemon.clean(looks=(with_it(stops.first, lost), stops.last))
-    assert first.told.stopped
+    journal_store = Notebook(Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED))
+    daemon = Daemon(one, journal_store=journal_store)
+    first = daemon.clean(snapshots=(with_it(stops.first, lost), stops.last))
+    assert first.told.halted
     for cleaned in (first, daemon.clean(), daemon.clean(mistaken(one))):
         assert cleaned.removed == set()
-        assert cleaned.told.stopped == first.told.stopped
-        assert all(outcome.refusals[0].reason is Reason.STOPPED for outcome in cleaned.told.outcomes)
+        assert cleaned.told.halted == first.told.halted
+        assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.told.outcomes)
 
 
 @_LONGER
@@ -370,7 +370,7 @@ def test_what_is_told_is_what_was_done(one: Round, broken: frozenset[str]) -> No
     released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
     assert {(x.network, x.ip) for outcome in released for x in outcome.candidate.reservations} == cleaned.removed
     assert [outcome.entry for outcome in released] == [
-        entry.name for entry in daemon.book.entries.values() if entry.released
+        entry.name for entry in daemon.journal_store.entries.values() if entry.released
     ]
     for outcome in cleaned.told.outcomes:
         assert bool(outcome.refusals) is (outcome.verdict is Verdict.REFUSED)
@@ -385,8 +385,8 @@ def test_what_is_told_is_what_was_done(one: Round, broken: frozenset[str]) -> No
 @_LONGER
 @given(st.one_of(rounds(odd_nodes), rounds(nodes())))
 def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
-    judged: Case = case(*one.looks, bold=one.bold)
-    for candidate, refusals in guards.judge(judged):
+    judged: GuardContext = case(*one.snapshots, bold=one.bold)
+    for candidate, refusals in guards.decide(judged):
         assert candidate.reservations
         assert len({no.reason for no in refusals}) <= len(refusals)
     Daemon(one).clean(mistaken(one))

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup import restore as restoring
-from agent.cleanup.book import Book
+from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, release
-from agent.cleanup.restore import Refused, Restoration, missing_of, restore, settle_half
-from agent.model.release import Candidate, Verdict
+from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover, restore
+from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
+    JournalWriter,
     Nobody,
-    Pen,
     Store,
     another_process_locks,
     handles,
@@ -51,16 +51,16 @@ def _no_handle_is_left_open() -> Iterator[None]:
 
 
 def put_back(store: Store, entry: Entry | None = None) -> Restoration:
-    return restore(entry or store.entry(), store.hands(), store.book, NOW)
+    return restore(entry or store.entry(), store.file_ops(), store.journal_store, NOW)
 
 
-def half(store: Store, steps: int, *reserved: Reservation) -> Entry:
+def unfinished(store: Store, steps: int, *reserved: Reservation) -> Entry:
     """Die in the middle of a release, after so many steps: nothing that comes after them is done."""
-    taken = release(Candidate(reserved), Nobody(), store.hands(), Pen(store.book))
+    taken = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
     for _ in range(steps):
         next(taken)
     taken.close()
-    (entry,) = store.journal().half()
+    (entry,) = store.journal().unfinished()
     return entry
 
 
@@ -172,12 +172,12 @@ def test_a_cache_that_is_gone_is_told(store: Store) -> None:
 @pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
 def test_where_nothing_was_released_nothing_is_put_back(store: Store, verdict: Verdict) -> None:
     store.release(store.reserve())
-    with pytest.raises(Refused, match=f"nothing was released: the entry ended as {verdict}"):
-        missing_of(replace(store.entry(), verdict=verdict), store.hands())
+    with pytest.raises(RestoreError, match=f"nothing was released: the entry ended as {verdict}"):
+        missing_of(replace(store.entry(), verdict=verdict), store.file_ops())
 
 
 def test_an_entry_that_never_ended_is_left_to_the_next_cleaning(store: Store) -> None:
-    entry = half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     assert put_back(store, entry).why == "the entry never ended; the next cleaning settles it"
 
 
@@ -264,7 +264,7 @@ def test_a_tampered_journal_leads_nowhere_else(store: Store, tampered: dict[str,
     lines[0]["files"][1 if "place" in tampered else 0] |= tampered
     store.journal_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = {path for path in store.root.rglob("*") if path != store.network() / IP}
-    for entry in Book(store.state).read().entries:
+    for entry in JournalStore(store.state).read().entries:
         done = put_back(store, entry)
         assert "not a directory of libcni's cache" in done.why
     assert {path for path in store.root.rglob("*") if path != store.network() / IP} == before
@@ -281,7 +281,7 @@ def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) ->
 
 def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
-    half(store, JOURNALLED, *reserved)
+    unfinished(store, JOURNALLED, *reserved)
     store.start()
     entry = store.entry()
     assert (entry.verdict, entry.why) == (
@@ -293,7 +293,7 @@ def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> No
 def test_dead_between_two_removals_the_first_is_put_back(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
-    half(store, REMOVED, *reserved)
+    unfinished(store, REMOVED, *reserved)
     assert list(store.files()) == [f"kubenet/{IP6}"]
     store.start()
     assert store.files() == before
@@ -303,7 +303,7 @@ def test_dead_between_two_removals_the_first_is_put_back(store: Store) -> None:
 def test_dead_after_the_last_removal_it_was_released_and_can_be_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
-    half(store, REMOVED + 1, *reserved)
+    unfinished(store, REMOVED + 1, *reserved)
     store.start()
     assert store.files() == {}
     assert store.entry().verdict is Verdict.RELEASED
@@ -312,7 +312,7 @@ def test_dead_after_the_last_removal_it_was_released_and_can_be_restored(store: 
 
 
 def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_its_owner(store: Store) -> None:
-    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     store.reserve(container_id=WEB_ID)
     before = store.files()
     store.start()
@@ -321,25 +321,25 @@ def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_it
 
 
 def test_what_cannot_be_locked_or_found_stays_half(store: Store) -> None:
-    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     with another_process_locks(store.network() / "lock"):
         store.start()
-    assert len(store.journal().half()) == 1
+    assert len(store.journal().unfinished()) == 1
     store.network().rename(store.networks / "old")
     store.start()
-    assert len(store.journal().half()) == 1
+    assert len(store.journal().unfinished()) == 1
     (store.networks / "old").rename(store.network())
     store.start()
-    assert store.journal().half() == ()
+    assert store.journal().unfinished() == ()
     assert len(store.files()) == 2
 
 
 def test_settling_twice_is_settling_once(store: Store) -> None:
     """Dead between putting back and saying so, the file in place has another inode than the one that was kept."""
-    entry = half(store, REMOVED, store.reserve(), store.reserve(IP6))
-    restoring._put_back(entry.reservations[:1], store.hands())  # noqa: SLF001 (dead right after it)
+    entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
+    restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
     before = store.files()
-    settle_half(entry, store.hands(), store.book, NOW)
+    recover(entry, store.file_ops(), store.journal_store, NOW)
     assert store.files() == before
     assert store.entry().why == "the agent ended in the middle of it; all of it is in place"
 
@@ -347,22 +347,22 @@ def test_settling_twice_is_settling_once(store: Store) -> None:
 def test_a_restoration_that_died_half_way_can_be_finished(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
     entry = store.entry()
-    store.book.restoring(entry.name, NOW)
-    restoring._put_back(entry.reservations[:1], store.hands())  # noqa: SLF001 (dead right after it)
+    store.journal_store.restoring(entry.name, NOW)
+    restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
     assert put_back(store).done
     assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
-    assert [kept.place for kept in entry.reservations] == [RESERVATION] * 2
+    assert [image.place for image in entry.reservations] == [RESERVATION] * 2
 
 
 def test_nothing_is_written_to_a_disk_that_is_slow_while_the_locks_of_a_settled_entry_are_held(store: Store) -> None:
-    half(store, REMOVED, store.reserve(), store.reserve(IP6))
+    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
 
     def act() -> list[bool]:
         free: list[bool] = []
         write = os.write
 
         def slow(handle: int, text: bytes) -> int:
-            locked = store.hands(0).lock(["kubenet"])
+            locked = store.file_ops(0).lock(["kubenet"])
             free.append(locked is not None)
             if locked:
                 locked.unlock()

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.cleanup.runtime_history import Vigil, watch
+from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.release import Reason
 from agent.model.snapshot import Container, Snapshot
 from tests.builders import (
@@ -13,10 +13,10 @@ from tests.builders import (
     NOW,
     UPTIME,
     case,
-    daemons,
     limits,
     node,
     pod,
+    processes,
     sandbox,
     verdicts,
     without,
@@ -25,11 +25,11 @@ from tests.builders import (
 from tests.cleanup.leaks import LEAK, SECOND, reasons, refusals
 
 
-def watched(*looks: Snapshot) -> Vigil:
-    vigil = Vigil()
-    for look in looks:
-        vigil = watch(vigil, look)
-    return vigil
+def watched(*snapshots: Snapshot) -> RuntimeHistory:
+    runtime_history = RuntimeHistory()
+    for look in snapshots:
+        runtime_history = watch(runtime_history, look)
+    return runtime_history
 
 
 def crowd(count: int, state: str = "running") -> list[Container]:
@@ -41,9 +41,9 @@ def crowd(count: int, state: str = "running") -> list[Container]:
     [(4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False)],
 )
 def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, doubted: bool) -> None:
-    vigil = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
-    assert (vigil.doubted == UPTIME + SECOND) is doubted
-    assert bool(vigil.why) is doubted
+    runtime_history = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
+    assert (runtime_history.doubted == UPTIME + SECOND) is doubted
+    assert bool(runtime_history.why) is doubted
 
 
 def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() -> None:
@@ -53,29 +53,29 @@ def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() ->
 
 def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
     silent = without(node(later=SECOND), "containers")
-    vigil = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
-    assert vigil.doubted == UPTIME + 2 * SECOND
-    assert vigil.why == "docker listed 9 running containers, and in the next look 3"
+    runtime_history = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
+    assert runtime_history.doubted == UPTIME + 2 * SECOND
+    assert runtime_history.why == "docker listed 9 running containers, and in the next look 3"
 
 
 def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
-    before, after = node(), node(daemons=[daemons(docker=timedelta(days=1))], later=2 * SECOND)
-    silent = without(node(later=SECOND), "daemons", "containers")
-    gone = node(daemons=[daemons(docker=None)], later=SECOND)
-    for looks in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
-        assert watched(*looks).doubted == UPTIME + 2 * SECOND
-        assert watched(*looks).why == "docker restarted between two looks"
+    before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
+    silent = without(node(later=SECOND), "processes", "containers")
+    gone = node(processes=[processes(docker=None)], later=SECOND)
+    for snapshots in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
+        assert watched(*snapshots).doubted == UPTIME + 2 * SECOND
+        assert watched(*snapshots).why == "docker restarted between two looks"
     assert watched(before, silent, gone, before).doubted is None
 
 
 def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
-    first = node(daemons=[daemons(booted=UPTIME, docker=UPTIME)])
-    assert watched(first, node(daemons=[daemons(docker=timedelta(days=1))])).doubted == UPTIME
+    first = node(processes=[processes(booted=UPTIME, docker=UPTIME)])
+    assert watched(first, node(processes=[processes(docker=timedelta(days=1))])).doubted == UPTIME
 
 
 def test_a_clock_that_is_set_is_no_restart() -> None:
-    moved = replace(daemons(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
-    assert watched(node(), node(daemons=[moved], clock_set_by=GRACE, later=SECOND)).doubted is None
+    moved = replace(processes(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
+    assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).doubted is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,9 @@ def test_a_clock_that_is_set_is_no_restart() -> None:
 )
 def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: timedelta, refused: bool) -> None:
     now = node(LEAK, later=later)
-    doubt = replace(case(now, bold=limits(settle=settle)), vigil=Vigil(doubted=UPTIME, why="docker restarted"))
+    doubt = replace(
+        case(now, bold=limits(settle=settle)), runtime_history=RuntimeHistory(doubted=UPTIME, why="docker restarted")
+    )
     (said,) = verdicts(doubt).values()
     assert [one.reason for one in said] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
     assert all(one.why == "docker restarted; it is believed again after --settle" for one in said)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.cleaner import DryRun
+from agent.cleanup.cleaner import DryRunCleaner
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.session import HOUR, Budget, Judge
-from agent.model.release import Candidate, Outcome, Reason, Verdict
+from agent.cleanup.session import HOUR, Budget, CleanupSession
+from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Node
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
-from tests.cleanup.file_operations import Files, Notebook, kept
+from tests.cleanup.file_operations import Files, Notebook, image
 from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
 
 ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
@@ -34,21 +34,21 @@ def test_a_released_id_that_is_there_again_stops_all_cleaning(again: Any) -> Non
     other = leaks(1)
     daemon.round(*other)
     cleaning = daemon.round(again, *other)
-    assert cleaning.stopped.startswith(
+    assert cleaning.halted.startswith(
         "container 999999999999 is there again, after its address 10.244.1.9 was released"
     )
-    assert "nodeleak restore" in cleaning.stopped
-    assert all(no[0] is Reason.STOPPED for no in why(cleaning))
-    assert all(one.refusals[0].why == cleaning.stopped for one in cleaning.outcomes)
+    assert "nodeleak restore" in cleaning.halted
+    assert all(no[0] is Reason.HALTED for no in why(cleaning))
+    assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
 
 
 def test_it_stays_stopped_though_the_id_vanishes_again() -> None:
     daemon = Daemon(Notebook(entry(LEAK)))
-    first = daemon.round(LEAK).stopped
+    first = daemon.round(LEAK).halted
     for _ in range(4):
         cleaning = daemon.round(*leaks(2))
-        assert cleaning.stopped == first
-        assert {no[0] for no in why(cleaning)} == {Reason.STOPPED}
+        assert cleaning.halted == first
+        assert {no[0] for no in why(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
 
 
@@ -56,21 +56,21 @@ def test_what_this_daemon_released_itself_is_remembered_too() -> None:
     daemon = Daemon()
     daemon.round(LEAK)
     daemon.round(LEAK)
-    assert not daemon.round().stopped
-    assert daemon.round(sandbox(THE_ID, "shop/gone")).stopped
+    assert not daemon.round().halted
+    assert daemon.round(sandbox(THE_ID, "shop/gone")).halted
 
 
 def test_one_of_two_looks_is_enough_to_see_it_again() -> None:
-    judge = Judge(limits(), NONE, Notebook(entry(LEAK)), "clean")
-    judge.before_look(NOW)
-    looks = (node(LEAK), node())
-    assert judge.case(looks, scanned(*looks)).stopped
+    judge = CleanupSession(limits(), NONE, Notebook(entry(LEAK)), "clean")
+    judge.before_snapshot(NOW)
+    snapshots = (node(LEAK), node())
+    assert judge.case(snapshots, scanned(*snapshots)).halted
 
 
 def test_a_trial_stops_itself_too() -> None:
     daemon = Daemon(Notebook(entry(LEAK)))
-    daemon.cleaner = DryRun(daemon.judge)
-    assert daemon.round(LEAK).stopped
+    daemon.cleaner = DryRunCleaner(daemon.judge)
+    assert daemon.round(LEAK).halted
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_a_trial_stops_itself_too() -> None:
 def test_what_was_not_released_or_was_restored_may_be_there(harmless: Entry) -> None:
     daemon = Daemon(Notebook(harmless))
     # Of half an entry nobody knows yet how it ended; that is settled first, with the files of the node as they are.
-    daemon.files.files = {("kubenet", THE_IP): kept(LEAK)}
-    assert daemon.round(LEAK).stopped == ""
+    daemon.files.files = {("kubenet", THE_IP): image(LEAK)}
+    assert daemon.round(LEAK).halted == ""
 
 
 def test_an_empty_file_may_be_there_again_after_one_was_released() -> None:
     daemon = Daemon(Notebook(entry(empty_file(THE_IP))))
-    assert daemon.round(empty_file(THE_IP)).stopped == ""
+    assert daemon.round(empty_file(THE_IP)).halted == ""
 
 
 def test_an_id_released_in_one_network_may_still_be_in_another_but_no_container_of_it() -> None:
     other = reservation("10.9.0.2", network="storage")
     daemon = Daemon(Notebook(entry(other)))
-    assert daemon.round(LEAK, ELSEWHERE).stopped == ""
-    assert daemon.round(LEAK, sandbox(THE_ID, "shop/gone")).stopped != ""
+    assert daemon.round(LEAK, ELSEWHERE).halted == ""
+    assert daemon.round(LEAK, sandbox(THE_ID, "shop/gone")).halted != ""
 
 
 def test_what_another_released_while_we_looked_is_not_there_again() -> None:
@@ -110,15 +110,15 @@ def test_what_another_released_while_we_looked_is_not_there_again() -> None:
     daemon = Daemon()
     daemon.round(LEAK)
     cleaning = daemon.round(LEAK, meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
-    assert cleaning.stopped == ""
-    assert daemon.round().stopped == ""
+    assert cleaning.halted == ""
+    assert daemon.round().halted == ""
 
 
 def test_what_another_released_before_our_look_is_gone_from_it_and_that_is_well() -> None:
     daemon = Daemon()
     daemon.round(LEAK)
     cleaning = daemon.round(meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
-    assert (cleaning.stopped, cleaning.outcomes) == ("", ())
+    assert (cleaning.halted, cleaning.outcomes) == ("", ())
 
 
 def test_what_another_released_between_our_look_and_our_lock_is_gone() -> None:
@@ -136,20 +136,20 @@ def test_what_another_released_between_our_look_and_our_lock_is_gone() -> None:
     cleaning = daemon.round(LEAK)
     assert told(cleaning) == [(THE_IP, Verdict.GONE)]
     assert not cleaning.failed
-    assert daemon.book.read() == Journal()
+    assert daemon.journal_store.read() == Journal()
 
 
 def test_what_was_restored_while_we_looked_is_not_there_again() -> None:
     released = entry(LEAK)
     daemon = Daemon(Notebook(released))
-    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW)]).stopped == ""
+    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW)]).halted == ""
 
 
 def test_what_was_restored_and_released_once_more_while_we_looked_is_not_there_again() -> None:
     released = entry(LEAK)
     daemon = Daemon(Notebook(released))
     once_more = entry(LEAK, by="clean", at=NOW + SECOND)
-    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).stopped == ""
+    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).halted == ""
 
 
 def test_one_that_was_restored_hides_no_other_that_is_there_again() -> None:
@@ -157,7 +157,7 @@ def test_one_that_was_restored_hides_no_other_that_is_there_again() -> None:
     released = entry(first)
     daemon = Daemon(Notebook(released, entry(second)))
     cleaning = daemon.round(first, second, meanwhile=[replace(released, restored=NOW)])
-    assert cleaning.stopped.startswith("container 020202020202 is there again, after its address 10.244.1.12")
+    assert cleaning.halted.startswith("container 020202020202 is there again, after its address 10.244.1.12")
 
 
 def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look_stands() -> None:
@@ -168,17 +168,17 @@ def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look
             journal, self.unreadable = super().read(), "it broke"
             return journal
 
-    assert "is there again" in Daemon(Failing(entry(LEAK))).round(LEAK).stopped
+    assert "is there again" in Daemon(Failing(entry(LEAK))).round(LEAK).halted
 
 
 # Budgets
 
 
-BUDGET = Budget(per_round=("--max-per-round", 2), per_hour=("--max-per-hour", 3))
+BUDGET = Budget(per_sync=("--max-per-sync", 2), per_hour=("--max-per-hour", 3))
 
 
 def test_a_round_releases_so_many_and_the_next_goes_on_with_the_rest() -> None:
-    daemon = Daemon(budget=Budget(per_round=("--max-per-round", 2)))
+    daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
     daemon.round(*leaks(5))
     left = leaks(5)
     for expected in (2, 2, 1):
@@ -189,11 +189,11 @@ def test_a_round_releases_so_many_and_the_next_goes_on_with_the_rest() -> None:
 
 
 def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_them() -> None:
-    book = Notebook()
+    journal_store = Notebook()
     released = 0
     left = leaks(9)
     for _ in range(3):
-        daemon = Daemon(book, budget=BUDGET)
+        daemon = Daemon(journal_store, budget=BUDGET)
         for _ in range(3):
             released += daemon.round(*left).tally()[Verdict.RELEASED]
             left = [one for one in left if one.ip in daemon.names]
@@ -213,7 +213,7 @@ def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_the
         ([{"at": NOW, "by": "clean"}], 3),
         ([{"at": NOW, "restored": NOW}], 3),
         ([{"at": NOW, "verdict": Verdict.FAILED}], 3),
-        ([{"at": NOW, "files": (kept(LEAK), kept(reservation("fd00::9")))}], 1),
+        ([{"at": NOW, "files": (image(LEAK), image(reservation("fd00::9")))}], 1),
         ([{"at": NOW - n * SECOND} for n in range(5)], -2),
     ],
     ids=[
@@ -225,7 +225,7 @@ def test_the_hour_is_counted_from_what_the_journal_says(before: list[dict[str, A
     journal = Journal(tuple(entry(LEAK, **one) for one in before))
     spent = BUDGET.spent(journal, NOW, "run")
     assert spent == {"--max-per-hour": 3 - left}
-    assert BUDGET.left(spent) == (("--max-per-round", 2), ("--max-per-hour", left))
+    assert BUDGET.left(spent) == (("--max-per-sync", 2), ("--max-per-hour", left))
 
 
 def test_without_bounds_nothing_is_counted() -> None:
@@ -234,7 +234,7 @@ def test_without_bounds_nothing_is_counted() -> None:
 
 def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
     first, second, third = leaks(3)
-    daemon = Daemon(budget=Budget(per_round=("--max-per-round", 1)))
+    daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 1)))
     daemon.round(first, second, third)
     daemon.files.broken = {first.ip}
     cleaning = daemon.round(first, second, third)
@@ -249,8 +249,8 @@ def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
-    judge = Judge(limits(), NONE, Notebook(), "run")
-    candidate = Candidate((LEAK,))
+    judge = CleanupSession(limits(), NONE, Notebook(), "run")
+    candidate = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),
         (Verdict.BUSY, 2),

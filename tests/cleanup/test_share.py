@@ -6,7 +6,7 @@ import pytest
 
 from agent import config
 from agent.model.release import Reason
-from agent.model.snapshot import Address, Node, NotAsked
+from agent.model.snapshot import Address, Node, NotRequested
 from tests.builders import (
     case,
     limits,
@@ -52,7 +52,7 @@ def test_a_share_is_never_more_than_all_and_all_can_be_allowed() -> None:
 
 
 def test_where_only_docker_says_that_nearly_all_of_many_are_leaked_the_share_is_of_them() -> None:
-    alone = NotAsked("pods", "--api=off")
+    alone = NotRequested("pods", "--api=off")
     assert share(*leaks(110), pods=alone) == 110 / 112
     assert share(*leaks(31), pods=alone) == 31 / 253
     assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"

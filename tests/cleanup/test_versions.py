@@ -67,14 +67,14 @@ def test_while_it_holds_its_lock_we_touch_nothing_and_then_we_release(store: Sto
         assert store.find(IP) == reserved
         end = threading.Timer(0.1, let_go, (it,))
         end.start()
-        assert store.release(reserved, hands=store.hands(10)).verdict is Verdict.RELEASED
+        assert store.release(reserved, file_ops=store.file_ops(10)).verdict is Verdict.RELEASED
         end.join()
 
 
 @VERSIONS
 def test_while_we_hold_its_lock_it_waits(store: Store, locked: str, ifname: str) -> None:
     store.reserve(ifname=ifname)
-    held = store.hands().lock(["kubenet"])
+    held = store.file_ops().lock(["kubenet"])
     assert held is not None
     got: list[bool] = []
 
@@ -99,8 +99,8 @@ def test_its_format_is_released_and_put_back_byte_for_byte(store: Store, locked:
     assert store.release(reserved).verdict is Verdict.RELEASED
     assert store.files() == {}
     with another_process_locks(store.network() / locked):
-        assert not restore(store.entry(), store.hands(), store.book, NOW).done
-    assert restore(store.entry(), store.hands(), store.book, NOW).done
+        assert not restore(store.entry(), store.file_ops(), store.journal_store, NOW).done
+    assert restore(store.entry(), store.file_ops(), store.journal_store, NOW).done
     assert store.files() == before
 
 
@@ -115,7 +115,7 @@ def test_a_lock_that_0_6_never_made_is_made_and_harms_it_not(store: Store) -> No
 
 def test_while_we_hold_the_locks_a_real_add_and_a_real_del_wait(real: Store) -> None:
     said_by(host_local("ADD", container(1), real))
-    held = real.hands().lock(["kubenet"])
+    held = real.file_ops().lock(["kubenet"])
     assert held is not None
     adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
     assert still_runs(adding)
@@ -157,7 +157,7 @@ def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -
     assert real.release(real.find("10.9.0.4")).verdict is Verdict.RELEASED
     assert address(said_by(host_local("ADD", container(6), real))) == "10.9.0.4"
     assert real.find("10.9.0.4").container_id == container(6)
-    done = restore(real.entry(), real.hands(), real.book, NOW)
+    done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == "10.9.0.4 of network kubenet is reserved again"
     assert real.find("10.9.0.4").container_id == container(6)
 
@@ -175,7 +175,7 @@ def test_what_we_put_back_is_as_good_as_new_to_the_real_one(real: Store) -> None
     said_by(host_local("ADD", container(1), real))
     before = real.files()
     real.release(real.find("10.9.0.2"))
-    assert restore(real.entry(), real.hands(), real.book, NOW).done
+    assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
     assert real.files() == before
     assert "duplicate allocation" in said_by(host_local("ADD", container(1), real), code=1)["msg"]
     said_by(host_local("DEL", container(1), real))
@@ -184,7 +184,7 @@ def test_what_we_put_back_is_as_good_as_new_to_the_real_one(real: Store) -> None
 
 def test_a_file_of_an_old_version_that_we_put_back_is_released_by_the_real_one(real: Store) -> None:
     real.release(real.reserve("10.9.0.2", GONE, ifname=""))
-    assert restore(real.entry(), real.hands(), real.book, NOW).done
+    assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
     said_by(host_local("DEL", GONE, real))
     assert real.files() == {}
 
@@ -193,7 +193,7 @@ def test_a_sandbox_that_the_real_one_has_given_another_address_gets_its_old_one_
     said_by(host_local("ADD", WEB_ID, real))
     real.release(real.find("10.9.0.2"))
     assert address(said_by(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
-    done = restore(real.entry(), real.hands(), real.book, NOW)
+    done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == f"container {WEB_ID[:12]} has another address by now: 10.9.0.3"
 
 
@@ -213,7 +213,7 @@ def test_the_real_one_adds_and_deletes_while_we_release_and_each_address_has_one
     churning = threading.Thread(target=churn)
     churning.start()
     for reserved in leaked:
-        outcome = real.release(reserved, hands=real.hands(10))
+        outcome = real.release(reserved, file_ops=real.file_ops(10))
         if outcome.verdict is not Verdict.RELEASED:
             failed.append(outcome.why)
     churning.join()

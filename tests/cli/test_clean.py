@@ -63,7 +63,7 @@ class Incident:
 
     def options(self, api: str = "off") -> list[str]:
         asked = ["--api=off"] if api == "off" else self.credentials
-        return [*asked, *self.host.options, "--confirm=1ms", f"--state-dir={self.state}"]
+        return [*asked, *self.host.options, "--confirm-after=1ms", f"--state-dir={self.state}"]
 
     def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
         return nodeleak("clean", *self.options(api), *arguments, **more)
@@ -121,7 +121,7 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Inc
 def test_dry_run_may_be_said_and_no_environment_can_consent(incident: Incident) -> None:
     before = incident.files()
     assert incident.told("--dry-run")["applied"] is False
-    assert incident.told(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_ROUND="5")["applied"] is False
+    assert incident.told(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_SYNC="5")["applied"] is False
     for name in ("APPLY", "IP", "MAX"):
         done = incident.clean(**{f"NODELEAK_{name}": "1"})
         assert done.code == 2, done
@@ -192,7 +192,7 @@ def test_in_an_agents_pod_the_daemons_settings_are_the_cleaners_too(incident: In
         "NODELEAK_NODE": incident.node.name, "NODELEAK_KUBECONFIG": str(host.kubeconfig),
         "NODELEAK_DOCKER_HOST": f"unix://{host.docker_socket}", "NODELEAK_CNI_NETWORKS_DIR": str(host.networks),
         "NODELEAK_CNI_CACHE_DIR": str(host.cache), "NODELEAK_CHECKPOINT_DIR": str(host.checkpoints),
-        "NODELEAK_PROC": str(host.proc), "NODELEAK_STATE_DIR": str(incident.state), "NODELEAK_CONFIRM": "1ms",
+        "NODELEAK_PROC": str(host.proc), "NODELEAK_STATE_DIR": str(incident.state), "NODELEAK_CONFIRM_AFTER": "1ms",
         "NODELEAK_CLEANUP": "off", "NODELEAK_LISTEN": ":9747", "NODELEAK_SERVICE_HOST": "10.254.0.9",
     }  # fmt: skip
     assert "7 would be released" in nodeleak("clean", **variables).out
@@ -243,8 +243,8 @@ def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> N
 
 def test_an_unread_network_is_three(incident: Incident) -> None:
     tree = incident.told("--apply", "--network=kubenet,cbr0", code=3)
-    assert [one["source"] for one in tree["unread"]] == ["reservations"]
-    assert {one["reason"] for one in tree["addresses"]} <= {"source_unread"}
+    assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
+    assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
     assert len(incident.reserved) == ALL
 
 
@@ -326,7 +326,7 @@ def test_a_released_sandbox_that_is_there_again_stops_cleaning_until_it_is_settl
     (incident.host.store / ip).write_bytes(kept)
     done = incident.clean("--apply")
     assert "CLEANING HAS STOPPED ITSELF: container " in done.out
-    assert "refused: stopped" in done.out
+    assert "refused: halted" in done.out
     assert len(incident.reserved) == ALL
 
 
@@ -344,13 +344,13 @@ def test_a_journal_that_is_not_there_is_empty(incident: Incident) -> None:
 
 def test_the_journal_names_its_damage_and_goes_on(incident: Incident) -> None:
     incident.clean("--apply", "--max=1")
-    book = incident.state / "journal/journal.jsonl"
-    with book.open("a") as file:
+    journal_store = incident.state / "journal/journal.jsonl"
+    with journal_store.open("a") as file:
         file.write('{"schema": "nodeleak.jou')
     done = incident.journal()
     assert done.code == 0
     assert incident.leaks[0] in done.out
-    assert f"damaged: {book}, line 3: " in done.out
+    assert f"damaged: {journal_store}, line 3: " in done.out
     assert "warning: journal: " in incident.clean().out
 
 
@@ -406,10 +406,10 @@ def test_told_to_end_it_finishes_the_address_in_hand_and_no_other(incident: Inci
 
 
 def test_killed_in_the_middle_the_next_one_settles_it(incident: Incident) -> None:
-    book = incident.state / "journal/journal.jsonl"
+    journal_store = incident.state / "journal/journal.jsonl"
     assert "1 released" in incident.clean("--apply", "--max=1").out
-    begun, _ended = book.read_text().splitlines(keepends=True)
-    book.write_text(begun)  # as it is where we were killed after the removal
+    begun, _ended = journal_store.read_text().splitlines(keepends=True)
+    journal_store.write_text(begun)  # as it is where we were killed after the removal
     assert "never ended" in incident.journal().out
     assert "never ended; the next cleaning settles it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
@@ -432,15 +432,15 @@ def test_a_young_leak_is_told_with_its_age(incident: Incident) -> None:
     os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
     done = incident.clean("--apply")
     assert done.code == 0
-    assert f"too_young ({incident.leaks[0]}): 3" in done.out
-    assert "6 released, 1 refused (1 too_young)" in done.out
+    assert f"not_confirmed ({incident.leaks[0]}): 3" in done.out
+    assert "6 released, 1 refused (1 not_confirmed)" in done.out
 
 
 # The daemon
 
 
 def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> None:
-    quick = ("--interval=100ms", "--confirm=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-round=3")
+    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-sync=3")
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
@@ -450,7 +450,7 @@ def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> 
     assert released(agent) == incident.leaks
     for sample in (
         'nodeleak_mode_info{mode="clean"} 1.0',
-        "nodeleak_cleanup_stopped 0.0",
+        "nodeleak_cleanup_halted 0.0",
         "nodeleak_lock_held_seconds_count 7.0",
         "nodeleak_lock_wait_seconds_count 7.0",
     ):
@@ -462,7 +462,7 @@ def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> 
 
 
 def test_the_daemon_withholds_in_a_dry_run_and_says_so_once(incident: Incident) -> None:
-    quick = ("--interval=50ms", "--confirm=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
+    quick = ("--interval=50ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
     before = incident.files()
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
@@ -482,4 +482,4 @@ def released(agent: Daemon) -> list[str]:
 
 def round_count(port: int) -> float:
     lines = served(port, "/metrics")[1].splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("nodeleak_round_seconds_count ")))
+    return float(next(line.split()[1] for line in lines if line.startswith("nodeleak_sync_seconds_count ")))

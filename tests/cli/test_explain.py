@@ -13,8 +13,8 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.cli import main
-from agent.cli.exit_codes import DONE, FOUND, UNREAD, USAGE
-from agent.config import knobs, option, variable
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE, USAGE
+from agent.config import option, settings_of, variable
 from agent.model.recording import Recording, dumps
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import Snapshot
@@ -35,9 +35,9 @@ def _the_process_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Recorded:
-    def write(*looks: Snapshot) -> str:
+    def write(*snapshots: Snapshot) -> str:
         path = tmp_path / "node.json"
-        path.write_text(dumps(Recording(patience=GRACE, period=timedelta(0), looks=looks)))
+        path.write_text(dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)))
         return str(path)
 
     return write
@@ -103,10 +103,10 @@ def test_help_explains_every_setting_with_its_variable_and_its_default(
         main([command, "--help"])
     assert left.value.code == DONE
     page = " ".join(capsys.readouterr().out.split())
-    for name, knob in knobs(command).items():
+    for name, setting in settings_of(command).items():
         assert option(name) in page
         assert f"[{variable(name)}]" in page
-        assert f"(default: {knob.default})" in page or not knob.default
+        assert f"(default: {setting.default})" in page or not setting.default
 
 
 def test_a_scan_has_no_settings_of_the_daemon(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +184,8 @@ def test_a_recording_is_read_from_standard_input(
         (node(LOST), FOUND),
         (without_api(node()), DONE),
         (without_api(node(LOST)), FOUND),
-        (without(node(), "containers"), UNREAD),
-        (without(node(LOST), "pods"), UNREAD),
+        (without(node(), "containers"), UNAVAILABLE),
+        (without(node(LOST), "pods"), UNAVAILABLE),
         (without(node(LOST), "cni_results"), FOUND),
     ],
     ids=["healthy", "leak", "api off", "leak, api off", "docker silent", "pods silent", "names missing"],
@@ -193,7 +193,7 @@ def test_a_recording_is_read_from_standard_input(
 def test_exit_codes(snapshot: Snapshot, code: int, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(snapshot, snapshot)
     assert main(["scan", "--exit-code", "--recording", path]) == code
-    assert main(["scan", "--recording", path]) == (UNREAD if code == UNREAD else DONE)
+    assert main(["scan", "--recording", path]) == (UNAVAILABLE if code == UNAVAILABLE else DONE)
     assert capsys.readouterr().err == ""
 
 

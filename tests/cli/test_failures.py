@@ -80,7 +80,7 @@ class LittleNode:
         self.options = [
             *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
             *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
-            *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm", "1ms"),
+            *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm-after", "1ms"),
         ]
 
 
@@ -290,7 +290,7 @@ def test_a_wrong_node_name_is_told_and_nothing_is_judged_by_it(node: LittleNode)
     assert done.code == 3
     told = json.loads(done.out)
     assert {"source": "pods", "why": "the API server has no Node named 'worker-1': is the node's name right?"} in told[
-        "unread"
+        "unavailable"
     ]
     assert {one["ip"]: one["state"] for one in told["reservations"]} == {
         "10.244.1.2": "in_use",
@@ -325,7 +325,7 @@ def test_a_docker_that_lists_nothing_while_pods_run_convicts_nobody(node: Little
         done = nodeleak("scan", "-o", "json", "--grace", "0s", *api, *node.options)
     assert done.code == 3
     told = json.loads(done.out)
-    assert "containers" in [one["source"] for one in told["unread"]]
+    assert "containers" in [one["source"] for one in told["unavailable"]]
     assert {one["state"] for one in told["reservations"]} == {"unknown"}
 
 
@@ -374,10 +374,10 @@ def test_a_recording_replays_to_the_same_words_from_a_pipe(node: LittleNode) -> 
         ("[" * 100_000, "it is not JSON"),
         ("{}", "it has no schema"),
         (
-            '{"schema": "nodeleak.recording/v9", "looks": []}',
+            '{"schema": "nodeleak.recording/v9", "snapshots": []}',
             "its schema is 'nodeleak.recording/v9'; this version reads",
         ),
-        ('{"schema": "nodeleak.recording/v1"}', "recording.patience: missing"),
+        ('{"schema": "nodeleak.recording/v1"}', "recording.grace: missing"),
     ],
 )
 def test_a_damaged_recording_is_told(text: str, why: str) -> None:
@@ -532,7 +532,7 @@ def test_an_api_server_that_hands_out_old_versions_is_found(node: LittleNode, qu
     def answers(request: Request) -> Answer:
         return Server(nodes if request.path == "/api/v1/nodes" else etcd, old=True).answer(request)
 
-    with api_server(node.home, answers) as api, running(*api, *quick, "--confirm", "0s") as agent:
+    with api_server(node.home, answers) as api, running(*api, *quick, "--confirm-after", "0s") as agent:
         port = agent.said("agent.started")["port"]
         until(lambda: '"server_version": "v1.9.2"' in served(port, "/api/v1/report")[1], "it is asked")
         etcd.delete("uid-0")

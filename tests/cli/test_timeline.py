@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.book import Book
+from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
 from tests.cli.test_failures import Done, LittleNode, engine, hanging_api, nodeleak
 from tests.wire import Standin
 
 BOOTED = 1_700_000_000
-FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def told(node: LittleNode, *arguments: str, code: int = 0) -> Any:
 
 
 def write_journal(node: LittleNode) -> None:
-    book, at = Book(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
-    book.begin(Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,)), [])
-    book.end("e-1", Verdict.RELEASED, "", at)
+    journal_store, at = JournalStore(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
+    journal_store.begin(Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,)), [])
+    journal_store.end("e-1", Verdict.RELEASED, "", at)
 
 
 def test_every_record_has_its_line_in_order(node: LittleNode) -> None:
@@ -78,7 +78,7 @@ def test_programs_are_told_the_same(node: LittleNode) -> None:
     write_journal(node)
     tree = told(node)
     assert tree["schema"] == "nodeleak.timeline/v1"
-    assert tree["unread"] == []
+    assert tree["unavailable"] == []
     found = {one["what"]: one for one in tree["events"]}
     assert found["socket_appeared"] == {
         "at": "2023-11-14T22:14:30.000Z",
@@ -124,7 +124,7 @@ def test_a_journal_that_cannot_be_read_is_said_and_ends_with_its_code(node: Litt
     (state(node) / "journal").mkdir(parents=True)
     (state(node) / "journal" / "journal.jsonl").mkdir()
     tree = told(node, code=3)
-    assert [one["source"] for one in tree["unread"]] == ["journal"]
+    assert [one["source"] for one in tree["unavailable"]] == ["journal"]
 
 
 def test_a_damaged_line_of_the_journal_is_a_warning(node: LittleNode) -> None:

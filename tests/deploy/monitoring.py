@@ -14,7 +14,7 @@ from agent.checks.registry import DETECTORS
 from agent.exporters.metrics import STAGES
 from agent.model import rejections
 from agent.model.assessment import State
-from agent.model.finding import Cause, Severity
+from agent.model.finding import LeakCause, Severity
 from agent.model.release import MISSED, Reason
 from agent.model.snapshot import SOURCES
 from tests.exporters.test_metrics import everything
@@ -29,9 +29,9 @@ TARGET: Final = frozenset({"job", "instance", "node"})
 """Labels that Prometheus gives a target; `node` where relabelling adds it."""
 
 VALUES: Final[Mapping[str, frozenset[str]]] = {
-    "cause": frozenset(one.value for kind in (Cause, rejections.Cause) for one in kind),
+    "cause": frozenset(one.value for kind in (LeakCause, rejections.RejectionCause) for one in kind),
     "detector": frozenset(one.NAME for one in DETECTORS),
-    "fate": frozenset(one.value for one in rejections.Fate),
+    "pod_outcome": frozenset(one.value for one in rejections.PodOutcome),
     "mode": frozenset(MODES.values()),
     "phase": frozenset({"candidate", "confirmed"}),
     "reason": frozenset(one.value for one in (*Reason, *MISSED)),

@@ -69,7 +69,7 @@ def test_a_panel_has_its_source_its_unit_and_its_description(panel: dict[str, An
 @pytest.mark.parametrize("panel", EACH)
 def test_a_legend_names_labels_that_its_query_keeps(panel: dict[str, Any]) -> None:
     for target in panel["targets"] if panel["type"] not in {"stat", "table"} else ():
-        grouped = re.search(r"by \(([a-z, ]+)\)", target["expr"])
+        grouped = re.search(r"by \(([a-z_, ]+)\)", target["expr"])
         kept = set(grouped[1].split(", ")) if grouped else set()
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == kept - {"le"}
 

@@ -30,7 +30,7 @@ from tests.wire import needs, run
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 OBJECT = ROOT / "deploy" / "overlays" / "prometheus-operator" / "prometheusrule.yaml"
 ALERTS = [pytest.param(rule, id=f"{rule.alert}-{rule.severity}") for rule in alerts()]
-OTHERWISE = {"leaked_reservation": 'nodeleak_reservations{state="leaked"}', "stranded_pod": "nodeleak_stranded_pods{"}
+OTHERWISE = {"leaked_reservation": 'nodeleak_reservations{state="leaked"}', "rejected_pod": "nodeleak_rejected_pods{"}
 """Detectors whose alert asks for a metric that says more than how many findings there are."""
 
 

@@ -70,12 +70,12 @@ class Said:
         return found
 
     @property
-    def unread(self) -> set[str]:
-        return {one["source"] for one in self.document["unread"]}
+    def unavailable(self) -> set[str]:
+        return {one["source"] for one in self.document["unavailable"]}
 
     @property
     def blind(self) -> set[str]:
-        return {one["detector"] for one in self.document["blind"]}
+        return {one["detector"] for one in self.document["insufficient_data"]}
 
     @property
     def network(self) -> dict[str, Any]:
@@ -118,8 +118,8 @@ class Cleaned:
         return sorted({option for options in told for option in options})
 
     @property
-    def unread(self) -> set[str]:
-        return {one["source"] for one in self.document["unread"]}
+    def unavailable(self) -> set[str]:
+        return {one["source"] for one in self.document["unavailable"]}
 
     @property
     def free(self) -> tuple[int | None, int | None]:

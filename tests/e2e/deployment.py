@@ -76,8 +76,8 @@ class Deployment:
         assert len(found) == 1
         return int(docker("inspect", "--format={{.State.Pid}}", *found))
 
-    def memory(self) -> "Memory":
-        return Memory.of(self.process())
+    def memory(self) -> "ConfirmationState":
+        return ConfirmationState.of(self.process())
 
     def _kustomization(self, name: str, tag: str, settings: dict[str, str]) -> Path:
         variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", **settings}
@@ -111,14 +111,14 @@ def since(pod: dict[str, Any], condition: str) -> datetime | None:
     return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
 
 
-class Memory:
+class ConfirmationState:
     """What a container's memory cgroup says, in bytes."""
 
     def __init__(self, now: int, peak: int, limit: int) -> None:
         self.now, self.peak, self.limit = now, peak, limit
 
     @classmethod
-    def of(cls, pid: int) -> "Memory":
+    def of(cls, pid: int) -> "ConfirmationState":
         """Read the cgroup of a process, of either version."""
         groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
         of_version_1 = [path for _, controllers, path in groups if "memory" in controllers.split(",")]

@@ -16,7 +16,7 @@ from .prometheus import AT_ONCE, RULES, Prometheus, hasty, prometheus_of
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("--interval=1s", "--confirm=1s", "--grace=1s", "--docker-timeout=2s")
+QUICK = ("--interval=1s", "--confirm-after=1s", "--grace=1s", "--docker-timeout=2s")
 DOCKER = Path("/var/run/docker.sock")
 
 

@@ -44,7 +44,7 @@ def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
 
     said = _looks_during(come_and_go, nodeleak)
 
-    assert "held" in {state for one in said for state in one.states.values()}
+    assert "not_ready" in {state for one in said for state in one.states.values()}
 
 
 def _nobody(pods: Pods) -> None:
@@ -62,19 +62,19 @@ def _looks_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[S
         return said
 
     with (
-        nodeleak.running("--interval=100ms", "--confirm=0s", "--grace=0s") as daemon,
+        nodeleak.running("--interval=100ms", "--confirm-after=0s", "--grace=0s") as daemon,
         ThreadPoolExecutor() as pool,
     ):
-        looks = pool.submit(without_pause)
+        snapshots = pool.submit(without_pause)
         try:
             come_and_go()
         finally:
             over.set()
-        said = looks.result()
+        said = snapshots.result()
         metrics, opened = daemon.metrics(), daemon.events("finding.opened")
 
     assert len(said) > 10
     assert [one.document for one in said if one.findings or "leaked" in one.states.values()] == []
     assert (opened, metrics.leaks_confirmed) == ([], {})
-    assert metrics.total("round_seconds_count") > len(said)
+    assert metrics.total("sync_seconds_count") > len(said)
     return said

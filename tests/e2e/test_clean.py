@@ -28,7 +28,7 @@ from .node import (
 
 pytestmark = pytest.mark.e2e
 
-HASTY = (*BOLD, "--confirm=100ms")
+HASTY = (*BOLD, "--confirm-after=100ms")
 FOREIGN_RANGE = "10.99.0.0/24"
 
 
@@ -47,21 +47,21 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     with cluster.frozen("kubelet"):
         before = eventually(_still)
 
-        wary = nodeleak.clean("--confirm=100ms")
+        wary = nodeleak.clean("--confirm-after=100ms")
         assert wary.addresses.keys() == leaked
         assert {one["verdict"] for one in wary.addresses.values()} == {"refused"}
         assert set(wary.settings) == set(BOLD)
         assert all("the kubelet started" in one["why"] for one in wary.addresses.values())
         assert all("of network kubenet looks leaked" in one["why"] for one in wary.addresses.values())
 
-        dry = nodeleak.clean("--confirm=100ms", *wary.settings)
+        dry = nodeleak.clean("--confirm-after=100ms", *wary.settings)
         assert dry.verdicts == dict.fromkeys(leaked, "would_release")
         assert dry.free == (0, len(leaked))
         assert not dry.document["applied"]
         assert traces(STORE, CNI_CACHE) == before
         assert not nodeleak.state_dir.exists()
 
-        done = nodeleak.clean("--apply", "--confirm=100ms", *wary.settings)
+        done = nodeleak.clean("--apply", "--confirm-after=100ms", *wary.settings)
         assert done.verdicts == dict.fromkeys(leaked, "released")
         assert done.free == (0, len(leaked))
         after = traces(STORE, CNI_CACHE)
@@ -116,7 +116,7 @@ def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
 
         remove_pod_containers([last])
         # Now docker has nothing of what runs by the API server's word.
-        assert nodeleak.clean("--apply", *HASTY, codes=[3]).unread == {"containers"}
+        assert nodeleak.clean("--apply", *HASTY, codes=[3]).unavailable == {"containers"}
         said = nodeleak.clean("--apply", *HASTY, "--api=off")
         assert said.verdicts == dict.fromkeys((one, other), "teardown_pending")
         assert reservations() == before
@@ -137,7 +137,7 @@ def test_an_address_that_a_process_has_is_released_only_when_the_process_has_end
 
         for more in (("--api=on",), ("--api=off",)):
             said = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
-            assert said.verdicts == {ip: "address_alive"}
+            assert said.verdicts == {ip: "address_in_use"}
             assert f"process {survivor.pid} (sleep) has {ip}" in said.addresses[ip]["why"]
             assert said.addresses[ip]["setting"] is None
         _holds({ip, *new})
@@ -154,14 +154,14 @@ def test_what_lies_outside_the_pod_cidr_is_released_only_by_name(
 ) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
-    foreign = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition("/")[0]
+    unrecognized = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition("/")[0]
 
     said = nodeleak.clean("--apply", *HASTY)
-    assert said.verdicts == {leaked: "released", foreign: "outside_range"}
-    assert said.settings == [f"--ip={foreign}"]
-    _holds({foreign, *owners})
+    assert said.verdicts == {leaked: "released", unrecognized: "outside_range"}
+    assert said.settings == [f"--ip={unrecognized}"]
+    _holds({unrecognized, *owners})
 
-    assert nodeleak.clean("--apply", *HASTY, *said.settings).verdicts == {foreign: "released"}
+    assert nodeleak.clean("--apply", *HASTY, *said.settings).verdicts == {unrecognized: "released"}
     _holds(owners)
 
 
@@ -172,8 +172,8 @@ def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: P
 
     def refuses(source: str) -> None:
         said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert said.unread >= {source}
-        assert set(said.verdicts.values()) <= {"source_unread"}
+        assert said.unavailable >= {source}
+        assert set(said.verdicts.values()) <= {"source_unavailable"}
 
     with cluster.stopped("apiserver"):
         refuses("pods")
@@ -195,8 +195,8 @@ def test_while_docker_is_stopped_nothing_is_touched(cluster: Cluster, pods: Pods
     with cluster.frozen("kubelet"), cluster.stopped("docker"):
         before = traces(STORE, CNI_CACHE)
         said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert (said.unread, said.addresses) == ({"containers"}, {})
-        assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unread == {"containers"}
+        assert (said.unavailable, said.addresses) == ({"containers"}, {})
+        assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unavailable == {"containers"}
         assert traces(STORE, CNI_CACHE) == before
     pods.running()
     assert nodeleak.clean("--apply", *HASTY, f"--ip={leaked}").verdicts == {leaked: "released"}

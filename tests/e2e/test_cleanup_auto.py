@@ -16,7 +16,7 @@ from .node import CNI_CACHE, STORE, Cluster, Pods, eventually, reservations, run
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("--interval=1s", "--confirm=0s", "--grace=0s")
+QUICK = ("--interval=1s", "--confirm-after=0s", "--grace=0s")
 AUTO = ("--cleanup=auto", *QUICK, "--settle=0s")
 
 
@@ -28,10 +28,10 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     new = pods.running()
     before = traces(STORE, CNI_CACHE)
 
-    with ExitStack() as daemons:
-        off = daemons.enter_context(nodeleak.running(*QUICK, "--settle=0s"))
-        trying = daemons.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
-        settling = daemons.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
+    with ExitStack() as processes:
+        off = processes.enter_context(nodeleak.running(*QUICK, "--settle=0s"))
+        trying = processes.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
+        settling = processes.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
         eventually(lambda: _tells_of(off, "finding.opened", "subject", {f"kubenet/{ip}" for ip in old}))
         eventually(lambda: _tells_of(trying, "release.withheld", "ip", old))
         eventually(lambda: _tells_of(settling, "release.refused", "ip", old))
@@ -43,14 +43,14 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         assert _tells_nothing_of_releases(trying, but="release.withheld")
         assert _tells_nothing_of_releases(settling, but="release.refused")
         assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
-        assert _refused(settling).keys() == {"too_young", "unsettled"}  # by one look, and by all after it
+        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one look, and by all after it
         assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
         for line in trying.events("release.withheld"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
     assert traces(STORE, CNI_CACHE) == before
     assert not (nodeleak.state_dir / "journal").exists()
 
-    frugal = (*AUTO, "--max-per-round=1", "--max-per-hour=2")
+    frugal = (*AUTO, "--max-per-sync=1", "--max-per-hour=2")
     with nodeleak.running(*frugal) as daemon:
         eventually(lambda: _counts(daemon, "address.released", 2))
         _lets_rounds_pass(daemon)
@@ -66,7 +66,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     assert metrics.get("lock_held_seconds_count") == metrics.get("lock_wait_seconds_count") == 2
     assert metrics.by("reason", "release_failures_total").keys() >= {"busy", "changed", "failed", "gone"}
     assert metrics.total("release_failures_total") == 0
-    assert metrics.get("cleanup_stopped") == 0
+    assert metrics.get("cleanup_halted") == 0
     assert run("promtool", "check", "metrics", text=metrics.text).stderr == ""
     entries = nodeleak.journal()
     assert {entry["entry"]: (entry["by"], entry["container_id"]) for entry in entries} == {
@@ -98,20 +98,20 @@ def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_rel
         eventually(lambda: _tells_of(daemon, "address.released", "ip", old))
         assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(old.items())
         assert not [path for path in CNI_CACHE.iterdir() if any(held[ip] in path.name for ip in old)]
-        assert daemon.metrics().get("cleanup_stopped") == 0
+        assert daemon.metrics().get("cleanup_halted") == 0
 
         shutil.copy2(tmp_path / back, STORE)
         eventually(lambda: _has_stopped(daemon, held[back]))
-        said = nodeleak.clean("--apply", *BOLD, "--confirm=100ms")
-        assert said.verdicts == {back: "stopped"}
-        assert held[back][:12] in said.document["stopped"]
+        said = nodeleak.clean("--apply", *BOLD, "--confirm-after=100ms")
+        assert said.verdicts == {back: "halted"}
+        assert held[back][:12] in said.document["halted"]
 
         (leaked,) = cluster.reserve(1)
-        eventually(lambda: _tells_of_refusal(daemon, "stopped", {leaked, back}))
+        eventually(lambda: _tells_of_refusal(daemon, "halted", {leaked, back}))
         (STORE / back).unlink()
         _lets_rounds_pass(daemon)
-        assert daemon.metrics().get("cleanup_stopped") == 1
-        assert _refused(daemon)["stopped"] > 0
+        assert daemon.metrics().get("cleanup_halted") == 1
+        assert _refused(daemon)["halted"] > 0
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(old)}
         assert len(daemon.events("cleanup.stopped")) == 1
         _holds({leaked, *new})
@@ -126,11 +126,20 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
     owners = pods(1)
     leaked = cluster.reserve(60)
     held = reservations()
-    at_work = ("--cleanup=auto", "--interval=100ms", "--confirm=0s", "--grace=0s", "--settle=0s", "--max-per-round=1")
+    at_work = (
+        "--cleanup=auto",
+        "--interval=100ms",
+        "--confirm-after=0s",
+        "--grace=0s",
+        "--settle=0s",
+        "--max-per-sync=1",
+    )
 
     with nodeleak.running(*at_work) as daemon:
         cleaners = [
-            nodeleak.cleaning("--apply", *BOLD, "--confirm=0s", f"--max={most}") for most in (10, 20, 1) for _ in "12"
+            nodeleak.cleaning("--apply", *BOLD, "--confirm-after=0s", f"--max={most}")
+            for most in (10, 20, 1)
+            for _ in "12"
         ]
         said = [json.loads(one.communicate(timeout=60)[0]) for one in cleaners]
         eventually(lambda: _holds(owners))
@@ -168,15 +177,15 @@ def _counts(daemon: Daemon, event: str, times: int) -> None:
     assert len(daemon.events(event)) == times
 
 
-def _lets_rounds_pass(*daemons: Daemon) -> None:
+def _lets_rounds_pass(*processes: Daemon) -> None:
     """Let each look at the node three times more, and once for what was under way."""
-    wanted = [(daemon, daemon.metrics().total("round_seconds_count") + 4) for daemon in daemons]
+    wanted = [(daemon, daemon.metrics().total("sync_seconds_count") + 4) for daemon in processes]
     for daemon, number in wanted:
         eventually(lambda daemon=daemon, number=number: _rounds(daemon, number), 20)  # type: ignore[misc]
 
 
 def _rounds(daemon: Daemon, number: float) -> None:
-    assert daemon.metrics().total("round_seconds_count") >= number
+    assert daemon.metrics().total("sync_seconds_count") >= number
 
 
 def _mode(daemon: Daemon) -> str:
@@ -194,7 +203,7 @@ def _when(line: dict[str, str]) -> datetime:
 
 def _has_stopped(daemon: Daemon, container_id: str) -> None:
     assert [container_id[:12] in line["why"] for line in daemon.events("cleanup.stopped")] == [True]
-    assert daemon.metrics().get("cleanup_stopped") == 1
+    assert daemon.metrics().get("cleanup_halted") == 1
 
 
 def _holds(ips: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ AWAY = 300 if "NODELEAK_E2E_SLOW" in os.environ else 20
 """Seconds for which the API server is stopped."""
 
 STATE_DIR = Path("/var/lib/nodeleak")
-HASTY = {"NODELEAK_GRACE": "0s", "NODELEAK_SETTLE": "0s", "NODELEAK_CONFIRM": "0s", "NODELEAK_INTERVAL": "1s"}
+HASTY = {"NODELEAK_GRACE": "0s", "NODELEAK_SETTLE": "0s", "NODELEAK_CONFIRM_AFTER": "0s", "NODELEAK_INTERVAL": "1s"}
 MIB = 1 << 20
 
 

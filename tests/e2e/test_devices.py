@@ -14,7 +14,7 @@ from .node import Cluster, Pods, applied, deployment_of, eventually, forget_reso
 
 pytestmark = pytest.mark.e2e
 
-OFTEN = ("--interval=500ms", "--confirm=1s")
+OFTEN = ("--interval=500ms", "--confirm-after=1s")
 FINALIZER = "example.com/hold"
 
 
@@ -107,7 +107,7 @@ def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
 
 def _stranded(said: Said) -> dict[str, dict[str, Any]]:
     """Return the refused pods by name: alone, or of one controller."""
-    return {one["pod"]: one for one in said.findings if one["detector"] == "stranded_pod"}
+    return {one["pod"]: one for one in said.findings if one["detector"] == "rejected_pod"}
 
 
 def _alone(daemon: Daemon, pod: str, words: str = "", **expected: str) -> dict[str, Any]:
@@ -149,14 +149,16 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
         plugin.start()
         late = plugin_up() - kubelet_up()
 
-        alone = _alone(daemon, "default/refused", f"{RESOURCE} was registered", cause="kubelet_restart", fate="stuck")
+        alone = _alone(
+            daemon, "default/refused", f"{RESOURCE} was registered", cause="kubelet_restart", pod_outcome="stuck"
+        )
         assert "never with --force" in alone["message"]
         (state,) = eventually(lambda: _registered(daemon))
         assert state["registration_delay_seconds"] == pytest.approx(late, abs=2)
         told = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
         assert told == pytest.approx(late, abs=2)
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
-        assert {(one["cause"], one["fate"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
+        assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
         vms.runs("web-")
         assert "default/healthy" not in _stranded(daemon.report())
         assert _happened(
@@ -175,7 +177,7 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
         plugin.start()
         late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "unverified"
-        assert late_comer["default/refused"]["fate"] == "stuck"
+        assert late_comer["default/refused"]["pod_outcome"] == "stuck"
         assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", "who was there knows"
 
         vms.delete("refused")
@@ -207,7 +209,7 @@ def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_bac
         _let_clocks_tell_apart(daemon)
         vms.make("too-many")
         vms.refused("too-many")
-        _alone(daemon, "default/too-many", cause="exhausted", fate="stuck")
+        _alone(daemon, "default/too-many", cause="exhausted", pod_outcome="stuck")
         _let_clocks_tell_apart(daemon)
 
         plugin.kill()
@@ -217,7 +219,7 @@ def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_bac
         vms.refused("meanwhile")
         throughout(lambda: _is_not_registered(daemon), 2)
         plugin.start()
-        _alone(daemon, "default/meanwhile", cause="plugin_restart", fate="stuck")
+        _alone(daemon, "default/meanwhile", cause="plugin_restart", pod_outcome="stuck")
         (state,) = eventually(lambda: _registered(daemon))
         assert (state["devices"], state["allocated"], state["connected"]) == (3, 3, True)
 
@@ -251,7 +253,7 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
         assert "the kubelet drops it after five minutes" in late["message"]
-        held = _alone(daemon, "default/held", cause="kubelet_restart", fate="terminating_stuck")
+        held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
         assert FINALIZER in held["message"]
 
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.kube_events.events import EventExporter
 from agent.kube_events.metrics import DeliveryMetrics
-from agent.kube_events.queue import Courier
+from agent.kube_events.queue import DeliveryQueue
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.model.snapshot import Pod
@@ -25,7 +25,7 @@ from .node import Cluster, Pods, applied, eventually, run
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("--interval=500ms", "--confirm=0s", "--grace=0s")
+QUICK = ("--interval=500ms", "--confirm-after=0s", "--grace=0s")
 NAME = "nodeleak-e2e-events"
 
 
@@ -153,9 +153,9 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
     found = Finding("unreserved_pod_ip", "10.0.0.1", "not reserved", identity=(uid,))
     with told_to(cluster) as exporter:
 
-        def tell(minutes: int) -> None:
+        def export(minutes: int) -> None:
             report = confirmed(found, leak(9), pods=(pod,), later=timedelta(minutes=minutes))
-            exporter.tell(report, 0.1)
+            exporter.export(report, 0.1)
 
         def says(count: int) -> list[dict[str, Any]]:
             said = events(cluster)
@@ -163,14 +163,14 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
             return said
 
         for count in (1, 2, 3):
-            tell(5 * count)
+            export(5 * count)
             said = eventually(lambda count=count: says(count), 10)  # type: ignore[misc]
         assert sorted((one["involvedObject"]["kind"], one["reason"]) for one in said) == [
             ("Node", "LeakedReservation"), ("Node", "UnreservedPodIp"), ("Pod", "UnreservedPodIp")
         ]  # fmt: skip
         assert "UnreservedPodIp" in cluster.kubectl("describe", "pod", name)
         forget(cluster)
-        tell(20)
+        export(20)
         eventually(lambda: says(1), 10)
 
 
@@ -178,13 +178,13 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
 def told_to(cluster: Cluster) -> Iterator[EventExporter]:
     """Tell this API server with the kubelet's credentials."""
     tally, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
-    courier = Courier(lambda: Writer(cluster.kubelet, 5), tally, lambda *words: lost.append(words))
-    thread = threading.Thread(target=courier.run)
+    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), tally, lambda *words: lost.append(words))
+    thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
-        yield EventExporter(courier.post, tally.missed)
+        yield EventExporter(delivery.post, tally.missed)
     finally:
-        courier.end()
+        delivery.end()
         thread.join(10)
     assert lost == []
 

@@ -19,7 +19,7 @@ def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods
     assert said.code == 0
     assert said.states == dict.fromkeys(owners, "in_use")
     assert said.pods == owners
-    assert (said.findings, said.unread, said.blind) == ([], set(), ONE_LOOK)
+    assert (said.findings, said.unavailable, said.blind) == ([], set(), ONE_LOOK)
     assert said.document["server_version"] == "v1.20.2"
     assert said.network["reserved"] == len(owners)
     assert said.network["free"] == said.network["usable"] - len(owners)
@@ -29,7 +29,7 @@ def test_on_a_healthy_node_the_daemon_logs_that_it_came_and_went_and_goes_at_onc
     pods: Pods, nodeleak: Nodeleak
 ) -> None:
     pods(2)
-    with nodeleak.running("--interval=200ms", "--confirm=0s", "--grace=0s") as daemon:
+    with nodeleak.running("--interval=200ms", "--confirm-after=0s", "--grace=0s") as daemon:
         eventually(lambda: _rounds(daemon, 5))
         daemon.process.terminate()
         assert daemon.process.wait(2) == 0
@@ -46,7 +46,7 @@ def test_every_source_is_read_by_one_that_may_do_nothing_else(
     said = nodeleak.scan("--grace=0s", wrapped=wrapped)
 
     assert said.states == {**dict.fromkeys(owners, "in_use"), ownerless: "leaked"}
-    assert (said.unread, said.blind) == (set(), ONE_LOOK)
+    assert (said.unavailable, said.blind) == (set(), ONE_LOOK)
     assert said.verdicts == nodeleak.scan("--grace=0s").verdicts
 
 
@@ -60,8 +60,8 @@ def test_without_the_api_server_a_scan_says_the_same(cluster: Cluster, pods: Pod
 
     assert sorted(set(alone.states.values())) == ["in_use", "leaked"]
     assert alone.verdicts == nodeleak.scan("--grace=0s").verdicts
-    assert alone.unread == set()
+    assert alone.unavailable == set()
 
 
 def _rounds(daemon: Daemon, number: int) -> None:
-    assert daemon.metrics().total("round_seconds_count") >= number
+    assert daemon.metrics().total("sync_seconds_count") >= number

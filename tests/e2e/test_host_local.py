@@ -24,12 +24,12 @@ def test_both_addresses_of_a_container_are_read_and_judged_as_one(nodeleak: Node
             for one in ids
         ]
         said = nodeleak.scan(*look, codes=[3])  # nobody has told the agent this network's range
-        assert "exhausted_range" in {one["detector"] for one in said.document["blind"]}
+        assert "exhausted_range" in {one["detector"] for one in said.document["insufficient_data"]}
         assert {file.name for file in store.iterdir()} > reservations(store).keys()  # its own files are no entries
         assert [set(ips) for ips in given] == [
             {ip for ip, one in reservations(store).items() if one == id_} for id_ in ids
         ]
-        assert said.states == dict.fromkeys(given[0], "held") | dict.fromkeys(given[1], "leaked")
+        assert said.states == dict.fromkeys(given[0], "not_ready") | dict.fromkeys(given[1], "leaked")
         read = {one["ip"]: (one["container_id"], one["ifname"]) for one in said.document["reservations"]}
         assert read == {ip: (one, "eth0") for ip, one in reservations(store).items()}
 

@@ -12,14 +12,14 @@ def test_what_the_kubelet_forgot_is_young_then_leaked_and_everybody_says_so(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     old = pods(3)
-    with nodeleak.running("--interval=1s", "--confirm=8s", "--grace=1s") as daemon:
+    with nodeleak.running("--interval=1s", "--confirm-after=8s", "--grace=1s") as daemon:
         eventually(lambda: _says(daemon, dict.fromkeys(old, "in_use")))
 
         cluster.leak()
         new = pods.running()
         assert not old.keys() & new.keys()
 
-        eventually(lambda: _says(daemon, dict.fromkeys(old, "young") | dict.fromkeys(new, "in_use")), 8)
+        eventually(lambda: _says(daemon, dict.fromkeys(old, "candidate") | dict.fromkeys(new, "in_use")), 8)
         assert not daemon.metrics().leaks_confirmed
         eventually(lambda: _says(daemon, dict.fromkeys(old, "leaked") | dict.fromkeys(new, "in_use")), 20)
 
@@ -56,7 +56,7 @@ def test_only_what_is_older_than_the_grace_period_is_leaked(cluster: Cluster, po
 
     patient, hasty = nodeleak.scan("--grace=1h", "--exit-code"), nodeleak.scan("--grace=0s")
 
-    assert patient.states == dict.fromkeys(old, "young") | dict.fromkeys(new, "in_use")
+    assert patient.states == dict.fromkeys(old, "candidate") | dict.fromkeys(new, "in_use")
     assert hasty.states == dict.fromkeys(old, "leaked") | dict.fromkeys(new, "in_use")
 
 

@@ -15,7 +15,7 @@ from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.assessment import State
 from agent.model.report import Report
 from tests.builders import cni_result, dark_node, node, reservation, scanned, without
-from tests.exporters.cleanings import ALIVE, cleaning, refused, released
+from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.wire import needs
 
 from .agent import Daemon, Nodeleak
@@ -24,7 +24,7 @@ from .node import Cluster, Pods, eventually
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("--interval=1s", "--confirm=2s", "--grace=1s")
+QUICK = ("--interval=1s", "--confirm-after=2s", "--grace=1s")
 STILL = "/?refresh=off"
 SCHEMES = ("light", "dark")
 
@@ -121,7 +121,7 @@ def test_an_agent_without_docker_looks_blind(pods: Pods, nodeleak: Nodeleak, bro
     with nodeleak.running(*QUICK, f"--docker-host=unix://{tmp_path}/nobody.sock") as daemon:
         with looking_at(browser, daemon.url + STILL) as view:
             assert view.headline == "This agent cannot see everything"
-            assert "mood-blind" in str(view.page.locator("header").get_attribute("class"))
+            assert "status-blind" in str(view.page.locator("header").get_attribute("class"))
             assert "containers" in view.page.locator("section.unread").inner_text()
             marks = view.marks()
             assert {marks[ip] for ip in owners} == {"unknown"}
@@ -132,17 +132,17 @@ def drawings() -> dict[str, Report | None]:
     """Return reports whose pages have every mark, every mood and every warning."""
     lost = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 10 + len(State))]
     seen = scanned(node(*lost, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8", "10.244.0.0/16")], node=[]))
-    every = zip(seen.scene.occupancies, cycle(State), strict=False)
-    motley = replace(seen.scene, occupancies=tuple(replace(one, state=state) for one, state in every))
+    every = zip(seen.assessment.classified_reservations, cycle(State), strict=False)
+    motley = replace(seen.assessment, classified_reservations=tuple(replace(one, state=state) for one, state in every))
     doubtful = tuple(replace(one, confirmed=False) for one in seen.findings)
-    stopped = cleaning(released(), refused(ALIVE), stopped="it was there again")
+    stopped = cleaning(released(), refused(UNMANAGED), halted="it was there again")
     return {
         "before the first round": None,
-        "every state": replace(seen, scene=motley, cleaning=stopped),
+        "every state": replace(seen, assessment=motley, cleaning=stopped),
         "doubt": replace(seen, findings=doubtful),
         "trouble in the twilight": scanned(without(node(*lost), "device_plugins")),
         "dark": scanned(dark_node()),
-        "unread": scanned(without(node(), "reservations")),
+        "unavailable": scanned(without(node(), "reservations")),
     }
 
 
@@ -152,7 +152,7 @@ def test_every_mark_and_every_mood_can_be_read_in_any_light(browser: Browser, na
     exporter.start()
     try:
         if (report := drawings()[name]) is not None:
-            exporter.tell(report, 0.1)
+            exporter.export(report, 0.1)
         check_as_a_document(browser, f"http://127.0.0.1:{exporter.port}")
     finally:
         exporter.close()

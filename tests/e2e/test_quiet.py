@@ -27,7 +27,7 @@ def relay(cluster: Cluster, kubeconfig: Path) -> Iterator[Relay]:
 
 def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path) -> None:
     def one_of_each() -> None:
-        assert daemon.report().unread == set()
+        assert daemon.report().unavailable == set()
         for resource in RESOURCES:
             lists, watches = _of_this_node(relay, resource)
             assert (len(lists), len(watches)) == (1, 1), (lists, watches)
@@ -47,7 +47,7 @@ def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, 
 def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
     pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path
 ) -> None:
-    with nodeleak.running("--interval=500ms", "--confirm=1s", f"--kubeconfig={kubeconfig}") as daemon:
+    with nodeleak.running("--interval=500ms", "--confirm-after=1s", f"--kubeconfig={kubeconfig}") as daemon:
         for times in range(1, 4):
             eventually(lambda times=times: _watches_begun(relay, times))  # type: ignore[misc]
             pods(1)

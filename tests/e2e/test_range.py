@@ -16,7 +16,7 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods,
 
     with moved_away(STORE / ip):
         said = nodeleak.scan("--exit-code", codes=[1])
-        with nodeleak.running("--interval=500ms", "--confirm=1s") as daemon:
+        with nodeleak.running("--interval=500ms", "--confirm-after=1s") as daemon:
             eventually(lambda: _count(daemon.opened("unreserved_pod_ip"), 1))
             metrics = daemon.metrics()
 

@@ -16,7 +16,7 @@ from .node import Cluster, Pods, eventually, reservations, throughout
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("--interval=500ms", "--confirm=1s", "--stale-after=10s")
+QUICK = ("--interval=500ms", "--confirm-after=1s", "--stale-after=10s")
 DETECTOR = "unregistered_node"
 OTHER = {
     "apiVersion": "v1",
@@ -91,7 +91,7 @@ def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_an
 def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: Cluster, nodeleak: Nodeleak) -> None:
     said = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
     assert said.subjects(DETECTOR) == {}
-    (blind,) = [one["why"] for one in said.document["blind"] if one["detector"] == DETECTOR]
+    (blind,) = [one["why"] for one in said.document["insufficient_data"] if one["detector"] == DETECTOR]
     assert "no Node named 'nodeleak-e2e-nobody'" in blind
     assert f"the kubelet here calls itself '{cluster.node}'" in blind
 
@@ -159,7 +159,7 @@ def _made(cluster: Cluster, made: dict[str, Any]) -> Iterator[None]:
 
 
 def _all_read(daemon: Daemon) -> None:
-    assert daemon.report().unread == set()
+    assert daemon.report().unavailable == set()
 
 
 def _found(daemon: Daemon, subject: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ VERSION = "v1.20.2"
 
 def test_a_real_api_server_gives_no_evidence_while_pods_come_and_go(cluster: Cluster, nodeleak: Nodeleak) -> None:
     # Watches that last a second or two: each deletion ends some of them, and begins others.
-    with nodeleak.running("--interval=200ms", "--confirm=0s", "--stale-after=3s") as daemon:
+    with nodeleak.running("--interval=200ms", "--confirm-after=0s", "--stale-after=3s") as daemon:
         eventually(lambda: _hears(daemon))
         for batch in range(4):
             names = [f"e2e-replay-{batch}-{number}" for number in range(10)]
@@ -35,9 +35,9 @@ def test_a_real_api_server_gives_no_evidence_while_pods_come_and_go(cluster: Clu
 
 def test_a_record_has_the_servers_version_and_one_look_watches_nothing(pods: Pods, nodeleak: Nodeleak) -> None:
     assert pods.now() == []
-    (look, *_) = json.loads(nodeleak.record())["looks"]
+    (look, *_) = json.loads(nodeleak.record())["snapshots"]
     assert look["server_version"] == VERSION
-    assert look["watches"] == {"not_asked": {"source": "watches", "why": "one look watches nothing"}}
+    assert look["watches"] == {"not_requested": {"source": "watches", "why": "one look watches nothing"}}
 
 
 def _unwanted(cluster: Cluster, name: str) -> dict[str, Any]:

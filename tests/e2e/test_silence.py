@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 _OF_ADDRESSES = {"leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "exhausted_range"}
 
-QUICK = ("--interval=500ms", "--confirm=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
+QUICK = ("--interval=500ms", "--confirm-after=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_file_in_place_of_the_directory_is_no_empty_directory(
         STORE.touch()
         later.callback(STORE.unlink)
         said = nodeleak.scan("--grace=0s", codes=[3])
-    assert said.unread == {"reservations"}
+    assert said.unavailable == {"reservations"}
     assert (said.states, said.findings, said.network["reserved"]) == ({}, [], None)
 
 
@@ -132,7 +132,7 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
 ) -> None:
     with standin_engine(tmp_path / "docker.sock") as url:
         said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
-        assert said.unread == {"containers"}
+        assert said.unavailable == {"containers"}
         assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
@@ -150,7 +150,7 @@ def test_without_the_api_server_to_contradict_an_empty_docker_no_pod_loses_its_a
         without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory
 
     assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
-    assert without.states == dict.fromkeys(owners, "alive") | {leak: "leaked"}
+    assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
 
 
 @contextmanager
@@ -165,14 +165,14 @@ def _stopped(cluster: Cluster, part: str) -> Iterator[None]:
 def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
     report = daemon.report()
     assert report.states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
-    assert report.unread == set()
+    assert report.unavailable == set()
     assert not [source for source, up in daemon.metrics().by("source", "source_up").items() if not up]
 
 
 def _unread(daemon: Daemon, source: str, unknown: set[str]) -> None:
     """The source is down, alone, and by the same round nothing is known of the reservations."""
     metrics, report = daemon.metrics(), daemon.report()
-    assert (metrics.up(source), report.unread) == (0, {source})
+    assert (metrics.up(source), report.unavailable) == (0, {source})
     assert report.states == dict.fromkeys(unknown, "unknown")
     assert report.findings == []
 

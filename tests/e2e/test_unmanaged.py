@@ -23,7 +23,7 @@ def test_an_address_held_by_a_process_that_docker_has_lost_is_alive_until_the_pr
         assert ip not in new
 
         said = nodeleak.scan("--grace=0s", "--exit-code", codes=[1])
-        assert said.states == {ip: "alive"} | dict.fromkeys(new, "in_use")
+        assert said.states == {ip: "unmanaged"} | dict.fromkeys(new, "in_use")
         (finding,) = said.findings
         assert (finding["detector"], finding["subject"]) == ("unmanaged_address", f"kubenet/{ip}")
         assert f"process {survivor.pid} (sleep)" in finding["message"]

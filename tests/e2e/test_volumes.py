@@ -21,7 +21,7 @@ from .node import Cluster, applied, eventually, run
 
 pytestmark = pytest.mark.e2e
 
-OFTEN = ("--interval=500ms", "--confirm=1s")
+OFTEN = ("--interval=500ms", "--confirm-after=1s")
 TRIES = 3
 SLOW = 60
 """Seconds that one disk takes to attach."""
@@ -160,7 +160,7 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         assert {one["strength"] for one in found.values()} == {"probable", "confirmed"}
         assert not [one for one in found.values() if "not asked" in one["message"]]
         lacking = _told(without)[f"volume {CSI_DISK}"]
-        assert (lacking["strength"], without.unread) == ("probable", set())
+        assert (lacking["strength"], without.unavailable) == ("probable", set())
         assert "pods that wait with a claim: default/e2e-claim since" in lacking["message"]
         assert lacking["message"].endswith(
             "(not asked: get persistentvolumeclaims, get volumeattachments, list events)"

@@ -2,23 +2,23 @@
 
 from typing import Any
 
-from agent.model.release import Candidate, Cleaning, Outcome, Reason, Refusal, Verdict
+from agent.model.release import Cleaning, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, reservation
 
 LOST = reservation("10.244.1.9")
 ENTRY = "20260326T200000.000000Z-999999999999"
 BUDGET = Refusal(Reason.OVER_BUDGET, "3 may be released now (--max), and 3 come before it", "--max=4")
-YOUNG = Refusal(Reason.TOO_YOUNG, "30 s old, and --grace is 300 s", "--grace=0s")
-ALIVE = Refusal(Reason.ADDRESS_ALIVE, "process 7 (nginx) has 10.244.1.9 configured")
+CANDIDATE = Refusal(Reason.NOT_CONFIRMED, "30 s old, and --grace is 300 s", "--grace=0s")
+UNMANAGED = Refusal(Reason.ADDRESS_IN_USE, "process 7 (nginx) has 10.244.1.9 configured")
 
 
 def outcome(verdict: Verdict, *reservations: Reservation, why: str = "", entry: str = "", **more: Any) -> Outcome:
-    return Outcome(Candidate(reservations or (LOST,), "shop/cart"), verdict, why=why, entry=entry, **more)
+    return Outcome(ReleaseRequest(reservations or (LOST,), "shop/cart"), verdict, why=why, entry=entry, **more)
 
 
 def refused(*refusals: Refusal, of: tuple[Reservation, ...] = (LOST,)) -> Outcome:
-    return Outcome(Candidate(of), Verdict.REFUSED, refusals)
+    return Outcome(ReleaseRequest(of), Verdict.REFUSED, refusals)
 
 
 def released(*reservations: Reservation, why: str = "", waited: float = 0.003, held: float = 0.0007) -> Outcome:

@@ -10,14 +10,14 @@ import pytest
 import structlog
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
+from agent.checks.confirm import ConfirmationState
 from agent.exporters.log import LogExporter, configure
-from agent.exporters.text.clean import WHEN_STOPPED
-from agent.model.devices import Happening, Milestone
+from agent.exporters.text.clean import WHEN_HALTED
+from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Gap
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Unread
+from agent.model.snapshot import SOURCES, NotRequested, Snapshot, Unavailable
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -29,13 +29,13 @@ from tests.builders import (
     cni_result,
     dark_node,
     device_plugins,
-    milestone,
     node,
     reservation,
     shown,
+    transition,
     without,
 )
-from tests.exporters.cleanings import BUDGET, DUAL, ENTRY, YOUNG, cleaning, outcome, refused, released
+from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, cleaning, outcome, refused, released
 
 LOST = reservation("10.244.1.9")
 
@@ -45,19 +45,19 @@ class Daemon:
 
     def __init__(self, capture: structlog.testing.LogCapture) -> None:
         self._capture, self._seconds = capture, 0
-        self._memory: Memory | None = None
+        self._memory: ConfirmationState | None = None
         self._exporter = LogExporter(structlog.get_logger())
 
     def round(self, snapshot: Snapshot) -> list[dict[str, Any]]:
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
-        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
-        return self.tell(report)
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(seconds=30))
+        return self.export(report)
 
-    def tell(self, report: Report) -> list[dict[str, Any]]:
+    def export(self, report: Report) -> list[dict[str, Any]]:
         before = len(self._capture.entries)
-        self._exporter.tell(report, 0.01)
+        self._exporter.export(report, 0.01)
         return [dict(entry) for entry in self._capture.entries[before:]]
 
 
@@ -129,21 +129,24 @@ def test_what_is_only_not_seen_is_not_closed(daemon: Daemon) -> None:
 
 
 def test_what_a_node_does_not_have_is_said_once_and_is_no_fault(daemon: Daemon) -> None:
-    no_docker = NotAsked("containers", "the runtime of this node is containerd://1.6.20, not docker")
-    bare = node(containers=no_docker, checkpoints=NotAsked("checkpoints", no_docker.why))
+    no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
+    bare = node(containers=no_docker, checkpoints=NotRequested("checkpoints", no_docker.why))
     assert [(line["event"], line["log_level"], line["source"]) for line in daemon.round(bare)] == [
-        ("source.not_asked", "info", source) for source in ("checkpoints", "containers")
+        ("source.not_requested", "info", source) for source in ("checkpoints", "containers")
     ]
     assert [daemon.round(bare) for _ in range(3)] == [[]] * 3
 
 
 def test_what_turns_out_not_to_be_there_has_not_spoken_again(daemon: Daemon) -> None:
     assert events(daemon.round(without(node(), "containers"))) == ["source.unread"]
-    assert events(daemon.round(node(containers=NotAsked("containers", "no docker")))) == ["source.not_asked"]
+    assert events(daemon.round(node(containers=NotRequested("containers", "no docker")))) == ["source.not_requested"]
 
 
 def test_what_an_option_leaves_alone_is_no_news(daemon: Daemon) -> None:
-    assert daemon.round(node(pods=NotAsked("pods", "--api=off"), addresses=NotAsked("addresses", "not needed"))) == []
+    assert (
+        daemon.round(node(pods=NotRequested("pods", "--api=off"), addresses=NotRequested("addresses", "not needed")))
+        == []
+    )
 
 
 def test_what_went_away_in_a_gap_is_closed_when_the_detector_sees_again(daemon: Daemon) -> None:
@@ -164,12 +167,12 @@ def test_two_findings_with_one_subject_are_two(daemon: Daemon) -> None:
 # Device plugins
 
 PAST = (
-    milestone(Happening.KUBELET_STARTED, ago=UPTIME),
-    milestone(Happening.REGISTERED, KVM, ago=UPTIME),
+    transition(TransitionKind.KUBELET_STARTED, ago=UPTIME),
+    transition(TransitionKind.REGISTERED, KVM, ago=UPTIME),
 )
 
 
-def after(*more: Milestone) -> Snapshot:
+def after(*more: DeviceTransition) -> Snapshot:
     """The kubelet and a plugin started with the node; this happened since."""
     plugins = device_plugins(*PAST, *more, kubelet_socket=None)
     return node(device_plugins=plugins)
@@ -183,14 +186,14 @@ def test_each_thing_that_happens_to_a_plugin_is_told_once(daemon: Daemon) -> Non
     daemon.round(after())
     seconds = iter(range(16, 30))
 
-    def now(what: Happening, resource: str = "", *, socket: str = "", exact: bool = True) -> Milestone:
-        return milestone(what, resource, socket=socket, exact=exact, ago=-timedelta(seconds=next(seconds)))
+    def now(what: TransitionKind, resource: str = "", *, socket: str = "", exact: bool = True) -> DeviceTransition:
+        return transition(what, resource, socket=socket, exact=exact, ago=-timedelta(seconds=next(seconds)))
 
     news = (
-        now(Happening.KUBELET_STARTED),
-        now(Happening.SOCKET_APPEARED, socket=KVM_SOCKET),
-        now(Happening.REGISTERED, KVM),
-        now(Happening.LOST, KVM, exact=False),
+        now(TransitionKind.KUBELET_STARTED),
+        now(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET),
+        now(TransitionKind.REGISTERED, KVM),
+        now(TransitionKind.LOST, KVM, exact=False),
     )
     lines = daemon.round(after(*news))
     assert [line["event"] for line in lines if "." in line["event"] and not line["event"].startswith("f")] == [
@@ -211,7 +214,7 @@ def test_what_no_history_keeps_is_not_told_again_by_every_look(daemon: Daemon) -
     daemon.round(after())
 
     def seen(ago: int) -> Snapshot:
-        return after(milestone(Happening.LOST, KVM, exact=False, ago=-timedelta(seconds=ago)))
+        return after(transition(TransitionKind.LOST, KVM, exact=False, ago=-timedelta(seconds=ago)))
 
     assert events(daemon.round(seen(30))) == ["device_plugin.lost"]
     assert [daemon.round(seen(ago)) for ago in (45, 60)] == [[], []]
@@ -219,10 +222,10 @@ def test_what_no_history_keeps_is_not_told_again_by_every_look(daemon: Daemon) -
 
 def test_a_plugin_that_comes_and_goes_is_told_each_time(daemon: Daemon) -> None:
     daemon.round(after())
-    course: list[Milestone] = []
-    for ago, what in enumerate([Happening.LOST, Happening.REGISTERED] * 2, 30):
-        course.append(milestone(what, KVM, exact=False, ago=-timedelta(seconds=ago)))
-        assert len(daemon.round(after(*course))) == 1
+    history: list[DeviceTransition] = []
+    for ago, what in enumerate([TransitionKind.LOST, TransitionKind.REGISTERED] * 2, 30):
+        history.append(transition(what, KVM, exact=False, ago=-timedelta(seconds=ago)))
+        assert len(daemon.round(after(*history))) == 1
 
 
 def test_a_history_that_was_silent_at_first_is_no_news_when_it_speaks(daemon: Daemon) -> None:
@@ -233,7 +236,7 @@ def test_a_history_that_was_silent_at_first_is_no_news_when_it_speaks(daemon: Da
 def test_what_happened_while_it_was_silent_is_told_when_it_speaks(daemon: Daemon) -> None:
     daemon.round(after())
     daemon.round(without(after(), "device_plugins"))
-    lost = milestone(Happening.LOST, KVM, ago=-timedelta(seconds=40))
+    lost = transition(TransitionKind.LOST, KVM, ago=-timedelta(seconds=40))
     assert set(events(daemon.round(after(lost)))) == {"source.read", "device_plugin.lost"}
 
 
@@ -249,8 +252,8 @@ def test_a_source_that_falls_silent_is_told_once_and_when_it_speaks_again(daemon
 
 
 def test_a_reason_that_counts_is_no_change(daemon: Daemon) -> None:
-    assert events(daemon.round(node(pods=Unread("pods", "no word for 120 s")))) == ["source.unread"]
-    assert daemon.round(node(pods=Unread("pods", "no word for 135 s"))) == []
+    assert events(daemon.round(node(pods=Unavailable("pods", "no word for 120 s")))) == ["source.unread"]
+    assert daemon.round(node(pods=Unavailable("pods", "no word for 135 s"))) == []
 
 
 def test_in_the_dark_each_source_is_told_once(daemon: Daemon) -> None:
@@ -262,7 +265,7 @@ def test_in_the_dark_each_source_is_told_once(daemon: Daemon) -> None:
 def test_two_networks_fail_apart(daemon: Daemon) -> None:
     stores = node(unread_networks=["storage"]).reservations
     (storage,) = (store for store in stores if store.network == "storage")
-    second = replace(storage, network="other", reading=Unread("reservations", "/net/other does not exist"))
+    second = replace(storage, network="other", reading=Unavailable("reservations", "/net/other does not exist"))
     both = replace(node(), reservations=(*stores, second))
     assert events(daemon.round(replace(node(), reservations=stores))) == ["source.unread"]
     (line,) = daemon.round(both)
@@ -278,12 +281,12 @@ def test_a_clock_that_was_set_is_told(daemon: Daemon) -> None:
 
 
 def test_a_detector_that_fails_is_told_once(daemon: Daemon) -> None:
-    report, _ = engine.run(node(), None, patience=GRACE, period=timedelta(0))
+    report, _ = engine.run(node(), None, grace=GRACE, confirm_after=timedelta(0))
     broken = replace(report, gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
-    assert daemon.tell(broken) == [
+    assert daemon.export(broken) == [
         {"event": "detector.failed", "log_level": "error", "detector": "shared_ip", "why": "KeyError: 'a bug'"}
     ]
-    assert daemon.tell(broken) == []
+    assert daemon.export(broken) == []
 
 
 # Cleaning
@@ -295,16 +298,16 @@ class Cleaner:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         confirmed(daemon, node(LOST))
-        _, memory = engine.run(node(LOST), None, patience=GRACE, period=timedelta(0))
-        self._leaked, _ = engine.run(node(LOST), memory, patience=GRACE, period=timedelta(0))
-        self._healthy, _ = engine.run(node(), None, patience=GRACE, period=timedelta(0))
-        assert daemon.tell(self._leaked) == []
+        _, memory = engine.run(node(LOST), None, grace=GRACE, confirm_after=timedelta(0))
+        self._leaked, _ = engine.run(node(LOST), memory, grace=GRACE, confirm_after=timedelta(0))
+        self._healthy, _ = engine.run(node(), None, grace=GRACE, confirm_after=timedelta(0))
+        assert daemon.export(self._leaked) == []
 
     def round(self, one: Cleaning) -> list[dict[str, Any]]:
-        return self._daemon.tell(replace(self._leaked, cleaning=one))
+        return self._daemon.export(replace(self._leaked, cleaning=one))
 
     def healthy_round(self, one: Cleaning) -> list[dict[str, Any]]:
-        lines = self._daemon.tell(replace(self._healthy, cleaning=one))
+        lines = self._daemon.export(replace(self._healthy, cleaning=one))
         return [line for line in lines if line["event"] != "finding.closed"]
 
 
@@ -372,13 +375,13 @@ def test_a_dry_run_tells_once_what_it_withholds(cleaner: Cleaner) -> None:
 
 def test_what_is_no_leak_is_not_told_to_be_refused(cleaner: Cleaner) -> None:
     # Between the end of a container and that of its address every pod looks like this.
-    assert cleaner.healthy_round(cleaning(refused(YOUNG))) == []
+    assert cleaner.healthy_round(cleaning(refused(CANDIDATE))) == []
     assert cleaner.healthy_round(cleaning(refused(Refusal(Reason.TEARDOWN_PENDING, "a checkpoint")))) == []
 
 
 def test_a_round_that_could_not_judge_forgets_nothing(cleaner: Cleaner) -> None:
     cleaner.round(cleaning(refused(BUDGET)))
-    assert cleaner.round(cleaning(unread=(Unread("containers", "silent"),))) == []
+    assert cleaner.round(cleaning(unavailable=(Unavailable("containers", "silent"),))) == []
     assert cleaner.round(cleaning(refused(BUDGET))) == []
 
 
@@ -395,14 +398,14 @@ def test_an_address_that_leaks_again_is_another(cleaner: Cleaner) -> None:
 
 
 def test_cleaning_that_stops_itself_is_told_once_with_what_to_do(cleaner: Cleaner) -> None:
-    stopped = cleaning(stopped="container 9999 is there again")
-    assert cleaner.round(stopped) == [
+    halted = cleaning(halted="container 9999 is there again")
+    assert cleaner.round(halted) == [
         {
-            "event": "cleanup.stopped", "log_level": "error",
-            "why": "container 9999 is there again", "do": WHEN_STOPPED,
+            "event": "cleanup.halted", "log_level": "error",
+            "why": "container 9999 is there again", "do": WHEN_HALTED,
         }
     ]  # fmt: skip
-    assert [cleaner.round(stopped) for _ in range(3)] == [[]] * 3
+    assert [cleaner.round(halted) for _ in range(3)] == [[]] * 3
 
 
 def test_damage_of_the_journal_is_told_once(cleaner: Cleaner) -> None:

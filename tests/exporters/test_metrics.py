@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
+from agent.checks.confirm import ConfirmationState
 from agent.checks.registry import DETECTORS
 from agent.exporters.metrics import MetricsExporter
 from agent.kube_events.messages import REASONS
@@ -20,30 +20,30 @@ from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.kube_events.queue import Failure
 from agent.model import rejections
 from agent.model.assessment import State
-from agent.model.devices import Happening
-from agent.model.finding import Cause, Finding, Gap, Judged, Severity
-from agent.model.rejections import Fate, Stranded
+from agent.model.devices import TransitionKind
+from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
+from agent.model.rejections import PodOutcome, RejectedPod
 from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
-from agent.model.snapshot import SOURCES, NotAsked, Snapshot, Timing
+from agent.model.snapshot import SOURCES, NotRequested, Snapshot, Timing
 from tests.builders import (
     GRACE,
     KVM,
     NOW,
     OLD,
-    daemons,
     dark_node,
     device_plugins,
     empty_file,
-    foreign,
-    milestone,
     node,
     plugin_socket,
+    processes,
     registered,
     reservation,
+    transition,
+    unrecognized,
     without,
     without_api,
 )
-from tests.exporters.cleanings import BUDGET, DUAL, YOUNG, cleaning, many, outcome, refused, released
+from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, cleaning, many, outcome, refused, released
 
 LOST = reservation("10.244.1.9")
 
@@ -59,18 +59,18 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_device_plugin_registered": {"resource"},
     "nodeleak_device_plugin_socket_present": {"resource"},
     "nodeleak_device_plugin_registration_delay_seconds": {"resource"},
-    "nodeleak_stranded_pods": {"resource", "cause", "fate"},
+    "nodeleak_rejected_pods": {"resource", "cause", "pod_outcome"},
     "nodeleak_kubelet_start_timestamp_seconds": set(),
     "nodeleak_source_up": {"source"},
     "nodeleak_source_last_read_timestamp_seconds": {"source"},
     "nodeleak_source_read_seconds_bucket": {"source", "le"},
     "nodeleak_source_read_seconds_count": {"source"},
     "nodeleak_source_read_seconds_sum": {"source"},
-    "nodeleak_round_seconds_bucket": {"le"},
-    "nodeleak_round_seconds_count": set(),
-    "nodeleak_round_seconds_sum": set(),
-    "nodeleak_round_failures_total": {"stage"},
-    "nodeleak_last_round_timestamp_seconds": set(),
+    "nodeleak_sync_seconds_bucket": {"le"},
+    "nodeleak_sync_seconds_count": set(),
+    "nodeleak_sync_seconds_sum": set(),
+    "nodeleak_sync_failures_total": {"stage"},
+    "nodeleak_last_sync_timestamp_seconds": set(),
     "nodeleak_releases_total": {"network"},
     "nodeleak_releases_refused_total": {"network", "reason"},
     "nodeleak_release_failures_total": {"network", "reason"},
@@ -80,7 +80,7 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_lock_held_seconds_bucket": {"le"},
     "nodeleak_lock_held_seconds_count": set(),
     "nodeleak_lock_held_seconds_sum": set(),
-    "nodeleak_cleanup_stopped": set(),
+    "nodeleak_cleanup_halted": set(),
     "nodeleak_events_sent_total": {"reason"},
     "nodeleak_events_dropped_total": {"cause"},
     "nodeleak_node_condition_patches_total": {"result"},
@@ -105,7 +105,7 @@ class Daemon:
         self.registry = CollectorRegistry()
         self._exporter = MetricsExporter(self.registry, networks or ("kubenet",), "observe", [Stream()])
         DeliveryMetrics(self.registry)
-        self._memory: Memory | None = None
+        self._memory: ConfirmationState | None = None
         self._seconds = 0
 
     def round(
@@ -113,14 +113,14 @@ class Daemon:
         snapshot: Snapshot,
         gaps: tuple[Gap, ...] = (),
         cleaning: Cleaning | None = None,
-        findings: tuple[Judged, ...] = (),
+        findings: tuple[TrackedFinding, ...] = (),
     ) -> "Daemon":
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
-        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(seconds=30))
         report = replace(report, gaps=(*report.gaps, *gaps), findings=(*report.findings, *findings), cleaning=cleaning)
-        self._exporter.tell(report, 0.02)
+        self._exporter.export(report, 0.02)
         return self
 
     def cleaned(self, one: Cleaning) -> "Daemon":
@@ -151,13 +151,17 @@ def everything() -> Daemon:
     devices = device_plugins(
         plugin_socket(ago=hour),
         registered(KVM, "kvm0"),
-        milestone(Happening.KUBELET_STARTED, ago=hour),
-        milestone(Happening.REGISTERED, KVM, ago=hour),
+        transition(TransitionKind.KUBELET_STARTED, ago=hour),
+        transition(TransitionKind.REGISTERED, KVM, ago=hour),
         kubelet_socket=hour,
         checkpoint_written=hour,
     )
-    stranded = Stranded("shop/cart", "uid", "", KVM, NOW, rejections.Cause.KUBELET_RESTART, Fate.STUCK, "", "")
-    refused = Judged(Finding("stranded_pod", "shop/cart", "refused", stranded=(stranded,)), NOW, confirmed=True)
+    rejected_pods = RejectedPod(
+        "shop/cart", "uid", "", KVM, NOW, rejections.RejectionCause.KUBELET_RESTART, PodOutcome.STUCK, "", ""
+    )
+    refused = TrackedFinding(
+        Finding("rejected_pod", "shop/cart", "refused", rejected_pods=(rejected_pods,)), NOW, confirmed=True
+    )
     return (
         Daemon()
         .rounds(3, node(LOST))
@@ -177,9 +181,10 @@ def test_names_and_labels_are_these_and_no_others() -> None:
 
 def test_no_label_is_a_pod_an_address_or_an_id() -> None:
     closed = (
-        {state.value for state in State} | {cause.value for cause in Cause} | {one.NAME for one in DETECTORS}
+        {state.value for state in State} | {cause.value for cause in LeakCause} | {one.NAME for one in DETECTORS}
         | {reason.value for reason in Reason} | {verdict.value for verdict in MISSED}
-        | {cause.value for cause in rejections.Cause} | {fate.value for fate in Fate} | {KVM}
+        | {cause.value for cause in rejections.RejectionCause}
+        | {pod_outcome.value for pod_outcome in PodOutcome} | {KVM}
         | {severity.value for severity in Severity}
         | set(REASONS) | set(Failure) | {SENT}
         | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
@@ -199,7 +204,7 @@ def test_before_the_first_round_only_what_needs_no_look_is_told() -> None:
     assert daemon.get("mode_info", mode="observe") == 1
     assert daemon.get("watch_restarts_total", resource="pods", cause="ended") == 3
     assert daemon.get("watch_regressions_total", resource="pods") == 1
-    for name in ("reservations", "findings", "source_up", "last_round_timestamp_seconds"):
+    for name in ("reservations", "findings", "source_up", "last_sync_timestamp_seconds"):
         assert daemon.labels(f"nodeleak_{name}") == []
 
 
@@ -213,13 +218,13 @@ def test_a_healthy_node_is_filled_with_zeros() -> None:
             for phase in _PHASES:
                 assert daemon.get("findings", detector=detector.NAME, severity=severity.value, phase=phase) == 0
     for network in ("kubenet", "storage"):
-        for cause in Cause:
+        for cause in LeakCause:
             assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
     assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, and nobody asks"
     for source in {*SOURCES} - {"autoscaler"}:
         assert daemon.get("source_up", source=source) == 1
     for stage in ("read", "judge"):
-        assert daemon.get("round_failures_total", stage=stage) == 0
+        assert daemon.get("sync_failures_total", stage=stage) == 0
     assert daemon.get("range_addresses", network="kubenet") == 253
     assert daemon.get("range_free_addresses", network="kubenet") == 251
     assert daemon.labels("nodeleak_oldest_leak_timestamp_seconds") == []
@@ -258,7 +263,7 @@ def test_the_oldest_of_several_leaks_is_told_and_none_when_they_are_gone() -> No
 # Confirmed leaks are counted once
 
 
-def counted(daemon: Daemon, cause: Cause = Cause.UNKNOWN) -> float | None:
+def counted(daemon: Daemon, cause: LeakCause = LeakCause.UNKNOWN) -> float | None:
     return daemon.get("leaks_confirmed_total", network="kubenet", cause=cause.value)
 
 
@@ -279,16 +284,17 @@ def test_a_leak_that_was_released_and_leaks_again_is_another() -> None:
 
 
 def test_each_cause_is_counted_for_itself() -> None:
-    snapshot = node(LOST, empty_file("10.244.1.10"), daemons=[daemons(kubelet=OLD / 2)])
+    snapshot = node(LOST, empty_file("10.244.1.10"), processes=[processes(kubelet=OLD / 2)])
     daemon = Daemon().rounds(3, snapshot)
-    assert {cause: counted(daemon, cause) for cause in Cause} == {
-        Cause.KUBELET_RESTART: 1, Cause.EMPTY_FILE: 1, Cause.UNKNOWN: 0, Cause.RUNTIME_RESTART: 0, Cause.NODE_REBOOT: 0
+    assert {cause: counted(daemon, cause) for cause in LeakCause} == {
+        LeakCause.KUBELET_RESTART: 1, LeakCause.EMPTY_FILE: 1, LeakCause.UNKNOWN: 0, LeakCause.RUNTIME_RESTART: 0,
+        LeakCause.NODE_REBOOT: 0
     }  # fmt: skip
 
 
 def test_a_restart_that_comes_later_counts_nothing_again() -> None:
-    daemon = Daemon().rounds(3, node(LOST)).rounds(3, node(LOST, daemons=[daemons(kubelet=timedelta(0))]))
-    assert [counted(daemon, cause) for cause in Cause] == [0, 0, 0, 0, 1]
+    daemon = Daemon().rounds(3, node(LOST)).rounds(3, node(LOST, processes=[processes(kubelet=timedelta(0))]))
+    assert [counted(daemon, cause) for cause in LeakCause] == [0, 0, 0, 0, 1]
 
 
 # Releases
@@ -332,8 +338,8 @@ def test_the_lock_is_measured_where_pods_would_notice() -> None:
 def test_a_refusal_counts_once_a_round_by_its_weightiest_reason() -> None:
     daemon = Daemon()
     for _ in range(3):
-        daemon.cleaned(cleaning(refused(YOUNG, BUDGET), *(refused(BUDGET, of=(one,)) for one in many(5))))
-    assert daemon.get("releases_refused_total", network="kubenet", reason="too_young") == 3
+        daemon.cleaned(cleaning(refused(CANDIDATE, BUDGET), *(refused(BUDGET, of=(one,)) for one in many(5))))
+    assert daemon.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 3
     assert daemon.get("releases_refused_total", network="kubenet", reason="over_budget") == 15
     assert daemon.get("releases_total", network="kubenet") == 0
 
@@ -356,9 +362,9 @@ def test_what_a_dry_run_withholds_is_neither_released_nor_refused() -> None:
 
 def test_whether_cleaning_stopped_itself_is_told_only_where_it_is_on() -> None:
     daemon = Daemon().round(node())
-    assert daemon.get("cleanup_stopped") is None
-    assert daemon.cleaned(cleaning()).get("cleanup_stopped") == 0
-    assert daemon.cleaned(cleaning(stopped="it is there again")).get("cleanup_stopped") == 1
+    assert daemon.get("cleanup_halted") is None
+    assert daemon.cleaned(cleaning()).get("cleanup_halted") == 0
+    assert daemon.cleaned(cleaning(halted="it is there again")).get("cleanup_halted") == 1
 
 
 def test_an_address_of_a_second_look_counts_under_its_reason() -> None:
@@ -394,12 +400,12 @@ def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
 def test_a_broken_detector_is_absent_and_counted() -> None:
     daemon = Daemon().round(node(), (Gap("shared_ip", "KeyError", broken=True),))
     assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
-    assert daemon.get("round_failures_total", stage="judge") == 1
-    assert daemon.get("round_failures_total", stage="read") == 0
+    assert daemon.get("sync_failures_total", stage="judge") == 1
+    assert daemon.get("sync_failures_total", stage="read") == 0
 
 
 def test_a_source_that_was_left_alone_is_neither_up_nor_down() -> None:
-    daemon = Daemon().round(node(addresses=NotAsked("addresses", "nobody needed them")))
+    daemon = Daemon().round(node(addresses=NotRequested("addresses", "nobody needed them")))
     assert daemon.get("source_up", source="addresses") is None
     assert daemon.get("source_up", source="containers") == 1
 
@@ -412,7 +418,7 @@ def test_a_silent_source_is_down_and_says_when_it_last_spoke() -> None:
     assert daemon.get("source_up", source="containers") == 0
     assert daemon.get("source_last_read_timestamp_seconds", source="containers") == spoke
     assert daemon.get("source_last_read_timestamp_seconds", source="pods") != spoke
-    assert daemon.get("round_failures_total", stage="read") == 1
+    assert daemon.get("sync_failures_total", stage="read") == 1
 
 
 def test_one_unread_network_takes_reservations_down_and_the_others_numbers_stay() -> None:
@@ -423,8 +429,8 @@ def test_one_unread_network_takes_reservations_down_and_the_others_numbers_stay(
 
 
 def test_foreign_entries_are_counted_as_such() -> None:
-    daemon = Daemon().round(node(foreign("notes"), foreign("10.244.1.9", blocks=True)))
-    assert daemon.get("reservations", network="kubenet", state="foreign") == 2
+    daemon = Daemon().round(node(unrecognized("notes"), unrecognized("10.244.1.9", blocks=True)))
+    assert daemon.get("reservations", network="kubenet", state="unrecognized") == 2
     assert daemon.get("range_free_addresses", network="kubenet") == 250
 
 
@@ -433,11 +439,11 @@ def test_foreign_entries_are_counted_as_such() -> None:
 
 def test_times_of_rounds_and_readings_are_kept() -> None:
     daemon = Daemon().round(replace(node(), timings=(Timing("containers", 0.03), Timing("containers", 0.3))))
-    assert daemon.get("round_seconds_count") == 1
+    assert daemon.get("sync_seconds_count") == 1
     assert daemon.get("source_read_seconds_count", source="containers") == 2
     assert daemon.get("source_read_seconds_bucket", source="containers", le="0.1") == 1
     assert math.isclose(daemon.get("source_read_seconds_sum", source="containers") or 0, 0.33)
-    assert daemon.get("last_round_timestamp_seconds") == (NOW + timedelta(seconds=15)).timestamp()
+    assert daemon.get("last_sync_timestamp_seconds") == (NOW + timedelta(seconds=15)).timestamp()
 
 
 # The text

@@ -8,23 +8,23 @@ from prometheus_client import CollectorRegistry
 
 from agent.exporters.metrics import MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES
-from agent.model.devices import Happening
-from agent.model.finding import Finding, Judged
-from agent.model.rejections import Cause, Fate, Stranded
+from agent.model.devices import TransitionKind
+from agent.model.finding import Finding, TrackedFinding
+from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.report import Report
-from agent.model.snapshot import NotAsked, Snapshot
+from agent.model.snapshot import NotRequested, Snapshot
 from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
-    daemons,
     device_plugins,
-    milestone,
     node,
     plugin_socket,
+    processes,
     registered,
     scanned,
-    unread,
+    transition,
+    unavailable,
     without,
 )
 
@@ -38,7 +38,7 @@ class Scrape:
 
     def __init__(self, report: Report) -> None:
         self._registry = CollectorRegistry()
-        MetricsExporter(self._registry, ("kubenet",), "observe", ()).tell(report, 0.02)
+        MetricsExporter(self._registry, ("kubenet",), "observe", ()).export(report, 0.02)
 
     def get(self, name: str, **labels: str) -> float | None:
         return self._registry.get_sample_value(f"nodeleak_{name}", labels)
@@ -48,18 +48,22 @@ class Scrape:
         return [one.labels["resource"] for samples in families for one in samples if one.name == f"nodeleak_{name}"]
 
 
-def scrape(snapshot: Snapshot, *stranded: Stranded) -> Scrape:
-    return Scrape(telling(scanned(snapshot), *stranded))
+def scrape(snapshot: Snapshot, *rejected_pods: RejectedPod) -> Scrape:
+    return Scrape(telling(scanned(snapshot), *rejected_pods))
 
 
-def telling(report: Report, *stranded: Stranded, confirmed: bool = True) -> Report:
+def telling(report: Report, *rejected_pods: RejectedPod, confirmed: bool = True) -> Report:
     """Add a finding that stands for these pods."""
-    finding = Finding("stranded_pod", "pods", "refused", stranded=stranded)
-    return replace(report, findings=(Judged(finding, NOW, confirmed),))
+    finding = Finding("rejected_pod", "pods", "refused", rejected_pods=rejected_pods)
+    return replace(report, findings=(TrackedFinding(finding, NOW, confirmed),))
 
 
-def pod(resource: str = KVM, cause: Cause = Cause.KUBELET_RESTART, fate: Fate = Fate.STUCK) -> Stranded:
-    return Stranded("shop/render", "uid", "", resource, NOW, cause, fate, "", "")
+def pod(
+    resource: str = KVM,
+    cause: RejectionCause = RejectionCause.KUBELET_RESTART,
+    pod_outcome: PodOutcome = PodOutcome.STUCK,
+) -> RejectedPod:
+    return RejectedPod("shop/render", "uid", "", resource, NOW, cause, pod_outcome, "", "")
 
 
 def racing() -> Snapshot:
@@ -68,9 +72,9 @@ def racing() -> Snapshot:
         device_plugins=device_plugins(
             plugin_socket(ago=HOUR - LATE),
             registered(KVM, "kvm0", "kvm1"),
-            milestone(Happening.KUBELET_STARTED, ago=HOUR),
-            milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=HOUR - LATE),
-            milestone(Happening.REGISTERED, KVM, ago=HOUR - LATE),
+            transition(TransitionKind.KUBELET_STARTED, ago=HOUR),
+            transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=HOUR - LATE),
+            transition(TransitionKind.REGISTERED, KVM, ago=HOUR - LATE),
             kubelet_socket=HOUR,
             checkpoint_written=HOUR - LATE,
         )
@@ -82,8 +86,11 @@ def many(count: int) -> Snapshot:
     return node(
         device_plugins=device_plugins(
             *(registered(name, "d0") for name in names),
-            milestone(Happening.KUBELET_STARTED, ago=HOUR),
-            *(milestone(Happening.REGISTERED, name, ago=HOUR - timedelta(seconds=n)) for n, name in enumerate(names)),
+            transition(TransitionKind.KUBELET_STARTED, ago=HOUR),
+            *(
+                transition(TransitionKind.REGISTERED, name, ago=HOUR - timedelta(seconds=n))
+                for n, name in enumerate(names)
+            ),
             kubelet_socket=HOUR,
             checkpoint_written=HOUR - LATE,
         )
@@ -107,8 +114,8 @@ def test_a_socket_that_nothing_names_is_absent() -> None:
     assert scrape(many(3)).resources("device_plugin_socket_present") == []
 
 
-@pytest.mark.parametrize("word", [unread("device_plugins"), NotAsked("device_plugins", "off")])
-def test_what_was_not_read_is_absent(word: NotAsked) -> None:
+@pytest.mark.parametrize("word", [unavailable("device_plugins"), NotRequested("device_plugins", "off")])
+def test_what_was_not_read_is_absent(word: NotRequested) -> None:
     told = scrape(node(device_plugins=word))
     assert [told.resources(f"device_plugin_{name}") for name in FAMILIES] == [[], [], []]
 
@@ -143,44 +150,44 @@ def test_the_longest_name_that_is_one_has_its_label() -> None:
 
 
 def test_stranded_pods_are_counted_by_resource_cause_and_fate() -> None:
-    gone = pod(fate=Fate.REPLACED_BY_CONTROLLER)
-    told = scrape(racing(), pod(), pod(), gone, pod(cause=Cause.EXHAUSTED))
+    gone = pod(pod_outcome=PodOutcome.REPLACED_BY_CONTROLLER)
+    told = scrape(racing(), pod(), pod(), gone, pod(cause=RejectionCause.EXHAUSTED))
     about = {"resource": KVM, "cause": "kubelet_restart"}
-    assert told.get("stranded_pods", **about, fate="stuck") == 2
-    assert told.get("stranded_pods", **about, fate="replaced_by_controller") == 1
-    assert told.get("stranded_pods", resource=KVM, cause="exhausted", fate="stuck") == 1
-    assert len(told.resources("stranded_pods")) == 3
+    assert told.get("rejected_pods", **about, pod_outcome="stuck") == 2
+    assert told.get("rejected_pods", **about, pod_outcome="replaced_by_controller") == 1
+    assert told.get("rejected_pods", resource=KVM, cause="exhausted", pod_outcome="stuck") == 1
+    assert len(told.resources("rejected_pods")) == 3
 
 
 def test_a_candidate_is_not_counted() -> None:
-    assert Scrape(telling(scanned(racing()), pod(), confirmed=False)).resources("stranded_pods") == []
+    assert Scrape(telling(scanned(racing()), pod(), confirmed=False)).resources("rejected_pods") == []
 
 
 def test_a_healthy_node_has_no_line_of_stranded_pods() -> None:
-    assert scrape(racing()).resources("stranded_pods") == []
+    assert scrape(racing()).resources("rejected_pods") == []
 
 
 def test_a_pod_that_names_no_resource_is_counted_as_unknown() -> None:
-    about = {"cause": "kubelet_restart", "fate": "stuck"}
-    assert scrape(node(), pod("")).get("stranded_pods", resource="unknown", **about) == 1
+    about = {"cause": "kubelet_restart", "pod_outcome": "stuck"}
+    assert scrape(node(), pod("")).get("rejected_pods", resource="unknown", **about) == 1
 
 
 def test_pods_and_plugins_share_the_bound() -> None:
     told = scrape(many(30), *(pod(f"a.io/x-{n:03}") for n in range(100)))
-    labels = {*told.resources("device_plugin_registered"), *told.resources("stranded_pods")}
+    labels = {*told.resources("device_plugin_registered"), *told.resources("rejected_pods")}
     assert len(labels) == MOST_RESOURCES + 1
-    assert told.get("stranded_pods", resource="other", cause="kubelet_restart", fate="stuck") == 68
+    assert told.get("rejected_pods", resource="other", cause="kubelet_restart", pod_outcome="stuck") == 68
 
 
 def test_the_start_of_the_kubelet_is_that_of_its_process() -> None:
-    snapshot = node(daemons=[daemons(kubelet=HOUR)], device_plugins=device_plugins(kubelet_socket=HOUR - LATE))
+    snapshot = node(processes=[processes(kubelet=HOUR)], device_plugins=device_plugins(kubelet_socket=HOUR - LATE))
     assert scrape(snapshot).get("kubelet_start_timestamp_seconds") == (NOW - HOUR).timestamp()
 
 
 def test_without_the_process_table_it_is_that_of_its_socket() -> None:
-    snapshot = without(node(device_plugins=device_plugins(kubelet_socket=HOUR)), "daemons")
+    snapshot = without(node(device_plugins=device_plugins(kubelet_socket=HOUR)), "processes")
     assert scrape(snapshot).get("kubelet_start_timestamp_seconds") == (NOW - HOUR).timestamp()
 
 
 def test_a_start_that_nothing_tells_is_absent() -> None:
-    assert scrape(without(node(), "daemons", "device_plugins")).get("kubelet_start_timestamp_seconds") is None
+    assert scrape(without(node(), "processes", "device_plugins")).get("kubelet_start_timestamp_seconds") is None

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from agent.exporters import range_map
 from agent.exporters.range_map import IN_WORDS, Cell, Mark, RangeMap, in_figures, lay_out, mark_of
-from agent.model.assessment import Occupancy, State
+from agent.model.assessment import ClassifiedReservation, State
 from agent.model.ranges import Range, subnet_range
-from tests.builders import CIDR, dark_node, foreign, node, reservation, scanned, without
+from tests.builders import CIDR, dark_node, node, reservation, scanned, unrecognized, without
 from tests.strategies import nodes
 
 SUBNETS = (
@@ -33,12 +33,12 @@ def ranges(draw: st.DrawFn) -> Range:
     return draw(st.sampled_from([whole, whole, odd]))
 
 
-def occupancy(ip: str, state: State = State.IN_USE) -> Occupancy:
-    return Occupancy(reservation(ip), state, "because")
+def classified(ip: str, state: State = State.IN_USE) -> ClassifiedReservation:
+    return ClassifiedReservation(reservation(ip), state, "because")
 
 
 @st.composite
-def laid_out(draw: st.DrawFn) -> tuple[Range, dict[int, Occupancy], RangeMap]:
+def laid_out(draw: st.DrawFn) -> tuple[Range, dict[int, ClassifiedReservation], RangeMap]:
     """A range with some addresses taken, near its beginning most of the time."""
     one = draw(ranges())
     size = int(one.last) - int(one.first) + 1
@@ -46,16 +46,16 @@ def laid_out(draw: st.DrawFn) -> tuple[Range, dict[int, Occupancy], RangeMap]:
     numbers = draw(st.lists(offsets, max_size=12, unique=True))
     family = type(one.first)
     taken = {
-        int(one.first) + n: occupancy(str(family(int(one.first) + n)), draw(st.sampled_from(State))) for n in numbers
+        int(one.first) + n: classified(str(family(int(one.first) + n)), draw(st.sampled_from(State))) for n in numbers
     }
-    outside = {ip_address("192.0.2.1"): occupancy("192.0.2.1"), ip_address("2001:db8::1"): occupancy("2001:db8::1")}
+    outside = {ip_address("192.0.2.1"): classified("192.0.2.1"), ip_address("2001:db8::1"): classified("2001:db8::1")}
     everything = {family(number): entry for number, entry in taken.items()} | outside
     inside = {int(ip): entry for ip, entry in everything.items() if ip in one}
     return one, inside, lay_out(one, everything, read=True)
 
 
 @given(laid_out())
-def test_each_address_is_in_exactly_one_cell(given: tuple[Range, dict[int, Occupancy], RangeMap]) -> None:
+def test_each_address_is_in_exactly_one_cell(given: tuple[Range, dict[int, ClassifiedReservation], RangeMap]) -> None:
     one, _, drawn = given
     cells = list(drawn.cells)
     assert (cells[0].first, cells[-1].last) == (one.first, one.last)
@@ -64,7 +64,7 @@ def test_each_address_is_in_exactly_one_cell(given: tuple[Range, dict[int, Occup
 
 @given(laid_out())
 def test_the_counts_of_a_cell_are_its_size_and_those_of_all_are_the_range(
-    given: tuple[Range, dict[int, Occupancy], RangeMap],
+    given: tuple[Range, dict[int, ClassifiedReservation], RangeMap],
 ) -> None:
     one, taken, drawn = given
     counted: Counter[Mark] = Counter()
@@ -81,16 +81,18 @@ def test_the_counts_of_a_cell_are_its_size_and_those_of_all_are_the_range(
 
 
 @given(laid_out())
-def test_what_is_taken_is_in_the_cell_of_its_address(given: tuple[Range, dict[int, Occupancy], RangeMap]) -> None:
+def test_what_is_taken_is_in_the_cell_of_its_address(
+    given: tuple[Range, dict[int, ClassifiedReservation], RangeMap],
+) -> None:
     _, taken, drawn = given
     for number, entry in taken.items():
         (cell,) = (one for one in drawn.cells if int(one.first) <= number <= int(one.last))
         assert mark_of(entry) in cell.counts
-        assert cell.occupancy is (entry if cell.size == 1 else None)
+        assert cell.classified is (entry if cell.size == 1 else None)
 
 
 @given(laid_out())
-def test_a_map_is_never_larger_than_a_screen(given: tuple[Range, dict[int, Occupancy], RangeMap]) -> None:
+def test_a_map_is_never_larger_than_a_screen(given: tuple[Range, dict[int, ClassifiedReservation], RangeMap]) -> None:
     _, _, drawn = given
     assert len(list(drawn.cells)) <= 512 + 2 * 32 + 1
     assert all(len(row.cells) == drawn.columns for row in drawn.rows)
@@ -98,7 +100,9 @@ def test_a_map_is_never_larger_than_a_screen(given: tuple[Range, dict[int, Occup
 
 
 @given(laid_out())
-def test_rows_begin_at_a_multiple_and_follow_each_other(given: tuple[Range, dict[int, Occupancy], RangeMap]) -> None:
+def test_rows_begin_at_a_multiple_and_follow_each_other(
+    given: tuple[Range, dict[int, ClassifiedReservation], RangeMap],
+) -> None:
     _, _, drawn = given
     width = drawn.block * drawn.columns
     starts = [int(row.first) for row in drawn.rows]
@@ -109,8 +113,10 @@ def test_rows_begin_at_a_multiple_and_follow_each_other(given: tuple[Range, dict
 @given(nodes(two_networks=True))
 def test_every_entry_of_a_node_is_somewhere_on_its_map(snapshot: object) -> None:
     report = scanned(snapshot)  # type: ignore[arg-type]
-    for one in range_map.of(report):
-        entries = Counter(mark_of(entry) for entry in report.scene.occupancies if entry.network == one.network)
+    for one in range_map.network_maps(report):
+        entries = Counter(
+            mark_of(entry) for entry in report.assessment.classified_reservations if entry.network == one.network
+        )
         shown = one.counts
         assert {mark: shown[mark] for mark in entries} == entries
 
@@ -129,8 +135,8 @@ def test_a_24_has_a_cell_an_address_and_its_gateway_is_never_free() -> None:
 
 
 def test_a_16_that_is_full_is_in_blocks_shown_by_the_worst() -> None:
-    taken = {ip_address(ip): occupancy(ip) for ip in ("10.0.0.2", "10.0.7.9", "10.0.255.9")}
-    taken[ip_address("10.0.7.200")] = occupancy("10.0.7.200", State.LEAKED)
+    taken = {ip_address(ip): classified(ip) for ip in ("10.0.0.2", "10.0.7.9", "10.0.255.9")}
+    taken[ip_address("10.0.7.200")] = classified("10.0.7.200", State.LEAKED)
     drawn = lay_out(subnet_range("10.0.0.0/16"), taken, read=True)
     assert (drawn.block, len(cells(drawn)), drawn.rest) == (256, 256, None)
     seventh = cells(drawn)[7]
@@ -140,7 +146,7 @@ def test_a_16_that_is_full_is_in_blocks_shown_by_the_worst() -> None:
 
 
 def test_of_a_64_only_what_is_used_is_laid_out() -> None:
-    drawn = lay_out(subnet_range("fd00::/64"), {ip_address("fd00::7"): occupancy("fd00::7")}, read=True)
+    drawn = lay_out(subnet_range("fd00::/64"), {ip_address("fd00::7"): classified("fd00::7")}, read=True)
     assert (drawn.block, drawn.columns) == (1, 16)
     assert drawn.rest is not None
     assert str(drawn.rest.first) == "fd00::100"
@@ -148,37 +154,37 @@ def test_of_a_64_only_what_is_used_is_laid_out() -> None:
 
 
 def test_what_was_not_read_is_nowhere_free() -> None:
-    (network,) = range_map.of(scanned(without(node(), "reservations")))
+    (network,) = range_map.network_maps(scanned(without(node(), "reservations")))
     assert not network.read
-    assert network.counts.keys() == {Mark.UNREAD, Mark.GATEWAY}
+    assert network.counts.keys() == {Mark.UNAVAILABLE, Mark.GATEWAY}
     drawn = lay_out(subnet_range("fd00::/64"), {}, read=False)
     assert list(drawn.rule)[1].endswith("which were not read.")
 
 
 def test_in_the_dark_there_is_no_map() -> None:
-    (network,) = range_map.of(scanned(dark_node()))
+    (network,) = range_map.network_maps(scanned(dark_node()))
     assert (network.maps, network.elsewhere, network.counts) == (None, (), Counter())
 
 
 def test_what_lies_in_no_range_is_told_beside_it() -> None:
-    report = scanned(node(reservation("10.9.9.9"), reservation("fd00::9"), foreign("notes")))
-    (network,) = range_map.of(report)
+    report = scanned(node(reservation("10.9.9.9"), reservation("fd00::9"), unrecognized("notes")))
+    (network,) = range_map.network_maps(report)
     assert [one.name for one in network.elsewhere] == ["10.9.9.9", "fd00::9", "notes"]
-    assert (network.counts[Mark.LEAKED], network.counts[Mark.FOREIGN]) == (2, 1)
+    assert (network.counts[Mark.LEAKED], network.counts[Mark.UNRECOGNIZED]) == (2, 1)
 
 
 def test_a_name_that_is_an_address_takes_it_whatever_it_is() -> None:
-    (network,) = range_map.of(scanned(node(foreign("10.244.1.77", blocks=True))))
-    assert (network.elsewhere, network.counts[Mark.FOREIGN]) == ((), 1)
+    (network,) = range_map.network_maps(scanned(node(unrecognized("10.244.1.77", blocks=True))))
+    assert (network.elsewhere, network.counts[Mark.UNRECOGNIZED]) == ((), 1)
 
 
 def test_a_reserved_gateway_is_shown_as_reserved() -> None:
-    (network,) = range_map.of(scanned(node(reservation("10.244.1.1"))))
-    assert (network.counts[Mark.GATEWAY], network.counts[Mark.ALIVE]) == (0, 1), "the node itself has it"
+    (network,) = range_map.network_maps(scanned(node(reservation("10.244.1.1"))))
+    assert (network.counts[Mark.GATEWAY], network.counts[Mark.UNMANAGED]) == (0, 1), "the node itself has it"
 
 
 def test_every_state_has_a_mark_and_every_mark_words() -> None:
-    assert {Mark(state.value) for state in State} == set(Mark) - {Mark.FREE, Mark.GATEWAY, Mark.UNREAD}
+    assert {Mark(state.value) for state in State} == set(Mark) - {Mark.FREE, Mark.GATEWAY, Mark.UNAVAILABLE}
     assert IN_WORDS.keys() == set(Mark)
 
 
@@ -192,6 +198,6 @@ def test_numbers_are_such_as_people_read(count: int, text: str) -> None:
 def test_a_network_without_ranges_is_not_known_to_be_full() -> None:
     report = scanned(node(reservation("10.244.1.9")))
     (summary,) = report.networks
-    (network,) = range_map.of(replace(report, networks=(replace(summary, ranges=None),)))
+    (network,) = range_map.network_maps(replace(report, networks=(replace(summary, ranges=None),)))
     assert network.maps is None
     assert [one.name for one in network.elsewhere] == ["10.244.1.2", "10.244.1.3", "10.244.1.9"]

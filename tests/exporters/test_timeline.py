@@ -6,40 +6,40 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, Kept
-from agent.exporters.timeline import Event, Timeline, What, of
-from agent.model.devices import Happening
+from agent.cleanup.release import RESERVATION, FileImage
+from agent.exporters.timeline import Event, Timeline, What, build_timeline
+from agent.model.devices import TransitionKind
 from agent.model.finding import Gap
-from agent.model.rejections import Cause, Refused
+from agent.model.rejections import RejectionCause, RejectionKind
 from agent.model.release import Verdict
-from agent.model.snapshot import Pod, Seen, Snapshot, Unread
+from agent.model.snapshot import Known, Pod, Snapshot, Unavailable
 from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
     OLD,
     UPTIME,
-    daemons,
     dark_node,
     device_plugins,
-    milestone,
     node,
+    processes,
     refused_pod,
     reservation,
     scanned,
-    unread,
+    transition,
+    unavailable,
     without,
     without_api,
 )
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-FILE = Kept(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
+FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 ENTRY = Entry("e-1", NOW - HOUR, "run", "9" * 64, "shop/cart", (FILE,), Verdict.RELEASED)
-DARK = Unread("journal", "it gave no word")
+DARK = Unavailable("journal", "it gave no word")
 
 
 def told(snapshot: Snapshot, *entries: Entry) -> Timeline:
-    return of(scanned(snapshot), entries)
+    return build_timeline(scanned(snapshot), entries)
 
 
 def events(snapshot: Snapshot, *kinds: What) -> list[Event]:
@@ -52,7 +52,7 @@ def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
 
 
 def test_the_starts_of_the_node_and_its_daemons_are_told() -> None:
-    snapshot = node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
     assert [(event.what, NOW - event.at, event.exact) for event in events(snapshot)] == [
         (What.BOOTED, 3 * HOUR, True),
         (What.DOCKER_STARTED, 2 * HOUR, True),
@@ -61,18 +61,18 @@ def test_the_starts_of_the_node_and_its_daemons_are_told() -> None:
 
 
 def test_a_daemon_that_does_not_run_has_not_started() -> None:
-    snapshot = node(daemons=[daemons(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
     assert [event.what for event in events(snapshot)] == [What.BOOTED]
 
 
-@pytest.mark.parametrize("happening", Happening)
-def test_whatever_happens_to_a_plugin_has_its_word(happening: Happening) -> None:
-    one = milestone(happening, KVM, ago=HOUR, socket=KVM_SOCKET, exact=False)
+@pytest.mark.parametrize("happening", TransitionKind)
+def test_whatever_happens_to_a_plugin_has_its_word(happening: TransitionKind) -> None:
+    one = transition(happening, KVM, ago=HOUR, socket=KVM_SOCKET, exact=False)
     told = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
     (event,) = (event for event in told if event.source == "device_plugins")
     assert not event.exact
     assert event.what.value in {happening.value, "device_manager_started"}
-    assert happening is Happening.KUBELET_STARTED or KVM in event.text
+    assert happening is TransitionKind.KUBELET_STARTED or KVM in event.text
 
 
 def test_a_refused_pod_is_told_with_what_was_missing() -> None:
@@ -80,17 +80,17 @@ def test_a_refused_pod_is_told_with_what_was_missing() -> None:
     assert (event.at, event.exact, event.subject, event.source) == (NOW - MINUTE, False, "shop/render", "pods")
     told, _, verdict = event.text.partition("; ")
     assert told == "the pod shop/render was refused: too few of devices.kubevirt.io/kvm (1 asked for, 0 to be had)"
-    assert verdict in {f"{cause.value}, stuck" for cause in Cause}
+    assert verdict in {f"{cause.value}, stuck" for cause in RejectionCause}
 
 
-@pytest.mark.parametrize("refused", Refused)
-def test_every_refusal_has_its_words(refused: Refused) -> None:
+@pytest.mark.parametrize("refused", RejectionKind)
+def test_every_refusal_has_its_words(refused: RejectionKind) -> None:
     (event,) = events(node(refused_pod("shop/render", refused=refused)), What.REFUSED)
     assert KVM in event.text
 
 
 def test_a_long_message_is_cut() -> None:
-    pod = refused_pod("shop/render", refused=Refused.OTHER)
+    pod = refused_pod("shop/render", refused=RejectionKind.OTHER)
     assert pod.rejection is not None
     pod = replace(pod, rejection=replace(pod.rejection, message="x" * 5000))
     (event,) = events(node(pod), What.REFUSED)
@@ -123,7 +123,7 @@ def test_a_date_at_the_end_of_the_calendar_is_told_as_it_is() -> None:
 
 
 def test_a_pod_refused_in_the_second_of_the_start_comes_after_it() -> None:
-    started = milestone(Happening.KUBELET_STARTED, ago=HOUR - timedelta(milliseconds=424))
+    started = transition(TransitionKind.KUBELET_STARTED, ago=HOUR - timedelta(milliseconds=424))
     pod = refused_pod("shop/render", ago=HOUR)
     plugins = device_plugins(started, kubelet_socket=HOUR - timedelta(milliseconds=424))
     kinds = (What.DEVICE_MANAGER_STARTED, What.REFUSED)
@@ -131,7 +131,7 @@ def test_a_pod_refused_in_the_second_of_the_start_comes_after_it() -> None:
 
 
 def test_a_leak_is_told_from_when_it_can_have_begun_with_its_cause() -> None:
-    snapshot = node(reservation("10.244.1.9"), daemons=[daemons(kubelet=HOUR)])
+    snapshot = node(reservation("10.244.1.9"), processes=[processes(kubelet=HOUR)])
     (event,) = events(snapshot, What.LEAKED)
     assert (event.at, event.exact, event.subject) == (NOW - HOUR, False, "kubenet/10.244.1.9")
     assert "the kubelet restarted after it was made" in event.text
@@ -139,7 +139,7 @@ def test_a_leak_is_told_from_when_it_can_have_begun_with_its_cause() -> None:
 
 def test_what_was_seen_once_is_no_leak_yet() -> None:
     report = scanned(node(), node(reservation("10.244.1.9")))
-    assert What.LEAKED not in {event.what for event in of(report, ()).events}
+    assert What.LEAKED not in {event.what for event in build_timeline(report, ()).events}
 
 
 def test_releases_and_restorations_come_from_the_journal() -> None:
@@ -159,12 +159,12 @@ def test_what_was_not_released_is_no_event(verdict: Verdict | None) -> None:
 
 
 def test_events_are_in_order_whatever_they_come_from() -> None:
-    late = milestone(Happening.REGISTERED, KVM, ago=HOUR - 10 * SECOND)
+    late = transition(TransitionKind.REGISTERED, KVM, ago=HOUR - 10 * SECOND)
     snapshot = node(
         reservation("10.244.1.9", age=OLD),
         refused_pod("shop/render", ago=HOUR - 3 * SECOND),
-        daemons=[daemons(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
-        device_plugins=device_plugins(milestone(Happening.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
+        processes=[processes(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
+        device_plugins=device_plugins(transition(TransitionKind.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
     )
     found = told(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
     assert [event.at for event in found] == sorted(event.at for event in found)
@@ -174,23 +174,23 @@ def test_events_are_in_order_whatever_they_come_from() -> None:
 
 
 def test_of_one_moment_the_starts_come_first() -> None:
-    snapshot = node(daemons=[daemons(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
     kinds = [event.what for event in events(snapshot)]
     assert kinds == [What.BOOTED, What.DOCKER_STARTED, What.KUBELET_STARTED]
 
 
 def test_only_the_last_span_is_kept_where_it_is_asked_for() -> None:
-    timeline = told(node(daemons=[daemons(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
+    timeline = told(node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
     assert [event.what for event in timeline.last(2 * HOUR).events] == [What.DOCKER_STARTED, What.KUBELET_STARTED]
     assert timeline.last(timedelta.max).events == timeline.events
     assert timeline.last(timedelta(0)).events == ()
 
 
-@pytest.mark.parametrize("source", ["reservations", "containers", "pods", "daemons", "device_plugins", "addresses"])
+@pytest.mark.parametrize("source", ["reservations", "containers", "pods", "processes", "device_plugins", "addresses"])
 def test_what_events_come_from_is_missed_where_it_is_unread(source: str) -> None:
     timeline = told(without(node(reservation("10.244.1.9")), source))
     assert not timeline.complete
-    assert source in {one.source for one in timeline.unread}
+    assert source in {one.source for one in timeline.unavailable}
 
 
 @pytest.mark.parametrize("source", ["cni_results", "node"])
@@ -203,24 +203,24 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
 
 
 def test_a_journal_that_cannot_be_read_is_missed() -> None:
-    timeline = of(scanned(node()), DARK)
-    assert timeline.unread == (DARK,)
+    timeline = build_timeline(scanned(node()), DARK)
+    assert timeline.unavailable == (DARK,)
 
 
 def test_a_broken_detector_is_missed() -> None:
     report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
-    assert of(report, ()).unread == (Unread("shared_ip", "KeyError: 'a bug'"),)
+    assert build_timeline(report, ()).unavailable == (Unavailable("shared_ip", "KeyError: 'a bug'"),)
 
 
 def test_in_the_dark_nothing_is_known_and_that_is_said() -> None:
     timeline = told(dark_node())
     assert timeline.events == ()
-    assert unread("daemons") in timeline.unread
+    assert unavailable("processes") in timeline.unavailable
 
 
 def test_a_damaged_past_is_a_warning() -> None:
     snapshot = node(device_plugins=device_plugins(trouble="it is not JSON"))
-    assert isinstance(snapshot.device_plugins, Seen)
-    timeline = of(scanned(snapshot), (), ["line 3: no JSON"])
+    assert isinstance(snapshot.device_plugins, Known)
+    timeline = build_timeline(scanned(snapshot), (), ["line 3: no JSON"])
     assert timeline.warnings == ("device_plugins: it is not JSON", "journal: line 3: no JSON")
     assert timeline.complete

@@ -172,7 +172,7 @@ def _inspected(container: Tree) -> Tree:
         "Driver": "overlay2",
         "HostConfig": {
             **container["HostConfig"],
-            "Memory": 0,
+            "ConfirmationState": 0,
             "CpuShares": 2,
             "OomScoreAdj": 1000,
             "Privileged": False,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
-from agent.model.finding import Finding, Judged, Severity
+from agent.checks.confirm import ConfirmationState
+from agent.model.finding import Finding, Severity, TrackedFinding
 from agent.model.report import Report
 from agent.model.snapshot import Pod, Snapshot
 from tests.builders import GRACE, NOW, node
@@ -17,20 +17,20 @@ class Rounds:
     """Consecutive looks, `A_ROUND` apart, judged as the daemon judges them."""
 
     def __init__(self) -> None:
-        self._memory: Memory | None = None
+        self._memory: ConfirmationState | None = None
         self._at = timedelta(0)
 
     def report(self, snapshot: Snapshot, after: timedelta = A_ROUND) -> Report:
         self._at += after
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + self._at, uptime=snapshot.uptime + self._at)
-        report, self._memory = engine.run(snapshot, self._memory, patience=GRACE, period=timedelta(seconds=30))
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(seconds=30))
         return report
 
 
 def confirmed(*findings: Finding, pods: tuple[Pod, ...] | None = None, later: timedelta = timedelta(0)) -> Report:
     """A round in which these, and nothing else, were confirmed."""
-    report, _ = engine.run(node(pods=pods, later=later), None, patience=GRACE, period=GRACE)
-    return replace(report, findings=tuple(Judged(one, NOW, confirmed=True) for one in findings))
+    report, _ = engine.run(node(pods=pods, later=later), None, grace=GRACE, confirm_after=GRACE)
+    return replace(report, findings=tuple(TrackedFinding(one, NOW, confirmed=True) for one in findings))
 
 
 def leak(number: int, network: str = "kubenet", message: str = "", severity: Severity = Severity.WARNING) -> Finding:

@@ -11,10 +11,10 @@ from agent.checks import engine
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
 from agent.kube_events.condition import condition as condition_of
-from agent.kube_events.queue import Letter, What
+from agent.kube_events.queue import Message, What
 from agent.model.finding import Finding, Gap
 from agent.model.report import Report
-from agent.model.snapshot import Node, NotAsked, Snapshot, Store
+from agent.model.snapshot import Node, NotRequested, Snapshot, Store
 from tests.builders import GRACE, UPTIME, node, reservation, without
 from tests.kube_events.syncs import Rounds, confirmed
 from tests.strategies import nodes
@@ -64,7 +64,9 @@ def test_a_node_without_kubenet_is_not_given_one_and_does_not_keep_an_old_one(
     standing: str, status: str | None
 ) -> None:
     elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=standing)
-    kubenet = Store("kubenet", NotAsked("reservations", "no kubenet on this node: its runtime is containerd://1.6.4"))
+    kubenet = Store(
+        "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
+    )
     found = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
     assert (found.status if found else None) == status
 
@@ -78,7 +80,7 @@ def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> Non
 
 @given(nodes())
 def test_nobody_is_told_that_all_is_well_by_an_agent_that_did_not_see(snapshot: Snapshot) -> None:
-    report = engine.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
+    report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     found = condition_of(report)
     findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
     blind = exhausted_range.NAME in {gap.detector for gap in report.gaps}
@@ -91,12 +93,12 @@ class Box:
     """Keeps letters, and the patches in them."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.letters: list[Message] = []
         self.patches: list[tuple[str, Any]] = []
 
-    def post(self, letter: Letter) -> None:
-        self.letters.append(letter)
-        letter.send(self)
+    def post(self, message: Message) -> None:
+        self.letters.append(message)
+        message.send(self)
 
     def create(self, path: str, body: Any) -> Any:
         raise NotImplementedError(path, body)
@@ -115,7 +117,7 @@ class Box:
 
 def told(exporter: ConditionExporter, *reports: Report) -> None:
     for report in reports:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
 
 
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
@@ -124,7 +126,7 @@ def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None
     standing = replace(WIDE, address_pressure="False")
     for _ in range(41):
         told(exporter, rounds.report(node(node=[standing])))
-    assert [letter.what for letter in box.letters] == [What.CONDITION] * 3
+    assert [message.what for message in box.letters] == [What.CONDITION] * 3
     assert box.last["type"] == "CNIAddressPressure"
     assert box.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
 
@@ -138,7 +140,7 @@ def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
     silent = without(node(), "node", "pods")
     for _ in range(4):
         told(exporter, rounds.report(silent))
-    assert [letter.reason for letter in box.letters[3:]] == [UNKNOWN], "what the node object has is not known"
+    assert [message.reason for message in box.letters[3:]] == [UNKNOWN], "what the node object has is not known"
 
 
 def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:

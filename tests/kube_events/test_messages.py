@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.registry import DETECTORS
-from agent.kube_events.messages import LONGEST, REASONS, About, Notice, notices, reason
+from agent.kube_events.messages import LONGEST, REASONS, About, EventSpec, event_specs, reason
 from agent.model.finding import Finding, Severity
 from agent.model.release import Verdict
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, KVM, NOW, node, pod, refused_pod, reservation, sandbox, without
-from tests.exporters.cleanings import DUAL, YOUNG, cleaning, many, outcome, refused, released
+from tests.exporters.cleanings import CANDIDATE, DUAL, cleaning, many, outcome, refused, released
 from tests.kube_events.syncs import Rounds, confirmed, leak
 from tests.strategies import nodes
 
 NODE = About("Node", "", "worker-1", "worker-1")
 
 
-def told(*findings: Finding) -> list[Notice]:
-    return list(notices(confirmed(*findings)))
+def told(*findings: Finding) -> list[EventSpec]:
+    return list(event_specs(confirmed(*findings)))
 
 
 def test_reasons_are_the_detectors_names_in_camel_case() -> None:
@@ -36,8 +36,8 @@ def test_reasons_are_the_detectors_names_in_camel_case() -> None:
 def test_a_candidate_is_told_to_nobody_and_a_confirmed_finding_to_the_node() -> None:
     rounds = Rounds()
     lost = node(reservation("10.244.1.9"))
-    assert [list(notices(rounds.report(lost))) for _ in range(2)] == [[], []]
-    (one,) = notices(rounds.report(lost))
+    assert [list(event_specs(rounds.report(lost))) for _ in range(2)] == [[], []]
+    (one,) = event_specs(rounds.report(lost))
     assert (one.about, one.reason, one.type, one.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
     assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which is gone")
     assert one.path == "/api/v1/namespaces/default/events"
@@ -80,7 +80,7 @@ def test_a_pod_that_a_finding_is_about_is_told_in_its_namespace() -> None:
     rounds = Rounds()
     sharing = node(sandbox("4" * 64, "shop/cart"), pod("shop/cart", "10.244.1.2"))
     (*_, report) = [rounds.report(sharing) for _ in range(3)]
-    shared = [one for one in notices(report) if one.reason == "SharedIp"]
+    shared = [one for one in event_specs(report) if one.reason == "SharedIp"]
     assert [one.about for one in shared] == [
         NODE,
         About("Pod", "shop", "web", "uid of shop/web"),
@@ -93,9 +93,9 @@ def test_every_pod_of_a_storm_is_told_and_the_node_once() -> None:
     rounds = Rounds()
     storm = node(*(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7)))
     (*_, report) = [rounds.report(storm) for _ in range(3)]
-    stranded = [one for one in notices(report) if one.reason == "StrandedPod"]
-    assert [one.about.kind for one in stranded] == ["Node", *["Pod"] * 7]
-    assert stranded[0].subject == KVM
+    rejected_pods = [one for one in event_specs(report) if one.reason == "RejectedPod"]
+    assert [one.about.kind for one in rejected_pods] == ["Node", *["Pod"] * 7]
+    assert rejected_pods[0].subject == KVM
 
 
 def test_a_pod_that_waits_for_a_lost_volume_is_told_though_the_volume_is_what_is_lost() -> None:
@@ -111,23 +111,25 @@ def test_the_successor_of_a_leaked_addresss_pod_is_not_told() -> None:
 def test_pods_that_are_not_known_are_not_told() -> None:
     refused = Finding("unreserved_pod_ip", "kubenet/10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
     report = confirmed(refused)
-    silent = replace(report, scene=replace(report.scene, snapshot=without(report.scene.snapshot, "pods")))
-    assert [one.about.kind for one in notices(report)] == ["Node", "Pod"]
-    assert [one.about.kind for one in notices(silent)] == ["Node"]
+    silent = replace(
+        report, assessment=replace(report.assessment, snapshot=without(report.assessment.snapshot, "pods"))
+    )
+    assert [one.about.kind for one in event_specs(report)] == ["Node", "Pod"]
+    assert [one.about.kind for one in event_specs(silent)] == ["Node"]
 
 
 def test_what_was_released_is_told_once_a_network_with_its_number() -> None:
-    cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(YOUNG), outcome(Verdict.GONE))
-    (one,) = notices(replace(confirmed(), cleaning=cleaned))
+    cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(CANDIDATE), outcome(Verdict.GONE))
+    (one,) = event_specs(replace(confirmed(), cleaning=cleaned))
     assert (one.about, one.reason, one.type, one.lasting) == (NODE, "ReleasedReservation", "Normal", False)
     assert one.message.startswith("leaked addresses released in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
     assert one.message.endswith(" | and 2 more")
-    (single,) = notices(replace(confirmed(), cleaning=cleaning(released())))
+    (single,) = event_specs(replace(confirmed(), cleaning=cleaning(released())))
     assert single.message == "leaked addresses released in kubenet (1): 10.244.1.9 (of pod shop/cart)"
 
 
 def test_without_a_release_none_is_told() -> None:
-    assert list(notices(replace(confirmed(), cleaning=cleaning(refused(YOUNG), outcome(Verdict.FAILED))))) == []
+    assert list(event_specs(replace(confirmed(), cleaning=cleaning(refused(CANDIDATE), outcome(Verdict.FAILED))))) == []
 
 
 def test_an_event_is_as_kubectl_looks_for_it() -> None:
@@ -160,7 +162,7 @@ def test_an_event_has_one_name_in_every_process_and_others_have_others() -> None
 @given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253), st.text(max_size=5))
 def test_an_events_name_is_one_that_the_server_takes(name: str, subject: str) -> None:
     named = f"a{name[:251]}z"
-    one = Notice("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
+    one = EventSpec("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
     assert len(one.name) <= 253
     assert one.name.startswith("a")
     assert "-." not in one.name[195:]
@@ -176,8 +178,8 @@ def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None
 
 @given(nodes())
 def test_whatever_a_node_is_like_an_event_stands_for_one_kind_on_one_object(snapshot: Snapshot) -> None:
-    report = engine.replay((snapshot, snapshot), patience=GRACE, period=timedelta(0))
-    all_of_them = list(notices(report))
+    report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
+    all_of_them = list(event_specs(report))
     assert len({one.name for one in all_of_them}) == len(all_of_them)
     assert {one.reason for one in all_of_them} == {reason(one.finding.detector) for one in report.findings}
     places = {(one.finding.detector, one.finding.network or one.finding.resource) for one in report.findings}

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.events import EventExporter
 from agent.kube_events.metrics import DeliveryMetrics
-from agent.kube_events.queue import Courier
+from agent.kube_events.queue import DeliveryQueue
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from tests.builders import node, pod
 from tests.kube_events.syncs import Rounds, confirmed, leak
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig, until
@@ -65,13 +65,15 @@ class Agent:
         self.registry = CollectorRegistry()
         self.warned: list[tuple[str, str, str]] = []
         tally = DeliveryMetrics(self.registry)
-        self.courier = Courier(lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words))
-        self.events = EventExporter(self.courier.post, tally.missed)
-        self.condition = ConditionExporter(self.courier.post)
-        self.thread = threading.Thread(target=self.courier.run)
+        self.delivery = DeliveryQueue(
+            lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words)
+        )
+        self.events = EventExporter(self.delivery.post, tally.missed)
+        self.condition = ConditionExporter(self.delivery.post)
+        self.thread = threading.Thread(target=self.delivery.run)
 
-    def tell(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
-        self.events.tell(confirmed(*findings, later=later), 0.1)
+    def export(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
+        self.events.export(confirmed(*findings, later=later), 0.1)
 
     def sent(self, reason: str = "LeakedReservation") -> float:
         return self.registry.get_sample_value("nodeleak_events_sent_total", {"reason": reason}) or 0
@@ -101,7 +103,7 @@ def agent(tmp_path: Path) -> Start:
         try:
             yield one
         finally:
-            one.courier.end()
+            one.delivery.end()
             one.thread.join(10)
             assert not one.thread.is_alive()
 
@@ -115,10 +117,10 @@ def methods(server: Standin) -> list[str]:
 def test_an_event_is_created_and_then_patched_and_there_is_one(agent: Start) -> None:
     store = Store()
     with Standin(store) as server, agent(server.url) as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.sent() == 1, "it is created")
-        one.tell(leak(2), later=timedelta(minutes=1))
-        one.tell(leak(2), leak(3), later=LATER)
+        one.export(leak(2), later=timedelta(minutes=1))
+        one.export(leak(2), leak(3), later=LATER)
         until(lambda: one.sent() == 2, "it is patched")
         assert methods(server) == ["POST", "PATCH"]
         assert server.requests[0].headers["user-agent"] == "nodeleak"
@@ -133,15 +135,15 @@ def test_a_restarted_agent_goes_on_with_the_event_that_is_there(agent: Start) ->
     store = Store()
     with Standin(store) as server:
         with agent(server.url) as before:
-            before.tell(leak(2))
-            before.tell(leak(2), later=LATER)
+            before.export(leak(2))
+            before.export(leak(2), later=LATER)
             until(lambda: before.sent() == 2, "it was told twice")
         with agent(server.url) as after:
-            after.tell(leak(3), later=LATER * 2)
+            after.export(leak(3), later=LATER * 2)
             until(lambda: after.sent() == 1, "it was met")
             (event,) = store.events.values()
             assert (event["count"], event["message"]) == (2, "10.244.1.3 leaked")
-            after.tell(leak(3), later=LATER * 3)
+            after.export(leak(3), later=LATER * 3)
             until(lambda: after.sent() == 2, "it was told again")
         assert methods(server) == ["POST", "PATCH", "POST", "PATCH", "PATCH"]
     (event,) = store.events.values()
@@ -151,10 +153,10 @@ def test_a_restarted_agent_goes_on_with_the_event_that_is_there(agent: Start) ->
 def test_an_event_that_expired_is_created_anew(agent: Start) -> None:
     store = Store()
     with Standin(store) as server, agent(server.url) as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.sent() == 1, "it is created")
         store.events.clear()
-        one.tell(leak(2), later=LATER)
+        one.export(leak(2), later=LATER)
         until(lambda: one.sent() == 2, "it is created anew")
         assert methods(server) == ["POST", "PATCH", "POST"]
     (event,) = store.events.values()
@@ -165,7 +167,7 @@ def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
     store = Store()
     refused = Finding("unreserved_pod_ip", "10.244.1.2", "not reserved", identity=("uid of shop/web",))
     with Standin(store) as server, agent(server.url) as one:
-        one.tell(refused)
+        one.export(refused)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
     about = [event["involvedObject"] for event in store.events.values()]
     assert [(one["kind"], one.get("namespace")) for one in about] == [("Node", None), ("Pod", "shop")]
@@ -175,7 +177,7 @@ def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
 def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status: str) -> None:
     with Standin(lambda _: [no(status, "not for you")]) as server, agent(server.url) as one:
         for number in range(3):
-            one.tell(leak(2), later=LATER * number)
+            one.export(leak(2), later=LATER * number)
             expected = {"refused": number + 1}
             until(lambda: one.dropped == expected, "it is counted")  # noqa: B023 (called at once)
     assert one.warned == [("event", "refused", f"API server: {status[:3]} not for you")]
@@ -198,10 +200,10 @@ def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status:
 def test_a_server_that_fails_is_unreachable_and_told_again_when_it_is_back(agent: Start, answer: bytes) -> None:
     store = Store()
     with Standin(lambda _: [answer]) as server, agent(server.url) as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
         server.answers = store
-        one.tell(leak(2), later=LATER)
+        one.export(leak(2), later=LATER)
         until(lambda: one.sent() == 1, "it is told")
     assert [words[:2] for words in one.warned] == [("event", "unreachable")]
     assert len(store.events) == 1
@@ -211,7 +213,7 @@ def test_a_server_that_is_not_there_is_unreachable(agent: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with agent(f"http://127.0.0.1:{port}") as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
 
 
@@ -220,22 +222,22 @@ def test_no_round_waits_for_a_server_that_hangs_and_what_is_too_much_is_dropped(
         many = [leak(2, network=f"n{number}") for number in range(25)]
         started = time.perf_counter()
         for number in range(4):
-            one.tell(*many, later=LATER * number)
+            one.export(*many, later=LATER * number)
         assert time.perf_counter() - started < 1
         until(lambda: one.dropped.get("queue_full", 0) >= 35, "100 are too many")
         assert one.dropped.keys() == {"queue_full"}
         assert one.warned == [("event", "queue_full", "64 wait already")]
         assert len(server.requests) <= 1
-        one.courier.end()
+        one.delivery.end()
         server.closing.set()
 
 
 def test_a_storm_is_counted_as_rate_limited_and_does_not_reach_the_server(agent: Start) -> None:
     with Standin(Store()) as server, agent(server.url) as one:
-        one.tell(*(leak(2, network=f"n{number}") for number in range(200)))
+        one.export(*(leak(2, network=f"n{number}") for number in range(200)))
         until(lambda: one.sent() == 25, "the burst is told")
         assert one.dropped == {"rate_limited": 175}
-        one.tell(*(leak(2, network=f"n{number}") for number in range(200)), later=timedelta(minutes=1))
+        one.export(*(leak(2, network=f"n{number}") for number in range(200)), later=timedelta(minutes=1))
         until(lambda: one.sent() == 30, "and five in the next minute")
         assert one.dropped == {"rate_limited": 175}
     assert len(server.requests) == 30
@@ -245,7 +247,7 @@ def test_a_busy_server_is_asked_again_when_it_says(agent: Start) -> None:
     store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 1")]
     with Standin(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
         started = time.perf_counter()
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.sent() == 1, "it is told")
         assert time.perf_counter() - started >= 1
     assert (len(server.requests), one.dropped, one.warned) == (2, {}, [])
@@ -254,7 +256,7 @@ def test_a_busy_server_is_asked_again_when_it_says(agent: Start) -> None:
 def test_a_server_that_stays_busy_is_left_alone(agent: Start) -> None:
     answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
     with Standin(lambda _: [answer]) as server, agent(server.url) as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.dropped == {"throttled": 1}, "it is counted")
     assert len(server.requests) == 2
     assert one.warned == [("event", "throttled", "API server: 429 slow down")]
@@ -265,10 +267,10 @@ def test_who_waits_for_a_busy_server_stops_at_once(agent: Start) -> None:
         Standin(lambda _: [no("429 Too Many Requests", "slow down", "Retry-After: 3600")]) as server,
         agent(server.url) as one,
     ):
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: server.requests, "it is asked")
         started = time.perf_counter()
-        one.courier.end()
+        one.delivery.end()
         one.thread.join(5)
         assert time.perf_counter() - started < 2
 
@@ -277,9 +279,9 @@ def test_the_condition_is_patched_by_the_same_thread_and_counted(agent: Start) -
     answers = [no("403 Forbidden", "not yours"), http("{}")]
     with Standin(lambda _: [answers.pop()]) as server, agent(server.url) as one:
         rounds = Rounds()
-        one.condition.tell(rounds.report(node()), 0.1)
+        one.condition.export(rounds.report(node()), 0.1)
         until(lambda: one.patches("sent") == 1, "it is patched")
-        one.condition.tell(rounds.report(node(), LATER), 0.1)
+        one.condition.export(rounds.report(node(), LATER), 0.1)
         until(lambda: one.patches("refused") == 1, "it is refused")
         request, _ = server.requests
     assert (request.method, request.target) == ("PATCH", "/api/v1/nodes/worker-1/status")
@@ -297,21 +299,21 @@ def test_credentials_are_read_anew_after_a_refusal(tmp_path: Path, agent: Start)
         return store(request) if request.headers.get("authorization") == "Bearer new" else [no("401 Unauthorized")]
 
     with Standin(for_the_new_token) as server, agent(server.url) as one:
-        one.tell(leak(2))
+        one.export(leak(2))
         until(lambda: one.dropped == {"refused": 1}, "the old credentials are refused")
         kubeconfig(tmp_path / "kubeconfig", server.url, user="{token: new}")
-        one.tell(leak(2), later=LATER)
+        one.export(leak(2), later=LATER)
         until(lambda: one.sent() == 1, "it is told with the new ones")
 
 
 def test_names_from_the_cluster_stay_in_their_place_in_a_path(agent: Start) -> None:
     odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
     with Standin(Store()) as server, agent(server.url) as one:
-        one.events.tell(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
+        one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
 
 
 def test_without_credentials_nothing_is_sent_and_it_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="missing"):
+    with pytest.raises(SourceError, match="missing"):
         Writer(tmp_path / "missing", 1)

@@ -6,67 +6,69 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kube_events.messages import About, Notice
-from agent.kube_events.rate_limit import AGAIN, BURST, ONE_IN, Pace
+from agent.kube_events.messages import About, EventSpec
+from agent.kube_events.rate_limit import AGAIN, BURST, ONE_IN, RateLimiter
 from tests.builders import UPTIME
 from tests.kube_events.syncs import A_ROUND
 
 
-def about(number: int) -> Notice:
-    return Notice("n", About("Pod", "shop", f"render-{number}", f"uid {number}"), "StrandedPod", "Warning", "refused")
+def about(number: int) -> EventSpec:
+    return EventSpec(
+        "n", About("Pod", "shop", f"render-{number}", f"uid {number}"), "RejectedPod", "Warning", "refused"
+    )
 
 
 RELEASED = replace(about(0), reason="ReleasedReservation", lasting=False)
 
 
 def test_what_lasts_is_told_at_once_and_again_after_five_minutes() -> None:
-    pace, told = Pace(), []
+    limiter, told = RateLimiter(), []
     for number in range(41):
-        due, missed = pace.due([about(1)], UPTIME + A_ROUND * number)
+        due, missed = limiter.due([about(1)], UPTIME + A_ROUND * number)
         assert missed == 0
         told += [number] * len(due)
     assert told == [0, 20, 40]
 
 
 def test_what_comes_back_within_five_minutes_is_no_news() -> None:
-    pace = Pace()
-    assert len(pace.due([about(1)], UPTIME)[0]) == 1
-    assert pace.due([], UPTIME + A_ROUND) == ([], 0)
-    assert pace.due([about(1)], UPTIME + A_ROUND * 2) == ([], 0)
-    assert len(pace.due([about(1)], UPTIME + AGAIN)[0]) == 1
+    limiter = RateLimiter()
+    assert len(limiter.due([about(1)], UPTIME)[0]) == 1
+    assert limiter.due([], UPTIME + A_ROUND) == ([], 0)
+    assert limiter.due([about(1)], UPTIME + A_ROUND * 2) == ([], 0)
+    assert len(limiter.due([about(1)], UPTIME + AGAIN)[0]) == 1
 
 
 def test_every_round_of_releases_is_told() -> None:
-    pace = Pace()
-    assert [len(pace.due([RELEASED], UPTIME + A_ROUND * number)[0]) for number in range(3)] == [1, 1, 1]
+    limiter = RateLimiter()
+    assert [len(limiter.due([RELEASED], UPTIME + A_ROUND * number)[0]) for number in range(3)] == [1, 1, 1]
 
 
 def test_a_storm_is_told_over_time_each_before_any_again() -> None:
-    pace, storm, told = Pace(), [about(number) for number in range(200)], []
-    first, missed = pace.due(storm, UPTIME)
+    limiter, storm, told = RateLimiter(), [about(number) for number in range(200)], []
+    first, missed = limiter.due(storm, UPTIME)
     assert (len(first), missed) == (BURST, 200 - BURST)
     told += first
     for number in range(1, 5):
-        due, missed = pace.due(storm, UPTIME + A_ROUND * number)
+        due, missed = limiter.due(storm, UPTIME + A_ROUND * number)
         assert missed == 0, "they are counted once"
         told += due
     assert len(told) <= BURST + 5, "in the first minute"
     for number in range(5, 200):
-        told += pace.due(storm, UPTIME + A_ROUND * number)[0]
+        told += limiter.due(storm, UPTIME + A_ROUND * number)[0]
     assert {one.name for one in told[:200]} == {one.name for one in storm}
 
 
 def test_a_release_goes_before_what_can_wait() -> None:
-    pace = Pace()
-    due, missed = pace.due([*(about(number) for number in range(1, BURST + 5)), RELEASED], UPTIME)
+    limiter = RateLimiter()
+    due, missed = limiter.due([*(about(number) for number in range(1, BURST + 5)), RELEASED], UPTIME)
     assert due[0] == RELEASED
     assert missed == 5
 
 
 def test_a_release_without_a_token_is_missed_each_time() -> None:
-    pace = Pace()
+    limiter = RateLimiter()
     several = [replace(RELEASED, subject=str(number)) for number in range(BURST + 1)]
-    assert [pace.due(several, UPTIME)[1] for _ in range(2)] == [1, BURST + 1]
+    assert [limiter.due(several, UPTIME)[1] for _ in range(2)] == [1, BURST + 1]
 
 
 rounds = st.lists(
@@ -76,12 +78,12 @@ rounds = st.lists(
 
 @given(rounds)
 def test_never_more_than_the_bucket_and_never_one_twice_within_five_minutes(
-    looks: list[tuple[timedelta, set[int]]],
+    snapshots: list[tuple[timedelta, set[int]]],
 ) -> None:
-    pace, now, told = Pace(), UPTIME, []
-    for after, present in looks:
+    limiter, now, told = RateLimiter(), UPTIME, []
+    for after, present in snapshots:
         now += after
-        due, missed = pace.due([about(number) for number in present], now)
+        due, missed = limiter.due([about(number) for number in present], now)
         assert {one.name for one in due} <= {about(number).name for number in present}
         assert 0 <= missed <= len(present) - len(due)
         told += [(now, one.name) for one in due]

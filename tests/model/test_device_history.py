@@ -8,48 +8,48 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.device_history import MOST, SCHEMA, Chronicle, dumps, loads
-from agent.model.devices import Happening, Milestone
-from tests.builders import KVM, KVM_SOCKET, NOW, milestone
+from agent.model.device_history import MOST, SCHEMA, StoredHistory, dumps, loads
+from agent.model.devices import DeviceTransition, TransitionKind
+from tests.builders import KVM, KVM_SOCKET, NOW, transition
 
-STARTED = milestone(Happening.KUBELET_STARTED, ago=timedelta(minutes=9))
-APPEARED = milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(minutes=8))
-KNOWN = milestone(Happening.REGISTERED, KVM, ago=timedelta(minutes=7), exact=False)
+STARTED = transition(TransitionKind.KUBELET_STARTED, ago=timedelta(minutes=9))
+APPEARED = transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(minutes=8))
+KNOWN = transition(TransitionKind.REGISTERED, KVM, ago=timedelta(minutes=7), exact=False)
 
 
-def text(*milestones: Milestone, **changes: Any) -> str:
+def text(*transitions: DeviceTransition, **changes: Any) -> str:
     """Write them, and change the last."""
-    tree = json.loads(dumps(milestones or (KNOWN,)))
-    tree["milestones"][-1].update(changes)
+    tree = json.loads(dumps(transitions or (KNOWN,)))
+    tree["transitions"][-1].update(changes)
     return json.dumps(tree)
 
 
 def test_what_was_written_is_read_back_in_its_order() -> None:
-    assert loads(dumps([STARTED, APPEARED, KNOWN])) == Chronicle((STARTED, APPEARED, KNOWN))
+    assert loads(dumps([STARTED, APPEARED, KNOWN])) == StoredHistory((STARTED, APPEARED, KNOWN))
 
 
 def test_bytes_will_do() -> None:
-    assert loads(dumps([KNOWN]).encode()) == Chronicle((KNOWN,))
+    assert loads(dumps([KNOWN]).encode()) == StoredHistory((KNOWN,))
 
 
 def test_an_empty_history_is_one() -> None:
-    assert loads(dumps([])) == Chronicle()
+    assert loads(dumps([])) == StoredHistory()
 
 
 def test_other_boots_are_history_too() -> None:
-    earlier = milestone(Happening.LOST, KVM, ago=timedelta(days=9), boot_id="another")
-    assert loads(dumps([earlier, KNOWN])).milestones == (earlier, KNOWN)
+    earlier = transition(TransitionKind.LOST, KVM, ago=timedelta(days=9), boot_id="another")
+    assert loads(dumps([earlier, KNOWN])).transitions == (earlier, KNOWN)
 
 
 def test_the_oldest_are_dropped_for_the_newest() -> None:
-    many = [milestone(Happening.REGISTERED, KVM, ago=timedelta(seconds=5000 - n)) for n in range(MOST + 3)]
-    assert loads(dumps(many)).milestones == tuple(many[3:])
+    many = [transition(TransitionKind.REGISTERED, KVM, ago=timedelta(seconds=5000 - n)) for n in range(MOST + 3)]
+    assert loads(dumps(many)).transitions == tuple(many[3:])
 
 
 moments = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (bounds are naive)
-milestones = st.builds(
-    Milestone,
-    what=st.sampled_from(Happening),
+transitions = st.builds(
+    DeviceTransition,
+    what=st.sampled_from(TransitionKind),
     at=moments,
     uptime=st.timedeltas(timedelta(0), timedelta(days=9000)),
     boot_id=st.text(max_size=8),
@@ -59,9 +59,9 @@ milestones = st.builds(
 )
 
 
-@given(st.lists(milestones, max_size=4))
-def test_any_history_is_read_back_to_the_microsecond(history: list[Milestone]) -> None:
-    assert loads(dumps(history)) == Chronicle(tuple(history))
+@given(st.lists(transitions, max_size=4))
+def test_any_history_is_read_back_to_the_microsecond(history: list[DeviceTransition]) -> None:
+    assert loads(dumps(history)) == StoredHistory(tuple(history))
 
 
 # Damage
@@ -76,13 +76,13 @@ def test_any_history_is_read_back_to_the_microsecond(history: list[Milestone]) -
         ("[" * 9000, "it is not JSON"),
         ("null", f"its schema is not {SCHEMA!r}"),
         ("{}", f"its schema is not {SCHEMA!r}"),
-        ('{"schema": "nodeleak.device-plugins/v2", "milestones": []}', f"its schema is not {SCHEMA!r}"),
+        ('{"schema": "nodeleak.device-plugins/v2", "transitions": []}', f"its schema is not {SCHEMA!r}"),
         (json.dumps({"schema": SCHEMA}), "it has no list of milestones"),
-        (json.dumps({"schema": SCHEMA, "milestones": {}}), "it has no list of milestones"),
+        (json.dumps({"schema": SCHEMA, "transitions": {}}), "it has no list of milestones"),
     ],
 )
 def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: str) -> None:
-    assert loads(damaged) == Chronicle((), why)
+    assert loads(damaged) == StoredHistory((), why)
 
 
 @pytest.mark.parametrize(
@@ -107,20 +107,20 @@ def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: st
 )
 def test_half_a_history_is_none(changes: dict[str, Any]) -> None:
     found = loads(text(STARTED, KNOWN, **changes))
-    assert found.milestones == ()
+    assert found.transitions == ()
     assert found.trouble.startswith("its milestone 2 cannot be read: ")
 
 
 def test_a_field_that_is_missing_is_damage_and_one_that_is_new_is_not() -> None:
     tree = json.loads(dumps([KNOWN]))
-    del tree["milestones"][0]["exact"]
+    del tree["transitions"][0]["exact"]
     assert loads(json.dumps(tree)).trouble == "its milestone 1 cannot be read: KeyError: 'exact'"
-    assert loads(text(KNOWN, colour="green")) == Chronicle((KNOWN,))
+    assert loads(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80))
-@example(json.dumps({"schema": SCHEMA, "milestones": [7]}))
+@example(json.dumps({"schema": SCHEMA, "transitions": [7]}))
 def test_whatever_the_text_it_is_empty_and_says_so(damaged: bytes | str) -> None:
     found = loads(damaged)
-    assert found.milestones == ()
+    assert found.transitions == ()
     assert found.trouble

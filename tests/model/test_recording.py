@@ -11,12 +11,12 @@ import pytest
 from agent.checks import engine
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
-from agent.model.devices import Happening
+from agent.model.devices import TransitionKind
 from agent.model.finding import Severity
 from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.report import Report
-from agent.model.snapshot import Address, Node, NodeDevices, NotAsked, Snapshot, Unread
+from agent.model.snapshot import Address, Node, NodeDevices, NotRequested, Snapshot, Unavailable
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -32,9 +32,7 @@ from tests.builders import (
     cni_result,
     dark_node,
     device_plugins,
-    foreign,
     last_seen,
-    milestone,
     node,
     plugin_socket,
     pod,
@@ -44,6 +42,8 @@ from tests.builders import (
     reservation,
     sandbox,
     shown,
+    transition,
+    unrecognized,
     without_api,
     worker,
 )
@@ -56,7 +56,7 @@ RACE = node(
         plugin_socket(connected=None),
         registered(KVM, "kvm0"),
         allocation("vms/vm-1", KVM, "kvm0", container="compute"),
-        milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, exact=False),
+        transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, exact=False),
     ),
 )
 
@@ -72,13 +72,13 @@ UNKNOWN = node(
 )
 
 
-def recording(*looks: Snapshot) -> Recording:
-    return Recording(patience=GRACE, period=timedelta(0), looks=looks)
+def recording(*snapshots: Snapshot) -> Recording:
+    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
 
 
 def replayed(text: str) -> Report:
     told = loads(text)
-    return engine.replay(told.looks, patience=told.patience, period=told.period)
+    return engine.replay(told.snapshots, grace=told.grace, confirm_after=told.confirm_after)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def replayed(text: str) -> Report:
         node(),
         dark_node(),
         without_api(node(LOST)),
-        node(LOST, foreign("notes"), unread_networks=["storage"]),
+        node(LOST, unrecognized("notes"), unread_networks=["storage"]),
         node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
         replace(RACE, api_skew=timedelta(seconds=-1.5)),
         UNKNOWN,
@@ -101,8 +101,8 @@ def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> No
 
 
 def test_a_recording_replays_to_the_same_verdicts() -> None:
-    looks = (node(LOST), node(LOST, later=timedelta(seconds=1)))
-    assert replayed(dumps(recording(*looks))) == engine.replay(looks, patience=GRACE, period=timedelta(0))
+    snapshots = (node(LOST), node(LOST, later=timedelta(seconds=1)))
+    assert replayed(dumps(recording(*snapshots))) == engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0))
 
 
 def test_an_unknown_field_is_passed_over() -> None:
@@ -135,7 +135,7 @@ def lose(*path: str | int) -> Callable[[dict[str, Any]], Any]:
     return change
 
 
-FILE = ("looks", 0, "reservations", 0, "reading", "seen", 2)
+FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
 
 
 @pytest.mark.parametrize(
@@ -150,28 +150,28 @@ FILE = ("looks", 0, "reservations", 0, "reading", "seen", 2)
         ("{}", "it has no schema"),
         ('{"schema": "nodeleak.scan/v1"}', "its schema is 'nodeleak.scan/v1'; this version reads"),
         ('{"schema": "nodeleak.recording/v2"}', "its schema is 'nodeleak.recording/v2'; this version reads"),
-        (changed(lose("patience")), "recording.patience: missing"),
-        (changed(put("looks", value=[])), "recording.looks: it holds no look"),
-        (changed(put("looks", value={})), "recording.looks: expected a list, found {}"),
-        (changed(put("looks", 0, value=7)), "recording.looks[0]: expected an object, found 7"),
-        (changed(put("patience", value="5m")), 'recording.patience: expected timedelta, found "5m"'),
-        (changed(put("patience", value=True)), "recording.patience: expected timedelta, found true"),
-        (changed(put("patience", value=1e300)), "recording.patience: expected timedelta"),
-        (changed(put("patience", value=float("nan"))), "recording.patience: expected timedelta"),
-        (changed(lose(*FILE, "ip")), "recording.looks[0].reservations[0].reading[2].ip: missing"),
+        (changed(lose("grace")), "recording.grace: missing"),
+        (changed(put("snapshots", value=[])), "recording.snapshots: it holds no look"),
+        (changed(put("snapshots", value={})), "recording.snapshots: expected a list, found {}"),
+        (changed(put("snapshots", 0, value=7)), "recording.snapshots[0]: expected an object, found 7"),
+        (changed(put("grace", value="5m")), 'recording.grace: expected timedelta, found "5m"'),
+        (changed(put("grace", value=True)), "recording.grace: expected timedelta, found true"),
+        (changed(put("grace", value=1e300)), "recording.grace: expected timedelta"),
+        (changed(put("grace", value=float("nan"))), "recording.grace: expected timedelta"),
+        (changed(lose(*FILE, "ip")), "recording.snapshots[0].reservations[0].reading[2].ip: missing"),
         (changed(put(*FILE, "inode", value="7")), 'reading[2].inode: expected int, found "7"'),
         (changed(put(*FILE, "inode", value=True)), "reading[2].inode: expected int, found true"),
-        (changed(put("looks", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
-        (changed(put("looks", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
-        (changed(put("looks", 0, "taken_at", value="0001-01-01T00:00:00+14:00")), "taken_at: expected datetime"),
+        (changed(put("snapshots", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
+        (changed(put("snapshots", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
+        (changed(put("snapshots", 0, "taken_at", value="0001-01-01T00:00:00+14:00")), "taken_at: expected datetime"),
         (changed(put(*FILE, "ip", value="::ffff:1.2.3.4")), 'reading[2].ip: "::ffff:1.2.3.4" is no address as a node'),
         (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is no address as a node writes it"),
-        (changed(put("looks", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
-        (changed(put("looks", 0, "pods", value=[])), "pods: expected seen, unread or not_asked, found []"),
-        (changed(put("looks", 0, "pods", value={"seen": 1})), "pods: expected seen, unread or not_asked"),
-        (changed(put("looks", 0, "pods", "seen", 0, "ips", value="10.0.0.1")), "pods[0].ips: expected a list"),
+        (changed(put("snapshots", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
+        (changed(put("snapshots", 0, "pods", value=[])), "pods: expected seen, unread or not_requested, found []"),
+        (changed(put("snapshots", 0, "pods", value={"known": 1})), "pods: expected seen, unread or not_requested"),
+        (changed(put("snapshots", 0, "pods", "known", 0, "ips", value="10.0.0.1")), "pods[0].ips: expected a list"),
         (
-            changed(put("looks", 0, "cni_results", "seen", 0, "ranges", 0, 0, "first", value="banana")),
+            changed(put("snapshots", 0, "cni_results", "known", 0, "ranges", 0, 0, "first", value="banana")),
             "cni_results[0].ranges[0][0].first: 'banana' does not appear to be",
         ),
     ],
@@ -184,7 +184,7 @@ def test_a_damaged_recording_says_what_and_where(text: str, complaint: str) -> N
 
 def test_a_long_value_is_shortened_in_the_complaint() -> None:
     with pytest.raises(Damaged) as raised:
-        loads(changed(put("looks", 0, "pods", value="x" * 5000)))
+        loads(changed(put("snapshots", 0, "pods", value="x" * 5000)))
     assert len(str(raised.value)) < 200
 
 
@@ -202,8 +202,8 @@ def telltale() -> str:
     look = node(
         LOST,
         reservation("10.244.1.10", "8" * 64),
-        foreign("confidential-notes", why="'secretshop' is not a container id"),
-        foreign("10.244.1.11", blocks=True),
+        unrecognized("confidential-notes", why="'secretshop' is not a container id"),
+        unrecognized("10.244.1.11", blocks=True),
         cni_result(GONE, "secretshop/payments-77", CIDR),
         Address("10.244.1.10", 4711, "billingd"),
         Address("10.244.1.12", 4712, "postgres-main/1"),
@@ -214,13 +214,16 @@ def telltale() -> str:
         node=[Node("worker-berlin-7", (CIDR,), 250)],
     )
     named = replace(look, node_name="worker-berlin-7")
-    unread = Unread("daemons", "no process of worker-berlin-7 has a comm like billingd in secretshop")
-    return dumps(recording(named, replace(named, daemons=unread)))
+    unavailable = Unavailable("processes", "no process of worker-berlin-7 has a comm like billingd in secretshop")
+    return dumps(recording(named, replace(named, processes=unavailable)))
 
 
 def verdicts(report: Report) -> Any:
     return (
-        [(one.name if one.blocks else "", one.state, bool(one.pod)) for one in report.scene.occupancies],
+        [
+            (one.name if one.blocks else "", one.state, bool(one.pod))
+            for one in report.assessment.classified_reservations
+        ],
         [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
         [(one.name, one.usable, one.reserved, one.free, one.states) for one in report.networks],
         [(gap.detector, gap.broken) for gap in report.gaps],
@@ -245,7 +248,7 @@ def test_without_names_the_verdicts_are_the_same() -> None:
 
 def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
     plain = dumps(recording(node()))
-    (look,) = loads(anonymous(plain, "salt")).looks
+    (look,) = loads(anonymous(plain, "salt")).snapshots
     assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
     assert look.node_name == look.node.known()[0].name
     assert anonymous(plain, "salt") == anonymous(plain, "salt")
@@ -258,7 +261,7 @@ def test_a_node_that_is_named_by_its_address_loses_it() -> None:
 
 
 def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
-    (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).looks
+    (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
     assert look.reservations == node(LOST).reservations
     assert look.taken_at == NOW
 
@@ -268,33 +271,33 @@ def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
 
 def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
     tree = json.loads(dumps(recording(RACE)))
-    del tree["looks"][0]["device_plugins"], tree["looks"][0]["api_skew"]
-    for one in tree["looks"][0]["pods"]["seen"]:
+    del tree["snapshots"][0]["device_plugins"], tree["snapshots"][0]["api_skew"]
+    for one in tree["snapshots"][0]["pods"]["known"]:
         del one["rejection"], one["wants"], one["controller"]
-    (look,) = loads(json.dumps(tree)).looks
-    assert isinstance(look.device_plugins, NotAsked)
+    (look,) = loads(json.dumps(tree)).snapshots
+    assert isinstance(look.device_plugins, NotRequested)
     assert [one.rejection for one in look.pods.known()] == [None] * 4
 
 
 def test_a_recording_from_before_watches_were_kept_is_read() -> None:
     tree = json.loads(dumps(recording(node())))
-    del tree["looks"][0]["watches"], tree["looks"][0]["server_version"]
-    (look,) = loads(json.dumps(tree)).looks
-    assert look.watches == NotAsked("watches", "this look was taken before they were read")
+    del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
+    (look,) = loads(json.dumps(tree)).snapshots
+    assert look.watches == NotRequested("watches", "this look was taken before they were read")
     assert look.server_version == ""
 
 
 def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:
     tree = json.loads(dumps(recording(RACE)))
-    tree["looks"][0]["device_plugins"]["seen"][0]["history"][0]["what"] = "exploded"
-    with pytest.raises(Damaged, match=r'history\[0\]\.what: expected Happening, found "exploded"'):
+    tree["snapshots"][0]["device_plugins"]["known"][0]["history"][0]["what"] = "exploded"
+    with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
 
 
 def test_without_names_devices_are_still_known_by_their_resources_and_sockets() -> None:
     text = anonymous(dumps(recording(RACE)), "salt")
     assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
-    (look,) = loads(text).looks
+    (look,) = loads(text).snapshots
     (devices,) = look.device_plugins.known()
     (refused,) = (one for one in look.pods.known() if one.rejection)
     assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
@@ -311,20 +314,20 @@ def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> No
         assert name not in hidden
     (found,) = [one.finding for one in replayed(hidden).findings if one.finding.severity is Severity.CRITICAL]
     assert "--provider-id=required" in found.message
-    (known,) = loads(hidden).looks[0].registration.known()
+    (known,) = loads(hidden).snapshots[0].registration.known()
     assert known.cloud_provider == "external"
-    assert known.kubelet_name == loads(hidden).looks[0].node_name
+    assert known.kubelet_name == loads(hidden).snapshots[0].node_name
 
 
 def test_a_recording_of_before_registration_was_read_says_so() -> None:
     tree = json.loads(dumps(recording(node(LOST))))
-    (look,) = tree["looks"]
+    (look,) = tree["snapshots"]
     for source in ("registration", "autoscaler"):
         del look[source]
     for field in ("uid", "created", "provider_id", "taints"):
-        del look["node"]["seen"][0][field]
-    (old,) = loads(json.dumps(tree)).looks
+        del look["node"]["known"][0][field]
+    (old,) = loads(json.dumps(tree)).snapshots
     for reading in (old.registration, old.autoscaler):
-        assert isinstance(reading, NotAsked)
+        assert isinstance(reading, NotRequested)
         assert reading.why == "this look was taken before they were read"
     assert replayed(json.dumps(tree)).complete

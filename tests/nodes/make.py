@@ -19,14 +19,14 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
+    ProcessStartTimes,
     Reservation,
-    Seen,
     Snapshot,
     Store,
-    Unread,
+    Unavailable,
 )
 from agent.model.watches import Evidence, Watch
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
@@ -75,16 +75,16 @@ def incident() -> Snapshot:
         node_name="10.12.97.31",
         taken_at=KUBELET_STARTED + timedelta(hours=9),
         uptime=timedelta(days=40),
-        reservations=(Store("kubenet", Seen(tuple(files))),),
-        checkpoints=Seen(tuple(checkpoints)),
-        containers=Seen(tuple(containers)),
-        cni_results=Seen(tuple(results)),
-        addresses=Seen((Address("10.253.6.129", 1, "systemd"), Address("10.12.97.31", 1, "systemd"))),
-        pods=Seen(tuple(pods)),
-        node=Seen((Node("10.12.97.31", (SEED_CIDR,), 125),)),
-        daemons=Seen(
+        reservations=(Store("kubenet", Known(tuple(files))),),
+        checkpoints=Known(tuple(checkpoints)),
+        containers=Known(tuple(containers)),
+        cni_results=Known(tuple(results)),
+        addresses=Known((Address("10.253.6.129", 1, "systemd"), Address("10.12.97.31", 1, "systemd"))),
+        pods=Known(tuple(pods)),
+        node=Known((Node("10.12.97.31", (SEED_CIDR,), 125),)),
+        processes=Known(
             (
-                Daemons(
+                ProcessStartTimes(
                     KUBELET_STARTED - timedelta(days=40),
                     "boot",
                     KUBELET_STARTED,
@@ -101,8 +101,8 @@ def _file(ip: str, container_id: str, made: datetime) -> Reservation:
 
 def docker_silent() -> Snapshot:
     """docker is down; a reservation without owner, an empty file and a full house are all unjudged."""
-    refused = Unread("containers", "docker: Error while fetching server API version: connection refused")
-    unasked = NotAsked("addresses", "no reservation is known to be without an owner")
+    refused = Unavailable("containers", "docker: Error while fetching server API version: connection refused")
+    unasked = NotRequested("addresses", "no reservation is known to be without an owner")
     return node(reservation("10.244.1.9"), empty_file("10.244.1.10"), containers=refused, addresses=unasked)
 
 
@@ -154,7 +154,7 @@ def power_cut() -> Snapshot:
 def old_api_server() -> Snapshot:
     """An API server of the incident's age, as a daemon saw it: a pod was deleted, and nothing has changed since."""
     now = node()
-    return replace(now, server_version="v1.9.2", watches=Seen((_shown(now, Evidence.DELETED_BELOW, "v1.9.2", 14),)))
+    return replace(now, server_version="v1.9.2", watches=Known((_shown(now, Evidence.DELETED_BELOW, "v1.9.2", 14),)))
 
 
 def etcd_restored() -> Snapshot:
@@ -162,7 +162,7 @@ def etcd_restored() -> Snapshot:
     now = node()
     several = Evidence.RV_RESET, Evidence.OLDER_LIST
     told = tuple(_shown(now, evidence, "v1.20.2", 1) for evidence in several)
-    return replace(now, server_version="v1.20.2", watches=Seen(told))
+    return replace(now, server_version="v1.20.2", watches=Known(told))
 
 
 def _shown(now: Snapshot, evidence: Evidence, server_version: str, count: int) -> Watch:
@@ -192,7 +192,7 @@ def write(names: Iterable[str]) -> None:
     for name in names:
         look = NODES[name]()
         again = replace(look, taken_at=look.taken_at + timedelta(seconds=1), uptime=look.uptime + timedelta(seconds=1))
-        text = dumps(Recording(patience=GRACE, period=timedelta(0), looks=(look, again)))
+        text = dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(look, again)))
         Path(__file__).with_name(f"{name}.json").write_text(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
 
 

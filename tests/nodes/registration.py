@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from agent.model.registration import Autoscaler, LastSeen, Registration
-from agent.model.snapshot import Node, Snapshot, Unread
+from agent.model.snapshot import Node, Snapshot, Unavailable
 from agent.sources.kube.autoscaler import status
 from agent.sources.kube.node import parse
 from tests.builders import NOW, node, reservation
@@ -44,7 +44,7 @@ def node_object_deleted() -> Snapshot:
     return node(
         reservation("10.244.1.9"),
         node=[],
-        pods=Unread("pods", "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"),
+        pods=Unavailable("pods", "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"),
         registration=Registration(
             last=LastSeen("worker-1", UID, INSTANCE, NOW - timedelta(minutes=1)), kubelet_name="worker-1", listed_pods=3
         ),
@@ -56,7 +56,7 @@ def wrong_node_name() -> Snapshot:
     """The agent was told another name than its kubelet's."""
     return node(
         node=[],
-        pods=Unread("pods", "the API server has no Node named 'worker-1': is the node's name right?"),
+        pods=Unavailable("pods", "the API server has no Node named 'worker-1': is the node's name right?"),
         registration=Registration(kubelet_name="ip-10-0-1-7"),
     )
 

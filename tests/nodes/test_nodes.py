@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("path", NODES, ids=lambda path: path.stem)
 
 def replayed(text: str) -> Report:
     recording = loads(text)
-    return engine.replay(recording.looks, patience=recording.patience, period=recording.period)
+    return engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
 
 
 def diagnosis(report: Report) -> dict[str, Any]:
@@ -32,15 +32,15 @@ def diagnosis(report: Report) -> dict[str, Any]:
         for one in report.networks
     }
     told = (
-        (one.detector, one.subject, one.cause, one.pod, one.resource, one.fate, one.strength)
+        (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.strength)
         for one in (judged.finding for judged in report.findings)
     )
     return {
         **networks,
         "complete": report.complete,
         "findings": sorted(" ".join(str(part) for part in parts if part) for parts in told),
-        "unread": [one.source for one in report.unread],
-        "blind": sorted(gap.detector for gap in report.gaps if not gap.why.endswith(NOT_YET)),
+        "unavailable": [one.source for one in report.unavailable],
+        "insufficient_data": sorted(gap.detector for gap in report.gaps if not gap.why.endswith(NOT_YET)),
     }
 
 
@@ -55,7 +55,7 @@ def test_the_diagnosis_is_the_one_beside_it(path: Path) -> None:
     expected = tomllib.loads(path.with_suffix(".toml").read_text())
     says = expected.pop("says")
     report = replayed(path.read_text())
-    assert diagnosis(report) == {"unread": [], "blind": []} | expected
+    assert diagnosis(report) == {"unavailable": [], "insufficient_data": []} | expected
     text = table(report)
     assert [words for words in says if words not in text] == []
 
@@ -65,8 +65,10 @@ def test_without_names_the_diagnosis_is_the_same(path: Path) -> None:
     def verdicts(text: str) -> Any:
         report = replayed(text)
         return (
-            [one.state for one in report.scene.occupancies],
-            sorted((one.finding.detector, str(one.finding.cause), str(one.finding.fate)) for one in report.findings),
+            [one.state for one in report.assessment.classified_reservations],
+            sorted(
+                (one.finding.detector, str(one.finding.cause), str(one.finding.pod_outcome)) for one in report.findings
+            ),
             [(one.usable, one.reserved, one.free, one.states) for one in report.networks],
         )
 

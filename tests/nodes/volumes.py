@@ -12,7 +12,7 @@ from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Mount
 from agent.sources.kube import node as node_object
 from agent.sources.kube.pods import parse
-from tests.builders import attachments, daemons, node
+from tests.builders import attachments, node, processes
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 FLEX: Final = "nodeleak/disk/data"
@@ -87,7 +87,7 @@ def lost_without_rights() -> Snapshot:
         waits("db-0", claim("data-db-0"), minutes=30),
         waits("db-1", claim("data-db-1"), minutes=20),
         of=worker([CSI]),
-        attachments=attachments(Attachment(CSI), not_asked=lacking),
+        attachments=attachments(Attachment(CSI), not_requested=lacking),
     )
 
 
@@ -117,7 +117,7 @@ def kubelet_just_started() -> Snapshot:
     return cluster(
         waits("db-0", FLEX_DATA, minutes=30),
         of=worker([FLEX]),
-        daemons=[daemons(kubelet=timedelta(seconds=60))],
+        processes=[processes(kubelet=timedelta(seconds=60))],
         attachments=attachments(Attachment(FLEX)),
     )
 

@@ -11,12 +11,12 @@ from tests.proof.scenarios import (
     BLIND,
     BUDGETED,
     BY_NAME,
+    CANDIDATE,
     CLAIMED,
     DISK,
     DOCKER,
     DUAL,
     EMPTY,
-    FOREIGN,
     FULL,
     LITTLE,
     LOSING,
@@ -25,7 +25,7 @@ from tests.proof.scenarios import (
     SETTLED,
     SILENT,
     TWO_CLEANERS,
-    YOUNG,
+    UNRECOGNIZED,
 )
 
 BUDGET: Final = "the budget"
@@ -66,9 +66,9 @@ _UNORDERED: Final = Without(
 
 BITES: Final[dict[str, Without]] = {
     "not_stopped": _guard("not_stopped", RETURNED),
-    "allowed_network": _guard("allowed_network", FOREIGN),
-    "old_enough": _guard("old_enough", YOUNG),
-    "inside_range": _guard("inside_range", FOREIGN),
+    "allowed_network": _guard("allowed_network", UNRECOGNIZED),
+    "old_enough": _guard("old_enough", CANDIDATE),
+    "inside_range": _guard("inside_range", UNRECOGNIZED),
     "whole": _guard("whole", BY_NAME),
     "believable_runtime": _guard("believable_runtime", LOSING),
     "settled": _guard("settled", SETTLED),

@@ -1,7 +1,7 @@
 """A process of ours with something taken out of it: a guard, or a part of the act.
 
-Guards are taken out of `guards.GUARDS` itself, for as long as a test lasts, so that `Judge` need not know of it. A part
-of the act is a class that answers instead of the node in memory.
+Guards are taken out of `guards.GUARDS` itself, for as long as a test lasts, so that `CleanupSession` does not notice.
+A part of the act is a class that answers instead of the node in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,19 @@ from datetime import datetime
 
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import Kept, Locked
+from agent.cleanup.release import FileImage, Locked
 from agent.model.release import Verdict
-from agent.model.snapshot import Address, Checkpoint, Container, Foreign, Pod, Reading, Reservation, Seen, Store
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    Container,
+    Known,
+    Pod,
+    Reading,
+    Reservation,
+    Store,
+    UnrecognizedEntry,
+)
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryBook, Parts, Setup
 
 
@@ -82,7 +92,7 @@ class KernelNeverAsked(KernelAskedOnce):
 class PodsUnheard(InMemory):
     def pods(self) -> Reading[Pod]:
         pods = super().pods()
-        return Seen(tuple(replace(pod, ips=()) for pod in pods.items)) if isinstance(pods, Seen) else pods
+        return Known(tuple(replace(pod, ips=()) for pod in pods.items)) if isinstance(pods, Known) else pods
 
 
 class ReadOnce(InMemory):
@@ -90,9 +100,9 @@ class ReadOnce(InMemory):
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         super().__init__(ask, setup)
-        self._first: dict[str, tuple[Reservation | Foreign, Kept] | None] = {}
+        self._first: dict[str, tuple[Reservation | UnrecognizedEntry, FileImage] | None] = {}
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
+    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         if reservation.ip not in self._first:
             self._first[reservation.ip] = super().read(reservation)
         return self._first[reservation.ip]
@@ -111,18 +121,18 @@ class ContentOnly(InMemory):
 
     def reservations(self) -> tuple[Store, ...]:
         return tuple(
-            replace(store, reading=Seen(tuple(_alike(one) for one in store.reading.known())))
+            replace(store, reading=Known(tuple(_alike(one) for one in store.reading.known())))
             for store in super().reservations()
         )
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
+    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         found = super().read(reservation)
-        if found is None or isinstance(found[0], Foreign):
+        if found is None or isinstance(found[0], UnrecognizedEntry):
             return found
         return _alike(found[0]), replace(found[1], inode=0)
 
-    def present(self, kept: Kept) -> Kept | None:
-        found = super().present(kept)
+    def present(self, image: FileImage) -> FileImage | None:
+        found = super().present(image)
         return None if found is None else replace(found, inode=0)
 
 
@@ -139,7 +149,7 @@ class Unwritten(InMemoryBook):
 
 class NeverAlone(InMemoryBook):
     @contextmanager
-    def alone(self, _seconds: float) -> Iterator[None]:
+    def exclusive(self, _seconds: float) -> Iterator[None]:
         yield
 
 
@@ -154,10 +164,10 @@ class Unsettled(InMemoryBook):
 def made_of(*changes: type[InMemory | InMemoryBook]) -> Assembly:
     """Put a process together with all of these changes."""
     node = type("Node", (*(one for one in changes if issubclass(one, InMemory)), InMemory), {})
-    book = type("Book", (*(one for one in changes if issubclass(one, InMemoryBook)), InMemoryBook), {})
+    journal_store = type("JournalStore", (*(one for one in changes if issubclass(one, InMemoryBook)), InMemoryBook), {})
 
     def assemble(ask: Answered, setup: Setup) -> Parts:
         one = node(ask, setup)
-        return one, one, one, book(ask)
+        return one, one, one, journal_store(ask)
 
     return assemble

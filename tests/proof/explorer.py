@@ -64,7 +64,7 @@ class Explorer:
         lonely = len(scenario.start.cleaners) == 1 and not (
             scenario.start.may("we are killed") or scenario.start.may(FAILURE)
         )
-        self._quiet = {"journal", "number", "alone", "leave", "begin", "end"} if lonely else {"number"}
+        self._quiet = {"journal", "number", "exclusive", "leave", "begin", "end"} if lonely else {"number"}
         self._recovered: dict[World, str] = {}
         self._removals = 0
         self.reached: Collection[World] = ()
@@ -127,7 +127,7 @@ class Explorer:
 
     def _at_rest(self, world: World) -> str:
         """Stop the world, start one cleaner, let it run to its end, and judge what it leaves."""
-        if not self._scenario.at_rest or world.lock or world.alone or any(node > 0 for node in world.cleaners):
+        if not self._scenario.at_rest or world.lock or world.exclusive or any(node > 0 for node in world.cleaners):
             return ""
         before = world._replace(cleaners=(0,), left=())
         if before not in self._recovered:
@@ -152,7 +152,7 @@ def _killed(world: World, index: int) -> World:
     """The kernel takes our locks back, and nothing else of us runs; the next cleaner begins anew."""
     who = f"cleaner {index + 1}"
     world = world._replace(
-        lock="" if world.lock == who else world.lock, alone="" if world.alone == who else world.alone
+        lock="" if world.lock == who else world.lock, exclusive="" if world.exclusive == who else world.exclusive
     )
     return spent(_placed(world, index, 0), "we are killed")
 

@@ -12,41 +12,41 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from agent.checks import engine
-from agent.checks.confirm import Memory
+from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.book import Book, Busy
-from agent.cleanup.cleaner import Live
-from agent.cleanup.guard_context import Case
+from agent.cleanup.book import Busy, JournalStore
+from agent.cleanup.cleaner import ApplyingCleaner
+from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import Kept, Locked, SecondLook
-from agent.cleanup.restore import RestoringHands
-from agent.cleanup.runtime_history import Vigil, watch
-from agent.cleanup.session import Budget, Judge
+from agent.cleanup.release import FileImage, Locked, Recheck
+from agent.cleanup.restore import RestoreOperations
+from agent.cleanup.runtime_history import RuntimeHistory, watch
+from agent.cleanup.session import Budget, CleanupSession
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
 from agent.model.registration import Autoscaler, Registration
-from agent.model.release import Candidate, Limits, Verdict
+from agent.model.release import Limits, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
     Address,
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
-    Foreign,
+    Known,
     Node,
-    NotAsked,
+    NotRequested,
     Pod,
+    ProcessStartTimes,
     Reading,
     Reservation,
-    Seen,
     Snapshot,
     Store,
+    UnrecognizedEntry,
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 from agent.sources.collector import Moment, Sources, take_snapshot
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
 from tests.proof.world import NETWORK
 
@@ -84,7 +84,7 @@ class Answered:
         if isinstance(answer, Broken):
             raise OSError(5, "Input/output error", "the disk")
         if isinstance(answer, Silent):
-            raise Unavailable("it gives no word")
+            raise SourceError("it gives no word")
         if isinstance(answer, Taken):
             raise FileExistsError(17, "File exists", "the reservation")
         return answer
@@ -137,43 +137,43 @@ class InMemory:
         ranges = ((subnet_range(self._setup.subnet),), (subnet_range("fd00::/64"),))
         return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in self._setup.networks)
 
-    def daemons(self) -> tuple[Daemons, ...]:
-        return self._ask("daemons")  # type: ignore[no-any-return]
+    def processes(self) -> tuple[ProcessStartTimes, ...]:
+        return self._ask("processes")  # type: ignore[no-any-return]
 
     def addresses(self) -> tuple[Address, ...]:
         return self._ask("addresses")  # type: ignore[no-any-return]
 
     def pods(self) -> Reading[Pod]:
-        return self._ask("pods") if self._setup.api else NotAsked("pods", "--api=off")
+        return self._ask("pods") if self._setup.api else NotRequested("pods", "--api=off")
 
     def node(self) -> Reading[Node]:
-        return Seen((Node("worker-1", (), 110),)) if self._setup.api else NotAsked("node", "--api=off")
+        return Known((Node("worker-1", (), 110),)) if self._setup.api else NotRequested("node", "--api=off")
 
     def device_plugins(self) -> Reading[DevicePlugins]:
-        return NotAsked("device_plugins", "they have no say in addresses")
+        return NotRequested("device_plugins", "they have no say in addresses")
 
     def registration(self, _node: Reading[Node], _pods: Reading[Pod], _at: datetime) -> Reading[Registration]:
-        return NotAsked("registration", "it has no say in addresses")
+        return NotRequested("registration", "it has no say in addresses")
 
     def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
-        return NotAsked("autoscaler", "it has no say in addresses")
+        return NotRequested("autoscaler", "it has no say in addresses")
 
     def watches(self) -> Reading[Watch]:
-        return NotAsked("watches", "they have no say in addresses")
+        return NotRequested("watches", "they have no say in addresses")
 
     def server_version(self) -> str:
         return ""
 
     def mounts(self) -> Reading[Mount]:
-        return NotAsked("mounts", "they have no say in addresses")
+        return NotRequested("mounts", "they have no say in addresses")
 
     def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
-        return NotAsked("attachments", f"{len(volumes)} volumes of {len(pods)} pods have no say in addresses")
+        return NotRequested("attachments", f"{len(volumes)} volumes of {len(pods)} pods have no say in addresses")
 
     def api_skew(self) -> timedelta | None:
         return None
 
-    # SecondLook
+    # Recheck
 
     def has_container(self, container_id: str) -> bool:
         return self._ask("has_container", container_id)  # type: ignore[no-any-return]
@@ -188,10 +188,10 @@ class InMemory:
 
     def check(self, networks: Sequence[str]) -> None: ...
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | Foreign, Kept] | None:
+    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
 
-    def cached(self, _candidate: Candidate) -> tuple[Kept, ...]:
+    def cached(self, _candidate: ReleaseRequest) -> tuple[FileImage, ...]:
         return ()
 
     def lock(self, _networks: Sequence[str]) -> Locked | None:
@@ -201,23 +201,23 @@ class InMemory:
         self._ask("unlock")
         return 0.0
 
-    def remove(self, kept: Kept) -> None:
-        self._ask("remove", kept)
+    def remove(self, image: FileImage) -> None:
+        self._ask("remove", image)
 
-    def put_back(self, kept: Kept) -> None:
-        self._ask("put_back", kept)
+    def put_back(self, image: FileImage) -> None:
+        self._ask("put_back", image)
 
-    def present(self, kept: Kept) -> Kept | None:
-        return self._ask("present", kept)  # type: ignore[no-any-return]
+    def present(self, image: FileImage) -> FileImage | None:
+        return self._ask("present", image)  # type: ignore[no-any-return]
 
-    def taken(self, kept: Kept) -> bool:
-        return self._ask("present", kept) is not None
+    def taken(self, image: FileImage) -> bool:
+        return self._ask("present", image) is not None
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
         raise NotImplementedError  # only `nodeleak restore` asks, which is not modelled
 
 
-class InMemoryBook(Book):
+class InMemoryBook(JournalStore):
     """The journal and the cleaner's lock in memory."""
 
     def __init__(self, ask: Answered) -> None:
@@ -225,8 +225,8 @@ class InMemoryBook(Book):
         self.known = Journal()
 
     @contextmanager
-    def alone(self, _seconds: float) -> Iterator[None]:
-        if not self._ask("alone"):
+    def exclusive(self, _seconds: float) -> Iterator[None]:
+        if not self._ask("exclusive"):
             raise Busy("another cleaner is at work")
         try:
             yield
@@ -247,7 +247,7 @@ class InMemoryBook(Book):
         self._ask("end", name, verdict, why)
 
 
-Parts = tuple[Sources, SecondLook, RestoringHands, InMemoryBook]
+Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryBook]
 
 
 def as_it_is(ask: Answered, setup: Setup) -> Parts:
@@ -261,7 +261,7 @@ Assembly = Callable[[Answered, Setup], Parts]
 
 def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     """`nodeleak clean --apply`, or rounds of `nodeleak run --cleanup=auto`."""
-    sources, again, hands, book = assemble(ask, setup)
+    sources, again, file_ops, journal_store = assemble(ask, setup)
     limits = Limits(
         networks=setup.cleaned, grace=setup.grace, settle=setup.settle, max_share=setup.max_share, only=setup.only
     )
@@ -281,21 +281,30 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         return looked[-1] + timedelta(microseconds=ask("number"))
 
     if setup.rounds:
-        live = Live(Judge(limits, setup.budget, book, "run"), again, lambda: hands, book, pen_time, 0.0)
-        memory: Memory | None = None
+        live = ApplyingCleaner(
+            CleanupSession(limits, setup.budget, journal_store, "run"),
+            again,
+            lambda: file_ops,
+            journal_store,
+            pen_time,
+            0.0,
+        )
+        memory: ConfirmationState | None = None
         for _ in range(setup.rounds):
-            live.before_look(START)
+            live.before_snapshot(START)
             snapshot = look()
-            report, memory = engine.run(snapshot, memory, patience=setup.grace, period=setup.confirm)
-            live.after_look((snapshot,), report)
+            report, memory = engine.run(snapshot, memory, grace=setup.grace, confirm_after=setup.confirm)
+            live.after_snapshot((snapshot,), report)
         return
-    live = Live(_Judge(limits, setup, book, ask), again, lambda: hands, book, pen_time, 0.0)
-    live.before_look(START)
-    looks: tuple[Snapshot, ...] = (look(),)
-    if engine.needs_second_look(looks[0], setup.grace):
-        _, memory = engine.run(looks[0], None, patience=setup.grace, period=setup.confirm)
-        vigil = watch(Vigil(), looks[0])
-        found, pods = frozenset(memory.sightings.items()), frozenset(memory.pods.items())
+    live = ApplyingCleaner(
+        _Judge(limits, setup, journal_store, ask), again, lambda: file_ops, journal_store, pen_time, 0.0
+    )
+    live.before_snapshot(START)
+    snapshots: tuple[Snapshot, ...] = (look(),)
+    if engine.needs_second_snapshot(snapshots[0], setup.grace):
+        _, memory = engine.run(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
+        runtime_history = watch(RuntimeHistory(), snapshots[0])
+        found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released id is there again is asked of the look itself.
         _forget(
             ask,
@@ -305,14 +314,14 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             memory.uptime,
             found,
             pods,
-            vigil,
-            book.known,
-            looks[0] if book.known.entries else None,
+            runtime_history,
+            journal_store.known,
+            snapshots[0] if journal_store.known.entries else None,
         )
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
-        looks = (*looks, looks[0] if setup.one_look else look())
-    live.after_look(looks, engine.replay(looks, patience=setup.grace, period=setup.confirm))
+        snapshots = (*snapshots, snapshots[0] if setup.one_look else look())
+    live.after_snapshot(snapshots, engine.replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
 
 
 def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
@@ -320,21 +329,21 @@ def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
         ask(MERGE, *all_that_counts)
 
 
-class _Judge(Judge):
+class _Judge(CleanupSession):
     """Says what it lets pass: nothing else of all that was read has any effect after that."""
 
-    def __init__(self, limits: Limits, setup: Setup, book: Book, ask: Answered) -> None:
-        super().__init__(limits, setup.budget, book, "clean")
+    def __init__(self, limits: Limits, setup: Setup, journal_store: JournalStore, ask: Answered) -> None:
+        super().__init__(limits, setup.budget, journal_store, "clean")
         self._ask, self._setup = ask, setup
 
-    def case(self, looks: Sequence[Snapshot], report: Report) -> Case:
-        case = super().case(looks, report)
+    def case(self, snapshots: Sequence[Snapshot], report: Report) -> GuardContext:
+        case = super().case(snapshots, report)
         _forget(
             self._ask,
             self._setup,
             "judged",
-            tuple(one for one, refusals in guards.judge(case) if not refusals),
-            case.stopped,
+            tuple(one for one, refusals in guards.decide(case) if not refusals),
+            case.halted,
         )
         return case
 

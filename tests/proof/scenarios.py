@@ -15,7 +15,7 @@ from tests.proof.actors import EVERYBODY, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, at_most, untouched
 from tests.proof.process import Setup
-from tests.proof.touch import START, kept
+from tests.proof.touch import START, image
 from tests.proof.world import LONG_AGO, File, Sandbox, World
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -193,7 +193,7 @@ ROUNDS = Scenario(
     setup=Setup(rounds=3),
 )
 
-FOREIGN = Scenario(
+UNRECOGNIZED = Scenario(
     name="another runtime's sandboxes: in a network of their own, and in ours outside its range",
     start=node(
         box(ONE, docker=False, setup="started", container="running", network="podman"),
@@ -210,7 +210,7 @@ BY_NAME = Scenario(
     at_rest=False,
     releases=False,
 )
-YOUNG = Scenario(
+CANDIDATE = Scenario(
     name="a file without an owner is younger than --grace",
     start=node(leaks=(leak("10.244.1.2")._replace(mtime=0),)),
     setup=replace(DEFAULTS, settle=timedelta(0)),
@@ -221,7 +221,7 @@ YOUNG = Scenario(
 BUDGETED = Scenario(
     name="three leaks, and two may be released",
     start=node(leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))),
-    setup=Setup(budget=Budget(per_round=("--max", 2))),
+    setup=Setup(budget=Budget(per_sync=("--max", 2))),
     laws=(at_most(2, of=3),),
     at_rest=False,
 )
@@ -254,7 +254,7 @@ LOSING = Scenario(
     ),
     setup=replace(DEFAULTS, rounds=3, grace=timedelta(0), confirm=timedelta(0)),
     actors=(docker_loses_three,),
-    begun=len(("journal", "moment", "reservations", "checkpoints", "containers", "daemons")),
+    begun=len(("journal", "moment", "reservations", "checkpoints", "containers", "processes")),
     at_rest=False,
     releases=False,
 )
@@ -272,7 +272,7 @@ RETURNED = Scenario(
         running(ONE, leaves=False),
         unseen(TWO, "10.244.1.3"),
         journal=(
-            Entry("1", START, "clean", ONE, "", (kept(leak("10.244.1.2", ONE)),), Verdict.RELEASED),
+            Entry("1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED),
         ),
     ),
     actors=(),
@@ -282,7 +282,7 @@ RETURNED = Scenario(
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    ROUNDS, FOREIGN, DISK,
+    ROUNDS, UNRECOGNIZED, DISK,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,
@@ -309,5 +309,5 @@ DEEP = (
         ),
     ),
 )
-POLICY = (BY_NAME, YOUNG, BUDGETED)
+POLICY = (BY_NAME, CANDIDATE, BUDGETED)
 ASSUMED = (BLIND, LOSING, CLAIMED, RETURNED)

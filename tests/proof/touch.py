@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
-from agent.model.snapshot import Address, Checkpoint, Container, Daemons, Pod, Reservation, Seen, Store
+from agent.model.snapshot import Address, Checkpoint, Container, Known, Pod, ProcessStartTimes, Reservation, Store
 from agent.sources.collector import Moment
 from tests.proof.world import File, World, made, spent, without
 
@@ -63,7 +63,7 @@ _MAY_FAIL: Final = {"begin", "end", "remove", "put_back"}
 _MAY_BE_SILENT: Final = {
     "checkpoints",
     "containers",
-    "daemons",
+    "processes",
     "addresses",
     *("has_container", "has_checkpoint", "holder_of"),
 }
@@ -87,7 +87,7 @@ def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
 @cache
 def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[Store, ...]:
     return tuple(
-        Store(name, Seen(tuple(_reservation(one) for one in files if one.network == name)))
+        Store(name, Known(tuple(_reservation(one) for one in files if one.network == name)))
         for name in networks
     )  # fmt: skip
 
@@ -101,8 +101,8 @@ def _reservation(file: File) -> Reservation:
 
 
 @cache
-def kept(file: File) -> Kept:
-    return Kept(
+def image(file: File) -> FileImage:
+    return FileImage(
         RESERVATION, file.network, file.ip, _bytes(file.content), 0o600, 0, 0, file.inode, _nanoseconds(file.mtime)
     )  # fmt: skip
 
@@ -133,15 +133,15 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
     return tuple(Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some)
 
 
-def daemons(world: World, _who: str) -> Answers:
+def processes(world: World, _who: str) -> Answers:
     yield _daemons(world.kubelet_started + world.jumped, world.docker_started + world.jumped, world.jumped), world
 
 
 @cache
-def _daemons(kubelet: int, docker: int, jumped: int) -> tuple[Daemons, ...]:
+def _daemons(kubelet: int, docker: int, jumped: int) -> tuple[ProcessStartTimes, ...]:
     """The kernel tells starts by the boot clock: when the wall clock is set, they move with it."""
     booted = START - UPTIME + timedelta(seconds=jumped)
-    return (Daemons(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker)),)
+    return (ProcessStartTimes(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker)),)
 
 
 def addresses(world: World, _who: str) -> Answers:
@@ -158,8 +158,8 @@ def pods(world: World, _who: str) -> Answers:
 
 
 @cache
-def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Seen[Pod]:
-    return Seen(
+def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[Pod]:
+    return Known(
         tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some)
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
 
 def read(world: World, _who: str, network: str, ip: str) -> Answers:
     file = world.file(ip, network)
-    yield (None if file is None else (_reservation(file), kept(file))), world
+    yield (None if file is None else (_reservation(file), image(file))), world
 
 
 def lock(world: World, who: str) -> Answers:
@@ -199,7 +199,7 @@ def unlock(world: World, _who: str) -> Answers:
     yield None, world._replace(lock="")
 
 
-def remove(world: World, _who: str, what: Kept) -> Answers:
+def remove(world: World, _who: str, what: FileImage) -> Answers:
     file = world.file(what.name, what.network)
     if file is None:
         yield Missing(), world
@@ -210,7 +210,7 @@ def remove(world: World, _who: str, what: Kept) -> Answers:
     yield None, without(world, [file])._replace(lost=lost)
 
 
-def put_back(world: World, _who: str, what: Kept) -> Answers:
+def put_back(world: World, _who: str, what: FileImage) -> Answers:
     if world.file(what.name, what.network) is not None:
         yield Taken(), world
         return
@@ -219,9 +219,9 @@ def put_back(world: World, _who: str, what: Kept) -> Answers:
     yield None, made(world, what.name, content, what.network, mtime)
 
 
-def present(world: World, _who: str, what: Kept) -> Answers:
+def present(world: World, _who: str, what: FileImage) -> Answers:
     file = world.file(what.name, what.network)
-    yield (None if file is None else kept(file)), world
+    yield (None if file is None else image(file)), world
 
 
 # The journal, and the cleaner's own lock.
@@ -236,15 +236,15 @@ def number(world: World, _who: str) -> Answers:
     yield len(world.journal), world
 
 
-def alone(world: World, who: str) -> Answers:
-    if world.alone:
+def exclusive(world: World, who: str) -> Answers:
+    if world.exclusive:
         yield False, world
     else:
-        yield True, world._replace(alone=who)
+        yield True, world._replace(exclusive=who)
 
 
 def leave(world: World, _who: str) -> Answers:
-    yield None, world._replace(alone="")
+    yield None, world._replace(exclusive="")
 
 
 def begin(world: World, _who: str, entry: Entry) -> Answers:
@@ -259,9 +259,9 @@ def end(world: World, _who: str, name: str, verdict: Verdict, why: str) -> Answe
 _TOUCHES: Final[dict[str, Callable[..., Answers]]] = {
     touch.__name__: touch
     for touch in (
-        moment, wait, reservations, checkpoints, containers, daemons, addresses, pods,
+        moment, wait, reservations, checkpoints, containers, processes, addresses, pods,
         has_container, has_checkpoint, holder_of,
         read, lock, unlock, remove, put_back, present,
-        journal, number, alone, leave, begin, end,
+        journal, number, exclusive, leave, begin, end,
     )
 }  # fmt: skip

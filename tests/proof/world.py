@@ -79,7 +79,7 @@ class World(NamedTuple):
     families: tuple[tuple[str, ...], ...] = (("10.244.1.2", "10.244.1.3"),)
     lock: str = ""
     """Who holds host-local's lock."""
-    alone: str = ""
+    exclusive: str = ""
     """Who holds the cleaner's lock."""
     journal: tuple[Entry, ...] = ()
     lost: str = ""

@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-from agent.checks.addresses.classify import judge
+from agent.checks.addresses.classify import classify
 from agent.cleanup.candidates import candidates
 from agent.model.assessment import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
     Container,
-    NotAsked,
-    Seen,
+    Known,
+    NotRequested,
     Snapshot,
-    Unread,
+    Unavailable,
 )
 from agent.sources.collector import Moment, take_snapshot
 from tests import builders
 from tests.builders import (
     DISK,
     GONE,
-    MUTE,
+    NON_ADDRESS_SOURCES,
     WORKER,
-    daemons,
     last_seen,
     node,
     node_using,
+    processes,
     refused_pod,
     registration,
     reservation,
@@ -41,7 +41,7 @@ from tests.sources.told import Told
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
 
-NO_API = NotAsked("pods", "--api=off")
+NO_API = NotRequested("pods", "--api=off")
 
 
 def ticking() -> Callable[[], float]:
@@ -101,14 +101,14 @@ def test_what_was_read_is_what_is_in_it() -> None:
     assert snapshot.reservations == told.reservations
     assert snapshot.others() == told.others()
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
-    assert snapshot.unread() == ()
+    assert snapshot.unavailable() == ()
 
 
 def test_a_healthy_node_does_not_pay_for_namespaces() -> None:
     sources = Told(node())
     snapshot = look(sources)
     assert "addresses" not in sources.asked
-    assert snapshot.addresses == NotAsked("addresses", "no reservation is known to be without an owner")
+    assert snapshot.addresses == NotRequested("addresses", "no reservation is known to be without an owner")
 
 
 @pytest.mark.parametrize("ids", ["containers", "checkpoints"])
@@ -129,61 +129,61 @@ def test_when_docker_is_silent_nobody_is_known_to_be_without_owner() -> None:
     sources = Told(node(ORPHAN), broken="containers")
     snapshot = look(sources)
     assert "addresses" not in sources.asked
-    assert snapshot.containers == Unread("containers", "it broke")
+    assert snapshot.containers == Unavailable("containers", "it broke")
 
 
-@pytest.mark.parametrize("source", ["checkpoints", "containers", "cni_results", "daemons", "addresses"])
+@pytest.mark.parametrize("source", ["checkpoints", "containers", "cni_results", "processes", "addresses"])
 def test_a_source_that_fails_is_unread_and_the_others_are_read(source: str) -> None:
     snapshot = look(Told(node(ORPHAN), broken=source))
-    assert getattr(snapshot, source) == Unread(source, "it broke")
-    others = {one.source for one in snapshot.unread()} - {source}
-    assert others == ({"addresses"} if source == "daemons" else set())
+    assert getattr(snapshot, source) == Unavailable(source, "it broke")
+    others = {one.source for one in snapshot.unavailable()} - {source}
+    assert others == ({"addresses"} if source == "processes" else set())
 
 
 def test_doubts_are_heeded() -> None:
     empty = look(Told(node(ORPHAN, containers=[])))
-    assert isinstance(empty.containers, Unread)
-    assert isinstance(look(Told(node(pods=[], node=[], containers=[]))).pods, Unread)
-    assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Seen(())
+    assert isinstance(empty.containers, Unavailable)
+    assert isinstance(look(Told(node(pods=[], node=[], containers=[]))).pods, Unavailable)
+    assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Known(())
 
 
 def test_nobody_is_convicted_by_the_pods_of_a_vanished_node() -> None:
     some = node(ORPHAN, pods=builders.PODS[:1], node=[], registration=registration(last_seen()))
     snapshot = look(Told(some))
-    assert isinstance(snapshot.pods, Unread)
+    assert isinstance(snapshot.pods, Unavailable)
     assert builders.state(snapshot, "10.244.1.9") is State.UNKNOWN
     assert builders.state(look(Told(node(ORPHAN))), "10.244.1.9") is State.LEAKED
 
 
-MISSING = Unread("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+MISSING = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
 
 
 def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
     snapshot = look(Told(node(device_plugins=MISSING)))
-    assert isinstance(snapshot.device_plugins, NotAsked)
-    assert snapshot.unread() == ()
-    assert look(Told(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unread() == (
-        Unread("device_plugins", f"{MISSING.why}, and shop/gpu has to do with devices: is it mounted?"),
+    assert isinstance(snapshot.device_plugins, NotRequested)
+    assert snapshot.unavailable() == ()
+    assert look(Told(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
+        Unavailable("device_plugins", f"{MISSING.why}, and shop/gpu has to do with devices: is it mounted?"),
     )
 
 
 def test_what_knows_nothing_of_addresses_has_no_say_in_them() -> None:
-    closed: dict[str, Any] = {source: Unread(source, "Permission denied") for source in MUTE}
+    closed: dict[str, Any] = {source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES}
     snapshot = replace(look(Told(node(ORPHAN), broken="checkpoints")), **closed)
-    assert snapshot.unread() == (Unread("checkpoints", "it broke"), *closed.values())
-    assert snapshot.unread_about_addresses() == (Unread("checkpoints", "it broke"),)
+    assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
+    assert snapshot.unavailable_about_addresses() == (Unavailable("checkpoints", "it broke"),)
 
 
 def test_without_the_api_server_the_others_are_read() -> None:
-    snapshot = look(Told(node(ORPHAN, pods=NO_API, node=NotAsked("node", "--api=off"), daemons=[daemons()])))
+    snapshot = look(Told(node(ORPHAN, pods=NO_API, node=NotRequested("node", "--api=off"), processes=[processes()])))
     assert snapshot.pods == NO_API
-    assert snapshot.unread() == ()
+    assert snapshot.unavailable() == ()
 
 
 def test_an_unread_network_does_not_hide_another() -> None:
     snapshot = look(Told(node(ORPHAN, unread_networks=["cbr0"])))
-    assert [one.source for one in snapshot.unread()] == ["reservations"]
-    assert isinstance(snapshot.addresses, Seen)
+    assert [one.source for one in snapshot.unavailable()] == ["reservations"]
+    assert isinstance(snapshot.addresses, Known)
 
 
 def test_the_time_of_each_reading_is_kept() -> None:
@@ -208,8 +208,8 @@ def test_a_healthy_node_does_not_pay_for_volumes() -> None:
     sources = Told(node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]))
     snapshot = look(sources)
     assert not {"mounts", "attachments"} & {*sources.asked}
-    assert snapshot.mounts == NotAsked("mounts", "no volume is missing from the node's volumesAttached")
-    assert snapshot.attachments == NotAsked("attachments", "no pod waits for a volume that is missing")
+    assert snapshot.mounts == NotRequested("mounts", "no volume is missing from the node's volumesAttached")
+    assert snapshot.attachments == NotRequested("attachments", "no pod waits for a volume that is missing")
 
 
 def test_while_a_volume_is_attached_the_api_server_is_left_alone() -> None:
@@ -234,22 +234,22 @@ def test_what_is_asked_about_volumes_is_of_those_that_are_missing_and_those_that
 
 
 def test_the_mount_table_of_a_container_is_not_believed() -> None:
-    snapshot = look(Told(EVERY_TROUBLE, broken="daemons"))
-    assert snapshot.mounts == Unread("mounts", "it broke")
+    snapshot = look(Told(EVERY_TROUBLE, broken="processes"))
+    assert snapshot.mounts == Unavailable("mounts", "it broke")
 
 
 def test_volumes_have_no_say_in_addresses() -> None:
-    silent = replace(EVERY_TROUBLE, mounts=Unread("mounts", "no"), attachments=Unread("attachments", "no"))
+    silent = replace(EVERY_TROUBLE, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no"))
     snapshot = look(Told(silent))
-    assert [one.source for one in snapshot.unread()] == ["mounts", "attachments"]
-    assert snapshot.unread_about_addresses() == ()
+    assert [one.source for one in snapshot.unavailable()] == ["mounts", "attachments"]
+    assert snapshot.unavailable_about_addresses() == ()
 
 
 def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_docker_beside_it_lists() -> None:
     elsewhere = replace(WORKER, runtime="containerd://1.6.20")
     snapshot = look(Told(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere])))
-    assert isinstance(snapshot.containers, NotAsked)
-    scene = judge(snapshot, timedelta(0))
-    assert {one.state for one in scene.occupancies} == {State.UNKNOWN}
-    assert snapshot.unread() == ()
-    assert candidates(scene) == ()
+    assert isinstance(snapshot.containers, NotRequested)
+    assessment = classify(snapshot, timedelta(0))
+    assert {one.state for one in assessment.classified_reservations} == {State.UNKNOWN}
+    assert snapshot.unavailable() == ()
+    assert candidates(assessment) == ()

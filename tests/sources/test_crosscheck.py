@@ -11,15 +11,15 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
+    Known,
     Node,
     NodeDevices,
-    NotAsked,
+    NotRequested,
     Pod,
+    ProcessStartTimes,
     Reading,
-    Seen,
     Store,
-    Unread,
+    Unavailable,
 )
 from agent.model.volumes import Mount
 from agent.sources import crosscheck
@@ -32,120 +32,122 @@ from tests.builders import (
     PODS,
     WEB_ID,
     WORKER,
-    daemons,
     device_plugins,
     last_seen,
     plugin_socket,
     pod,
+    processes,
     refused_pod,
     registered,
     registration,
     sandbox,
 )
 
-SILENT = Unread("containers", "timed out")
-NO_CONTAINERS: Reading[Container] = Seen(())
-NO_DIRECTORY: Reading[Checkpoint] = Unread("checkpoints", "none of these exists: /var/lib/dockershim/sandbox")
+SILENT = Unavailable("containers", "timed out")
+NO_CONTAINERS: Reading[Container] = Known(())
+NO_DIRECTORY: Reading[Checkpoint] = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox")
 
-NO_API = NotAsked("pods", "--api=off")
-STRANGER: Reading[Registration] = Seen((registration(),))
+NO_API = NotRequested("pods", "--api=off")
+STRANGER: Reading[Registration] = Known((registration(),))
 """Nobody on this node says that it is the one of that name."""
 
 
 def why(
     reading: Reading[Container] | Reading[Checkpoint] | Reading[Pod] | Reading[Address] | Reading[DevicePlugins],
 ) -> str:
-    assert isinstance(reading, Unread)
+    assert isinstance(reading, Unavailable)
     return reading.why
 
 
 def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -> None:
-    mounts = Seen((Mount("kubernetes.io/gce-pd/d-1"),))
-    assert crosscheck.mounts(mounts, Seen((daemons(),))) == mounts
-    assert crosscheck.mounts(mounts, Unread("daemons", "not the node's")) == Unread("mounts", "not the node's")
-    left_alone = NotAsked("mounts", "--kubelet-dir=off")
-    assert crosscheck.mounts(left_alone, Unread("daemons", "not the node's")) == left_alone
+    mounts = Known((Mount("kubernetes.io/gce-pd/d-1"),))
+    assert crosscheck.mounts(mounts, Known((processes(),))) == mounts
+    assert crosscheck.mounts(mounts, Unavailable("processes", "not the node's")) == Unavailable(
+        "mounts", "not the node's"
+    )
+    left_alone = NotRequested("mounts", "--kubelet-dir=off")
+    assert crosscheck.mounts(left_alone, Unavailable("processes", "not the node's")) == left_alone
 
 
 def test_unread_is_not_empty_no_container_on_a_node_with_running_pods_is_unread() -> None:
-    assert why(crosscheck.containers(NO_CONTAINERS, Seen(PODS))) == (
+    assert why(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
         "the runtime lists no container, not one of the 3 pods that run here by the API server's word"
     )
 
 
 def test_a_list_without_any_of_the_running_pods_is_unread() -> None:
-    strangers = Seen((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
-    assert why(crosscheck.containers(strangers, Seen(PODS))) == (
+    strangers = Known((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
+    assert why(crosscheck.containers(strangers, Known(PODS))) == (
         "the runtime lists 2 containers, none of them of the 3 pods that run here by the API server's word"
     )
 
 
 def test_a_list_with_one_of_the_running_pods_is_believed() -> None:
-    reading = Seen((sandbox(WEB_ID, "shop/web"),))
-    assert crosscheck.containers(reading, Seen(PODS)) == reading
+    reading = Known((sandbox(WEB_ID, "shop/web"),))
+    assert crosscheck.containers(reading, Known(PODS)) == reading
 
 
 def test_a_node_that_runs_nothing_may_list_nothing() -> None:
     for pods in ((), (pod("a/b", phase="Pending"),), (pod("a/b", phase="Succeeded"),), (pod("a/b", deleting=True),)):
-        assert crosscheck.containers(NO_CONTAINERS, Seen(pods)) == NO_CONTAINERS
+        assert crosscheck.containers(NO_CONTAINERS, Known(pods)) == NO_CONTAINERS
 
 
 def test_without_the_api_server_docker_is_believed() -> None:
     assert crosscheck.containers(NO_CONTAINERS, NO_API) == NO_CONTAINERS
-    assert crosscheck.containers(NO_CONTAINERS, Unread("pods", "timed out")) == NO_CONTAINERS
+    assert crosscheck.containers(NO_CONTAINERS, Unavailable("pods", "timed out")) == NO_CONTAINERS
 
 
 def test_what_was_unread_stays_unread_with_its_own_reason() -> None:
-    assert crosscheck.containers(SILENT, Seen(PODS)) == SILENT
+    assert crosscheck.containers(SILENT, Known(PODS)) == SILENT
     assert crosscheck.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
-    gone: Reading[Pod] = Unread("pods", "timed out")
-    assert crosscheck.pods(gone, Seen(()), STRANGER, "worker-1") == gone
+    gone: Reading[Pod] = Unavailable("pods", "timed out")
+    assert crosscheck.pods(gone, Known(()), STRANGER, "worker-1") == gone
 
 
 def test_no_checkpoint_directory_is_none_where_no_sandbox_would_be_in_it() -> None:
-    unrelated = Seen((Container("e" * 64, "running", 0, "", "", sandbox=False),))
-    assert crosscheck.checkpoints(NO_DIRECTORY, unrelated) == Seen(())
-    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS) == Seen(())
+    unrelated = Known((Container("e" * 64, "running", 0, "", "", sandbox=False),))
+    assert crosscheck.checkpoints(NO_DIRECTORY, unrelated) == Known(())
+    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS) == Known(())
 
 
 def test_unread_is_not_empty_no_checkpoint_directory_beside_sandboxes_is_unread() -> None:
-    assert crosscheck.checkpoints(NO_DIRECTORY, Seen(CONTAINERS)) == NO_DIRECTORY
+    assert crosscheck.checkpoints(NO_DIRECTORY, Known(CONTAINERS)) == NO_DIRECTORY
 
 
 def test_a_checkpoint_directory_we_may_not_open_is_unread_whatever_runs() -> None:
-    closed: Reading[Checkpoint] = Unread("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    closed: Reading[Checkpoint] = Unavailable("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
     assert crosscheck.checkpoints(closed, NO_CONTAINERS) == closed
 
 
 def test_checkpoints_that_were_read_are_believed() -> None:
-    assert crosscheck.checkpoints(Seen(CHECKPOINTS), NO_CONTAINERS) == Seen(CHECKPOINTS)
+    assert crosscheck.checkpoints(Known(CHECKPOINTS), NO_CONTAINERS) == Known(CHECKPOINTS)
 
 
 def of_runtime(runtime: str) -> Reading[Node]:
-    return Seen((replace(WORKER, runtime=runtime),))
+    return Known((replace(WORKER, runtime=runtime),))
 
 
-def plugged(plugin: str | None) -> Reading[Daemons]:
-    return Seen((replace(daemons(), network_plugin=plugin),))
+def plugged(plugin: str | None) -> Reading[ProcessStartTimes]:
+    return Known((replace(processes(), network_plugin=plugin),))
 
 
 DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1.6.20")
-REFUSED = Unread("containers", "docker: connection refused")
+REFUSED = Unavailable("containers", "docker: connection refused")
 NO_STORE = Store(
-    "kubenet", Unread("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
+    "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
 )
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
 
 
-@pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Seen(CONTAINERS)])
+@pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)])
 def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Reading[Container]) -> None:
-    assert crosscheck.runtime(reading, CONTAINERD) == NotAsked(
+    assert crosscheck.runtime(reading, CONTAINERD) == NotRequested(
         "containers", "the runtime of this node is containerd://1.6.20, not docker"
     )
 
 
 @pytest.mark.parametrize(
-    "node", [DOCKER, of_runtime(""), Seen(()), Unread("node", "timed out"), NotAsked("node", "off")]
+    "node", [DOCKER, of_runtime(""), Known(()), Unavailable("node", "timed out"), NotRequested("node", "off")]
 )
 def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node]) -> None:
     assert crosscheck.runtime(REFUSED, node) == REFUSED
@@ -156,17 +158,19 @@ def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node]) ->
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
         (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
-        (NotAsked("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
+        (NotRequested("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
         (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
     ],
 )
-def test_without_kubenet_nobody_misses_its_reservations(node: Reading[Node], table: Reading[Daemons], why: str) -> None:
+def test_without_kubenet_nobody_misses_its_reservations(
+    node: Reading[Node], table: Reading[ProcessStartTimes], why: str
+) -> None:
     stores = crosscheck.reservations([NO_STORE], table, node)
-    assert [store.reading for store in stores] == [NotAsked("reservations", why)]
+    assert [store.reading for store in stores] == [NotRequested("reservations", why)]
 
 
-@pytest.mark.parametrize("table", [KUBENET, plugged(None), Unread("daemons", "not the node's")])
-def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: Reading[Daemons]) -> None:
+@pytest.mark.parametrize("table", [KUBENET, plugged(None), Unavailable("processes", "not the node's")])
+def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: Reading[ProcessStartTimes]) -> None:
     assert crosscheck.reservations([NO_STORE], table, DOCKER) == (NO_STORE,)
 
 
@@ -174,8 +178,8 @@ def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: 
     "store",
     [
         replace(NO_STORE, network="bridge"),
-        Store("kubenet", Unread("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
-        Store("kubenet", Seen(())),
+        Store("kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
+        Store("kubenet", Known(())),
     ],
 )
 def test_other_networks_and_other_faults_are_told_as_they_are(store: Store) -> None:
@@ -183,37 +187,37 @@ def test_other_networks_and_other_faults_are_told_as_they_are(store: Store) -> N
 
 
 def test_without_docker_nobody_misses_checkpoints_and_those_there_are_stay() -> None:
-    no_docker = NotAsked("containers", "the runtime of this node is containerd://1.6.20, not docker")
-    assert crosscheck.checkpoints(NO_DIRECTORY, no_docker) == NotAsked("checkpoints", no_docker.why)
-    assert crosscheck.checkpoints(Seen(CHECKPOINTS), no_docker) == Seen(CHECKPOINTS)
-    closed: Reading[Checkpoint] = Unread("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
+    assert crosscheck.checkpoints(NO_DIRECTORY, no_docker) == NotRequested("checkpoints", no_docker.why)
+    assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker) == Known(CHECKPOINTS)
+    closed: Reading[Checkpoint] = Unavailable("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
     assert crosscheck.checkpoints(closed, no_docker) == closed
 
 
 def test_without_a_network_nobody_misses_the_cache_of_its_results() -> None:
-    no_cache: Reading[CniResult] = Unread("cni_results", "none of these exists: /var/lib/cni/cache/results")
-    no_kubenet = Store("kubenet", NotAsked("reservations", "no kubenet on this node"))
-    assert crosscheck.cni_results(no_cache, (no_kubenet,)) == NotAsked("cni_results", "no kubenet on this node")
-    assert crosscheck.cni_results(no_cache, (no_kubenet, Store("bridge", Seen(())))) == no_cache
+    no_cache: Reading[CniResult] = Unavailable("cni_results", "none of these exists: /var/lib/cni/cache/results")
+    no_kubenet = Store("kubenet", NotRequested("reservations", "no kubenet on this node"))
+    assert crosscheck.cni_results(no_cache, (no_kubenet,)) == NotRequested("cni_results", "no kubenet on this node")
+    assert crosscheck.cni_results(no_cache, (no_kubenet, Store("bridge", Known(())))) == no_cache
     assert crosscheck.cni_results(no_cache, (NO_STORE,)) == no_cache
-    closed: Reading[CniResult] = Unread("cni_results", "/var/lib/cni/cache/results: Permission denied")
+    closed: Reading[CniResult] = Unavailable("cni_results", "/var/lib/cni/cache/results: Permission denied")
     assert crosscheck.cni_results(closed, (no_kubenet,)) == closed
 
 
 def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None:
-    table = Unread("daemons", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
-    assert why(crosscheck.addresses(Seen(ADDRESSES), table)) == table.why
-    assert crosscheck.addresses(Seen(ADDRESSES), Seen((daemons(),))) == Seen(ADDRESSES)
+    table = Unavailable("processes", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
+    assert why(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
+    assert crosscheck.addresses(Known(ADDRESSES), Known((processes(),))) == Known(ADDRESSES)
 
 
 def test_no_pod_on_a_node_that_does_not_exist_is_unread() -> None:
-    assert why(crosscheck.pods(Seen(()), Seen(()), STRANGER, "wrker-1")) == (
+    assert why(crosscheck.pods(Known(()), Known(()), STRANGER, "wrker-1")) == (
         "the API server has no Node named 'wrker-1': is the node's name right?"
     )
 
 
 def test_no_pod_on_a_node_that_exists_is_none() -> None:
-    assert crosscheck.pods(Seen(()), Seen((WORKER,)), STRANGER, "worker-1") == Seen(())
+    assert crosscheck.pods(Known(()), Known((WORKER,)), STRANGER, "worker-1") == Known(())
 
 
 @pytest.mark.parametrize("listed", [(), PODS[:1], PODS])
@@ -225,42 +229,42 @@ def test_no_pod_on_a_node_that_exists_is_none() -> None:
 def test_unread_is_not_empty_the_pods_of_a_vanished_node_are_swept_and_convict_nobody(
     listed: tuple[Pod, ...], known: Registration
 ) -> None:
-    assert why(crosscheck.pods(Seen(listed), Seen(()), Seen((known,)), "worker-1")) == (
+    assert why(crosscheck.pods(Known(listed), Known(()), Known((known,)), "worker-1")) == (
         "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"
     )
 
 
 def test_pods_that_were_not_asked_for_stay_so() -> None:
-    assert crosscheck.pods(NO_API, Seen(()), STRANGER, "worker-1") == NO_API
+    assert crosscheck.pods(NO_API, Known(()), STRANGER, "worker-1") == NO_API
 
 
 def test_no_pods_of_a_node_that_may_not_exist_are_not_believed() -> None:
-    doubted = crosscheck.pods(Seen(()), Unread("node", "403 forbidden"), STRANGER, "worker-1")
-    assert isinstance(doubted, Unread)
+    doubted = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), STRANGER, "worker-1")
+    assert isinstance(doubted, Unavailable)
     assert "'worker-1'" in doubted.why
     assert "403 forbidden" in doubted.why
-    assert crosscheck.pods(Seen(PODS), Unread("node", "403 forbidden"), STRANGER, "worker-1") == Seen(PODS)
+    assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), STRANGER, "worker-1") == Known(PODS)
 
 
 def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> None:
     running = sandbox("1" * 64, "shop/web")
-    doubted = crosscheck.checkpoints(Seen((Checkpoint("9" * 64, ""),)), Seen((running,)))
-    assert isinstance(doubted, Unread)
+    doubted = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
+    assert isinstance(doubted, Unavailable)
     assert "is it the kubelet's directory?" in doubted.why
 
 
 def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
-    reading = Seen((Checkpoint("1" * 64, "shop/web"),))
+    reading = Known((Checkpoint("1" * 64, "shop/web"),))
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
-    assert crosscheck.checkpoints(reading, Seen(running)) == reading
-    assert crosscheck.checkpoints(Seen(()), Seen((sandbox("1" * 64, "shop/web", "exited"),))) == Seen(())
+    assert crosscheck.checkpoints(reading, Known(running)) == reading
+    assert crosscheck.checkpoints(Known(()), Known((sandbox("1" * 64, "shop/web", "exited"),))) == Known(())
 
 
 # Device plugins
 
-MISSING: Reading[DevicePlugins] = Unread("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
-EMPTY: Reading[DevicePlugins] = Seen((device_plugins(kubelet_socket=None),))
-NO_NODE_OBJECT: Reading[Node] = NotAsked("node", "--api=off")
+MISSING: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+EMPTY: Reading[DevicePlugins] = Known((device_plugins(kubelet_socket=None),))
+NO_NODE_OBJECT: Reading[Node] = NotRequested("node", "--api=off")
 
 no_kubelets = pytest.mark.parametrize(
     ("reading", "reason"),
@@ -276,10 +280,10 @@ no_kubelets = pytest.mark.parametrize(
 def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devices(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    left_alone = NotAsked("device_plugins", f"{reason}, and nothing here is known to ask for devices")
-    assert crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == left_alone
-    assert crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(()), Seen(())) == left_alone
-    assert crosscheck.device_plugins(reading, Seen(CONTAINERS), NO_API, NO_NODE_OBJECT) == left_alone
+    left_alone = NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == left_alone
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(()), Known(())) == left_alone
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), NO_API, NO_NODE_OBJECT) == left_alone
 
 
 @no_kubelets
@@ -287,7 +291,7 @@ def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devic
 def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
-    doubted = crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen((*PODS, asking)), Seen((WORKER,)))
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known((WORKER,)))
     assert why(doubted) == f"{reason}, and shop/gpu has to do with devices: is it mounted?"
 
 
@@ -296,7 +300,7 @@ def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
-    doubted = crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((worker,)))
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((worker,)))
     assert why(doubted) == f"{reason}, and node worker-1 has to do with devices: is it mounted?"
 
 
@@ -305,27 +309,27 @@ def test_what_an_uninstalled_plugin_left_in_the_nodes_status_asks_for_nothing(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
-    doubted = crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((worker,)))
-    assert doubted == NotAsked("device_plugins", f"{reason}, and nothing here is known to ask for devices")
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((worker,)))
+    assert doubted == NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
 
 
 @no_kubelets
 def test_unread_is_not_empty_who_asks_is_not_known_without_the_pods(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    silent = Unread("pods", "timed out")
-    assert why(crosscheck.device_plugins(reading, Seen(CONTAINERS), silent, Seen((WORKER,)))) == reason
-    assert why(crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Unread("node", "403"))) == reason
+    silent = Unavailable("pods", "timed out")
+    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), silent, Known((WORKER,)))) == reason
+    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403"))) == reason
 
 
 def test_a_directory_that_may_not_be_read_is_unread_whoever_asks() -> None:
-    closed: Reading[DevicePlugins] = Unread("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
-    assert crosscheck.device_plugins(closed, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == closed
+    closed: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
+    assert crosscheck.device_plugins(closed, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == closed
 
 
 def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> None:
-    for runtime in (NO_CONTAINERS, Seen((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
-        assert crosscheck.device_plugins(EMPTY, runtime, Seen(PODS), Seen((WORKER,))) == EMPTY
+    for runtime in (NO_CONTAINERS, Known((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
+        assert crosscheck.device_plugins(EMPTY, runtime, Known(PODS), Known((WORKER,))) == EMPTY
 
 
 @pytest.mark.parametrize(
@@ -338,10 +342,10 @@ def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> No
     ids=["the kubelet's socket", "a plugin's socket", "a checkpoint"],
 )
 def test_a_directory_with_anything_of_the_kubelets_is_believed(devices: DevicePlugins) -> None:
-    reading = Seen((devices,))
-    assert crosscheck.device_plugins(reading, Seen(CONTAINERS), Seen(PODS), Seen((WORKER,))) == reading
+    reading = Known((devices,))
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == reading
 
 
 def test_what_was_left_alone_stays_so() -> None:
-    off = NotAsked("device_plugins", "--device-plugins-dir=off")
-    assert crosscheck.device_plugins(off, Seen(CONTAINERS), Seen((refused_pod("shop/gpu"),)), Seen((WORKER,))) == off
+    off = NotRequested("device_plugins", "--device-plugins-dir=off")
+    assert crosscheck.device_plugins(off, Known(CONTAINERS), Known((refused_pod("shop/gpu"),)), Known((WORKER,))) == off

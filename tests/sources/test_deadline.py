@@ -5,7 +5,7 @@ from threading import Event, current_thread
 import pytest
 
 from agent.sources.deadline import Deadline
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from tests.wire import until
 
 
@@ -15,9 +15,9 @@ def test_an_answer_in_time_is_the_answer() -> None:
 
 def test_what_reading_raises_is_raised() -> None:
     def refused() -> None:
-        raise Unavailable("docker: refused")
+        raise SourceError("docker: refused")
 
-    with pytest.raises(Unavailable, match="refused"):
+    with pytest.raises(SourceError, match="refused"):
         Deadline("docker", 5.0)(refused)
 
 
@@ -30,9 +30,9 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
         return "late"
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(Unavailable, match=r"docker: no whole answer within 0\.05 s"):
+    with pytest.raises(SourceError, match=r"docker: no whole answer within 0\.05 s"):
         deadline(dripping)
-    with pytest.raises(Unavailable, match="has not finished an earlier answer"):
+    with pytest.raises(SourceError, match="has not finished an earlier answer"):
         deadline(dripping)
     assert asked == [1]
     enough.set()
@@ -48,9 +48,9 @@ def test_a_late_answer_is_never_given_to_another_question() -> None:
         return False
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(Unavailable, match="no whole answer"):
+    with pytest.raises(SourceError, match="no whole answer"):
         deadline(late)
-    with pytest.raises(Unavailable, match="has not finished"):
+    with pytest.raises(SourceError, match="has not finished"):
         deadline(lambda: True)
     enough.set()
     assert gone.wait(10)
@@ -59,7 +59,7 @@ def test_a_late_answer_is_never_given_to_another_question() -> None:
     def answered() -> bool:
         try:
             answers.append(deadline(lambda: True))
-        except Unavailable:
+        except SourceError:
             return False
         return True
 
@@ -75,14 +75,14 @@ def test_a_late_failure_is_never_raised_for_another_question() -> None:
         raise ValueError("of the first")
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(Unavailable):
+    with pytest.raises(SourceError):
         deadline(late)
     enough.set()
 
     def answered() -> bool:
         try:
             return deadline(lambda: True)
-        except Unavailable:
+        except SourceError:
             return False
 
     until(answered, "it is asked again")

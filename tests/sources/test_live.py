@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.model.device_history import FILE, dumps
-from agent.model.devices import Happening
-from agent.model.snapshot import NotAsked, Seen, Unread
+from agent.model.devices import TransitionKind
+from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.model.volumes import Mount
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.live import LiveSources, device_plugins_in, left_alone, mounts_below
 from agent.sources.runtime.docker import Docker
-from tests.builders import KVM, milestone
+from tests.builders import KVM, transition
 from tests.wire import ID, Answer, Request, Standin, hang, http
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
@@ -67,7 +67,7 @@ def test_who_has_one_of_the_addresses_configured_is_named(sources: LiveSources, 
 
 
 def test_unread_is_not_free_without_processes_nobody_can_be_asked(sources: LiveSources) -> None:
-    with pytest.raises(Unavailable, match="shows no process's network"):
+    with pytest.raises(SourceError, match="shows no process's network"):
         sources.holder_of(["10.244.1.9"])
 
 
@@ -103,18 +103,18 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: LiveSources
             server.closing.wait(0.1)
 
     server: Standin = Standin(dripping, at=tmp_path / "docker.sock")
-    with server, pytest.raises(Unavailable, match=r"docker: no whole answer within 0\.36 s"):
+    with server, pytest.raises(SourceError, match=r"docker: no whole answer within 0\.36 s"):
         sources.has_container(ID)
 
 
 def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources: LiveSources, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="docker: "):
+    with pytest.raises(SourceError, match="docker: "):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
     server: Standin = Standin(
         lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
     )
-    with server, pytest.raises(Unavailable, match="docker: "):
+    with server, pytest.raises(SourceError, match="docker: "):
         sources.has_container(ID)
 
 
@@ -122,7 +122,7 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
 
 
 def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(tmp_path: Path) -> None:
-    seen = milestone(Happening.REGISTERED, KVM)
+    seen = transition(TransitionKind.REGISTERED, KVM)
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
     (tmp_path / "state" / FILE).write_text(dumps([seen]))
@@ -135,11 +135,11 @@ def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(t
 
 def test_unread_is_not_empty_without_the_directory_there_is_no_word_of_device_plugins(tmp_path: Path) -> None:
     read = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")
-    assert read() == Unread("device_plugins", f"{tmp_path}/devices does not exist")
+    assert read() == Unavailable("device_plugins", f"{tmp_path}/devices does not exist")
 
 
 def test_device_plugins_are_left_alone_by_choice(sources: LiveSources) -> None:
-    assert sources.device_plugins() == NotAsked("device_plugins", "--device-plugins-dir=off")
+    assert sources.device_plugins() == NotRequested("device_plugins", "--device-plugins-dir=off")
 
 
 # Volumes
@@ -150,17 +150,17 @@ def test_the_mount_table_and_the_kubelets_directory_are_read_together(tmp_path: 
     (kubelet / place).mkdir(parents=True)
     (tmp_path / "proc" / "1").mkdir(parents=True)
     (tmp_path / "proc/1/mountinfo").write_text(f"1 0 98:0 / {kubelet}/{place} rw - ext4 /dev/sdb rw\n")
-    assert mounts_below(kubelet, tmp_path / "proc")() == Seen((Mount("kubernetes.io/gce-pd/d-1"),))
+    assert mounts_below(kubelet, tmp_path / "proc")() == Known((Mount("kubernetes.io/gce-pd/d-1"),))
 
 
 def test_unread_is_not_unmounted_without_the_kubelets_directory_there_is_no_word_of_mounts(tmp_path: Path) -> None:
     why = f"{tmp_path}/kubelet/plugins does not exist: is it the kubelet's directory, and mounted?"
-    assert mounts_below(tmp_path / "kubelet", tmp_path / "proc")() == Unread("mounts", why)
+    assert mounts_below(tmp_path / "kubelet", tmp_path / "proc")() == Unavailable("mounts", why)
 
 
 def test_volumes_are_left_alone_by_choice(sources: LiveSources) -> None:
-    assert sources.mounts() == NotAsked("mounts", "--kubelet-dir=off")
-    assert sources.attachments(["v"], []) == NotAsked("attachments", "--api=off")
+    assert sources.mounts() == NotRequested("mounts", "--kubelet-dir=off")
+    assert sources.attachments(["v"], []) == NotRequested("attachments", "--api=off")
 
 
 def test_without_the_api_server_its_clock_is_not_known(sources: LiveSources) -> None:

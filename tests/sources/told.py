@@ -11,16 +11,16 @@ from agent.model.snapshot import (
     Checkpoint,
     CniResult,
     Container,
-    Daemons,
     Node,
     Pod,
+    ProcessStartTimes,
     Reading,
     Snapshot,
     Store,
 )
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 
 class Told:
@@ -36,7 +36,7 @@ class Told:
     def _items(self, source: str) -> tuple[Any, ...]:
         self.asked.append(source)
         if source == self.broken:
-            raise Unavailable("it broke")
+            raise SourceError("it broke")
         reading: Reading[Any] = getattr(self._told, source)
         return reading.known()
 
@@ -53,8 +53,8 @@ class Told:
     def cni_results(self) -> tuple[CniResult, ...]:
         return self._items("cni_results")
 
-    def daemons(self) -> tuple[Daemons, ...]:
-        return self._items("daemons")
+    def processes(self) -> tuple[ProcessStartTimes, ...]:
+        return self._items("processes")
 
     def addresses(self) -> tuple[Address, ...]:
         return self._items("addresses")

@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.checks import engine
-from agent.checks.devices.history import transitions
+from agent.checks.devices.history import device_history
 from agent.model.device_history import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
-from agent.model.snapshot import Seen, Snapshot
-from agent.state.device_history import ChronicleExporter
-from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unread
+from agent.model.snapshot import Known, Snapshot
+from agent.state.device_history import DeviceHistoryExporter
+from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 
 SEEN = node(
     device_plugins=device_plugins(
@@ -26,14 +26,14 @@ SEEN = node(
 
 
 def report(snapshot: Snapshot) -> Report:
-    return engine.run(snapshot, None, patience=timedelta(0), period=timedelta(0))[0]
+    return engine.run(snapshot, None, grace=timedelta(0), confirm_after=timedelta(0))[0]
 
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
     """Take the next look: its source reads what was written."""
     (devices,) = snapshot.device_plugins.known()
-    stored = loads((state_dir / FILE).read_text()).milestones
-    return replace(snapshot, device_plugins=Seen((replace(devices, history=stored),)))
+    stored = loads((state_dir / FILE).read_text()).transitions
+    return replace(snapshot, device_plugins=Known((replace(devices, history=stored),)))
 
 
 def inode(state_dir: Path) -> int:
@@ -41,86 +41,86 @@ def inode(state_dir: Path) -> int:
 
 
 def test_what_was_written_is_what_the_next_look_reads(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
-    assert transitions(read_back(SEEN, tmp_path)) == transitions(SEEN)
-    assert loads((tmp_path / FILE).read_text()).milestones == transitions(SEEN)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
+    assert device_history(read_back(SEEN, tmp_path)) == device_history(SEEN)
+    assert loads((tmp_path / FILE).read_text()).transitions == device_history(SEEN)
 
 
 def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "nodeleak"
-    ChronicleExporter(state_dir).tell(report(SEEN), 0.1)
+    DeviceHistoryExporter(state_dir).export(report(SEEN), 0.1)
     assert (state_dir / FILE).stat().st_mode & 0o777 == 0o600
     assert state_dir.stat().st_mode & 0o777 == 0o700
     assert os.listdir(state_dir) == [FILE]
 
 
 def test_without_news_nothing_is_written(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
     before = inode(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
-    exporter.tell(report(read_back(SEEN, tmp_path)), 0.1)
+    exporter.export(report(SEEN), 0.1)
+    exporter.export(report(read_back(SEEN, tmp_path)), 0.1)
     assert inode(tmp_path) == before
 
 
 def test_news_replace_the_file(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
     later = read_back(SEEN, tmp_path)
     (devices,) = later.device_plugins.known()
-    later = replace(later, device_plugins=Seen((replace(devices, sockets=()),)))
-    exporter.tell(report(later), 0.1)
-    assert [one.what.value for one in loads((tmp_path / FILE).read_text()).milestones][-1] == "socket_gone"
+    later = replace(later, device_plugins=Known((replace(devices, sockets=()),)))
+    exporter.export(report(later), 0.1)
+    assert [one.what.value for one in loads((tmp_path / FILE).read_text()).transitions][-1] == "socket_gone"
 
 
 def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
     (tmp_path / FILE).unlink()
-    exporter.tell(report(SEEN), 0.1)
-    assert loads((tmp_path / FILE).read_text()).milestones == transitions(SEEN)
+    exporter.export(report(SEEN), 0.1)
+    assert loads((tmp_path / FILE).read_text()).transitions == device_history(SEEN)
 
 
 def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
     before = (tmp_path / FILE).read_text()
-    exporter.tell(report(node(device_plugins=unread("device_plugins"))), 0.1)
+    exporter.export(report(node(device_plugins=unavailable("device_plugins"))), 0.1)
     assert (tmp_path / FILE).read_text() == before
 
 
 def test_a_node_without_a_kubelet_has_nothing_to_keep(tmp_path: Path) -> None:
     empty = DevicePlugins(None, (), None, (), ())
-    ChronicleExporter(tmp_path).tell(report(node(device_plugins=empty)), 0.1)
+    DeviceHistoryExporter(tmp_path).export(report(node(device_plugins=empty)), 0.1)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
     in_the_way = tmp_path / "nodeleak"
     in_the_way.write_text("a file")
-    exporter = ChronicleExporter(in_the_way)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(in_the_way)
+    exporter.export(report(SEEN), 0.1)
     assert exporter.failed.endswith(": File exists")
     in_the_way.unlink()
-    exporter.tell(report(SEEN), 0.1)
+    exporter.export(report(SEEN), 0.1)
     assert exporter.failed == ""
     assert (in_the_way / FILE).exists()
 
 
 def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp_path: Path) -> None:
-    exporter = ChronicleExporter(tmp_path)
-    exporter.tell(report(SEEN), 0.1)
+    exporter = DeviceHistoryExporter(tmp_path)
+    exporter.export(report(SEEN), 0.1)
     before = (tmp_path / FILE).read_text()
-    news = read_back(replace(SEEN, device_plugins=Seen((device_plugins(),))), tmp_path)
+    news = read_back(replace(SEEN, device_plugins=Known((device_plugins(),))), tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        exporter.tell(report(news), 0.1)
+        exporter.export(report(news), 0.1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert exporter.failed.endswith(": File too large")
     assert (tmp_path / FILE).read_text() == before
     assert os.listdir(tmp_path) == [FILE]
-    exporter.tell(report(news), 0.1)
-    assert loads((tmp_path / FILE).read_text()).milestones == transitions(news)
+    exporter.export(report(news), 0.1)
+    assert loads((tmp_path / FILE).read_text()).transitions == device_history(news)

@@ -9,14 +9,14 @@ from agent.model.last_seen import FILE, loads
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.state.last_seen import FRESH, LastSeenExporter
-from tests.builders import INSTANCE, last_seen, node, registration, unread
+from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 
 NOTHING = timedelta(0)
 
 
 def report(ago: timedelta, provider_id: str = INSTANCE, **changes: Any) -> Report:
     snapshot = node(registration=registration(last_seen(ago, provider_id=provider_id)), **changes)
-    return engine.run(snapshot, None, patience=NOTHING, period=NOTHING)[0]
+    return engine.run(snapshot, None, grace=NOTHING, confirm_after=NOTHING)[0]
 
 
 def stored(state_dir: Path) -> LastSeen:
@@ -26,34 +26,34 @@ def stored(state_dir: Path) -> LastSeen:
 def test_what_was_seen_is_kept_and_kept_fresh_but_not_in_every_round(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path / "state")
     for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
-        exporter.tell(report(ago), 0.1)
+        exporter.export(report(ago), 0.1)
         assert stored(tmp_path / "state") == last_seen(FRESH)
-    exporter.tell(report(NOTHING), 0.1)
+    exporter.export(report(NOTHING), 0.1)
     assert stored(tmp_path / "state") == last_seen(NOTHING)
 
 
 def test_another_provider_id_is_kept_at_once(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
-    exporter.tell(report(timedelta(seconds=15)), 0.1)
-    exporter.tell(report(NOTHING, "kind://b"), 0.1)
+    exporter.export(report(timedelta(seconds=15)), 0.1)
+    exporter.export(report(NOTHING, "kind://b"), 0.1)
     assert stored(tmp_path) == last_seen(NOTHING, provider_id="kind://b")
 
 
 def test_when_it_is_gone_the_moment_is_kept_once(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
-    exporter.tell(report(timedelta(minutes=2)), 0.1)
-    exporter.tell(report(timedelta(minutes=1), node=[]), 0.1)
+    exporter.export(report(timedelta(minutes=2)), 0.1)
+    exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
     assert stored(tmp_path) == last_seen(timedelta(minutes=1))
     before = (tmp_path / FILE).stat().st_ino
-    exporter.tell(report(timedelta(minutes=1), node=[]), 0.1)
+    exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
     assert (tmp_path / FILE).stat().st_ino == before
 
 
 def test_a_round_that_remembers_nothing_leaves_it_alone(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
-    exporter.tell(report(NOTHING), 0.1)
-    for silent in (node(registration=unread("registration")), node(registration=registration())):
-        exporter.tell(engine.run(silent, None, patience=NOTHING, period=NOTHING)[0], 0.1)
+    exporter.export(report(NOTHING), 0.1)
+    for silent in (node(registration=unavailable("registration")), node(registration=registration())):
+        exporter.export(engine.run(silent, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
     assert stored(tmp_path) == last_seen(NOTHING)
 
 
@@ -61,6 +61,6 @@ def test_a_state_directory_that_cannot_be_written_is_told_once_and_ends_nothing(
     (tmp_path / "nodeleak").write_text("a file")
     told: list[str] = []
     exporter = LastSeenExporter(tmp_path / "nodeleak", told.append)
-    exporter.tell(report(NOTHING), 0.1)
-    exporter.tell(report(NOTHING), 0.1)
+    exporter.export(report(NOTHING), 0.1)
+    exporter.export(report(NOTHING), 0.1)
     assert told == [f"{tmp_path}/nodeleak: File exists"]

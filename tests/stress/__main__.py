@@ -53,10 +53,10 @@ def _tell(given: Options, played: Torture) -> int:
     violations = played.ledger.violations()
     for violation in violations:
         print(violation.line(played.ledger.began))
-    for failure in played.course.failures:
+    for failure in played.history.failures:
         print(f"torture: {failure}", file=sys.stderr)
-    if played.course.failures or violations:
-        print(f"FAILED: {len(violations)} violations, {len(played.course.failures)} failures")
+    if played.history.failures or violations:
+        print(f"FAILED: {len(violations)} violations, {len(played.history.failures)} failures")
         return 1
     print("no violation")
     return 0

@@ -40,8 +40,8 @@ class Abandoned:
 class Collector:
     """The kubelet's garbage collector. `leaks`: whether it forgets DEL for half of what it removes."""
 
-    def __init__(self, node: Node, abandoned: Abandoned, chance: Random, course: Course, *, leaks: bool) -> None:
-        self._node, self._abandoned, self._chance, self._course = node, abandoned, chance, course
+    def __init__(self, node: Node, abandoned: Abandoned, chance: Random, history: Course, *, leaks: bool) -> None:
+        self._node, self._abandoned, self._chance, self._course = node, abandoned, chance, history
         self._share_leaked = 0.5 if leaks else 0.0
         self._no_more = Event()
 

@@ -23,7 +23,9 @@ _EVERY: Final = 0.01
 class Cleaner:
     """One command's runs, and what became of them."""
 
-    def __init__(self, given: Command, place: Place, number: int, course: Course, ledger: Ledger, pause: float) -> None:
+    def __init__(
+        self, given: Command, place: Place, number: int, history: Course, ledger: Ledger, pause: float
+    ) -> None:
         """`pause`: seconds between one run and the next."""
         self.command = given
         self.codes: Counter[int] = Counter()
@@ -31,7 +33,7 @@ class Cleaner:
         """What it said last on its way to each exit code but 0."""
         self.verdicts: Counter[str] = Counter()
         self.run_seconds: list[float] = []
-        self._place, self._course, self._ledger, self._pause = place, course, ledger, pause
+        self._place, self._course, self._ledger, self._pause = place, history, ledger, pause
         self._output = place.logs / f"cleaner-{number}.out"
         self._errors = place.logs / f"cleaner-{number}.err"
         self._may_run, self._at_rest = Event(), Event()

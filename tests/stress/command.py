@@ -16,9 +16,9 @@ from tests.stress.place import Place
 NODELEAK: Final = "nodeleak"
 NOTHING: Final = "none"
 _ONE_LINER: Final = "one-liner"
-_AT_ONCE: Final = ("--grace=0s", "--confirm=0s", "--settle=0s", "--max-share=100%")
+_AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No span to wait out and no share to keep: what protects an address then is the order of reads and the lock."""
-_WITHOUT_CAPS: Final = ("--max-per-round=1000", "--max-per-hour=1000000")
+_WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 
 
 @dataclass(frozen=True, slots=True)

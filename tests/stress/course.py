@@ -41,8 +41,8 @@ class Course:
 class Crew:
     """Threads whose failure is the torture's."""
 
-    def __init__(self, course: Course) -> None:
-        self._course = course
+    def __init__(self, history: Course) -> None:
+        self._course = history
         self._threads: list[Thread] = []
 
     def start(self, work: Callable[[], None]) -> Thread:

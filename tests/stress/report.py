@@ -40,7 +40,7 @@ def document(played: Torture) -> dict[str, Any]:
         "ratio": _ratio(adds) if options.compare else None,
         "cleaners": [_cleaner(one) for one in played.cleaners],
         "daemons": [_daemon(one) for one in played.daemons],
-        "failures": list(played.course.failures),
+        "failures": list(played.history.failures),
         "violations": [asdict(one) | {"at": one.at - ledger.began} for one in ledger.violations()],
     }
 

@@ -23,12 +23,12 @@ _PATIENCE: Final = 10.0
 class Resident:
     """One daemon. It may be started and ended several times; what it said of its locks is added up."""
 
-    def __init__(self, given: Command, place: Place, number: int, course: Course) -> None:
+    def __init__(self, given: Command, place: Place, number: int, history: Course) -> None:
         self.command = given
         self.codes: Counter[int] = Counter()
         self.locks: dict[str, Histogram] = {}
         """What became of host-local's lock, as the daemon's own metrics tell it; empty where it tells nothing."""
-        self._place, self._course = place, course
+        self._place, self._course = place, history
         self._output = place.logs / f"daemon-{number}.out"
         self._errors = place.logs / f"daemon-{number}.err"
         self._child: subprocess.Popen[bytes] | None = None

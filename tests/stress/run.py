@@ -41,18 +41,18 @@ class Torture:
 
     def __init__(self, options: Options, place: Place, ours: Engine) -> None:
         self.options, self.place = options, place
-        self.course, self.ledger, self.adds = Course(), Ledger(), Stopwatch()
+        self.history, self.ledger, self.adds = Course(), Ledger(), Stopwatch()
         self.cleaners = tuple(
-            Cleaner(given, place, number, self.course, self.ledger, options.pause)
+            Cleaner(given, place, number, self.history, self.ledger, options.pause)
             for number, given in enumerate(options.cleaners)
         )
         self.daemons = tuple(
-            Resident(given, place, number, self.course) for number, given in enumerate(options.daemons)
+            Resident(given, place, number, self.history) for number, given in enumerate(options.daemons)
         )
         self.node = _node(options, place, ours, self.ledger)
         self.cache_left = 0
         """Entries of libcni's cache that the leaks have left, and nobody removed."""
-        self._crew = Crew(self.course)
+        self._crew = Crew(self.history)
         self._next_progress = time.monotonic() + _PROGRESS
 
     def play(self) -> None:
@@ -61,16 +61,16 @@ class Torture:
             self._churn()
             self._reclaim()
         except BaseException:
-            self.course.abort()
+            self.history.abort()
             raise
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # it is ending already
             for daemon in self.daemons:
                 daemon.end()
-            self.course.end()
+            self.history.end()
             self._crew.join()
-        if not self.course.failures:
+        if not self.history.failures:
             self.ledger.settle(self.node.store.left())
         self.cache_left = self.node.cache.left()
 
@@ -81,25 +81,25 @@ class Torture:
             self.node.for_another_thread(),
             abandoned,
             Random(chance.random()),  # noqa: S311
-            self.course,
+            self.history,
             leaks=self.options.habits.leak > 0,
         )
         self._start_cleaning()
-        self._crew.start(lambda: watch(self.node.store, self.course))
+        self._crew.start(lambda: watch(self.node.store, self.history))
         collecting = self._crew.start(collector.work)
         workers = [
             self._crew.start(self._worker(abandoned, Random(chance.random())).work)  # noqa: S311
             for _ in range(self.options.workers)
         ]
         self._wait_out_the_churn()
-        self.course.winding_down.set()
+        self.history.winding_down.set()
         _join(workers)
         collector.no_more()
         _join([collecting])
 
     def _worker(self, abandoned: Abandoned, chance: Random) -> Worker:
         node = self.node.for_another_thread()
-        return Worker(node, self.options.habits, chance, self.course, abandoned, self.adds)
+        return Worker(node, self.options.habits, chance, self.history, abandoned, self.adds)
 
     def _start_cleaning(self) -> None:
         for daemon in self.daemons:
@@ -113,7 +113,7 @@ class Torture:
         if self.options.compare:
             slices = Slices(self.cleaners, self.daemons, self.adds, self.node, self.options.pause)
         for _ in processes.until(time.monotonic() + self.options.seconds):
-            if self.course.winding_down.is_set():
+            if self.history.winding_down.is_set():
                 return
             if slices:
                 slices.turn()
@@ -127,7 +127,7 @@ class Torture:
         if not self.daemons and not self.cleaners:
             return
         for _ in processes.until(time.monotonic() + self.options.reclaim):
-            if self.course.over.is_set() or self.node.store.is_empty():
+            if self.history.over.is_set() or self.node.store.is_empty():
                 return
             self._watch()
 

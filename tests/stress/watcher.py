@@ -8,6 +8,6 @@ from tests.stress.store import Store
 _EVERY: Final = 0.02
 
 
-def watch(store: Store, course: Course) -> None:
-    while not course.over.wait(_EVERY):
+def watch(store: Store, history: Course) -> None:
+    while not history.over.wait(_EVERY):
         store.look_around()

@@ -15,7 +15,7 @@ _BETWEEN_LOOKS: Final = (0.01, 0.06)
 _BEFORE_RETRY: Final = (0.02, 0.2)
 
 
-class Fate(Enum):
+class PodOutcome(Enum):
     """How far a sandbox comes."""
 
     WHOLE_LIFE = auto()
@@ -26,7 +26,12 @@ class Fate(Enum):
     KILLED_AFTER_DEL = auto()
 
 
-_KILLED: Final = (Fate.KILLED_BEFORE_ADD, Fate.KILLED_IN_ADD, Fate.KILLED_AFTER_ADD, Fate.KILLED_AFTER_DEL)
+_KILLED: Final = (
+    PodOutcome.KILLED_BEFORE_ADD,
+    PodOutcome.KILLED_IN_ADD,
+    PodOutcome.KILLED_AFTER_ADD,
+    PodOutcome.KILLED_AFTER_DEL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,49 +41,49 @@ class Habits:
     leak: float
     kill: float
 
-    def fate(self, chance: Random) -> Fate:
+    def pod_outcome(self, chance: Random) -> PodOutcome:
         drawn = chance.uniform(0, 100)
         if drawn < self.leak:
-            return Fate.LEAKED
-        return chance.choice(_KILLED) if drawn < self.leak + self.kill else Fate.WHOLE_LIFE
+            return PodOutcome.LEAKED
+        return chance.choice(_KILLED) if drawn < self.leak + self.kill else PodOutcome.WHOLE_LIFE
 
 
 class Worker:
     """One thread of a kubelet. A killed one begins anew with the next sandbox; what it had is somebody else's."""
 
     def __init__(
-        self, node: Node, habits: Habits, chance: Random, course: Course, abandoned: Abandoned, adds: Stopwatch
+        self, node: Node, habits: Habits, chance: Random, history: Course, abandoned: Abandoned, adds: Stopwatch
     ) -> None:
         self._node, self._habits, self._chance = node, habits, chance
-        self._course, self._abandoned, self._adds = course, abandoned, adds
+        self._course, self._abandoned, self._adds = history, abandoned, adds
         self._usual_add = 0.01
         self._exhausted = False
 
     def work(self) -> None:
         while not self._course.winding_down.is_set():
-            fate = self._habits.fate(self._chance)
+            pod_outcome = self._habits.pod_outcome(self._chance)
             sandbox = self._node.create()
-            if self._survives(sandbox, fate):
+            if self._survives(sandbox, pod_outcome):
                 self._node.remove(sandbox)
                 self._wait_if_exhausted()
             else:
                 self._abandoned.leave(sandbox)
 
-    def _survives(self, sandbox: str, fate: Fate) -> bool:
+    def _survives(self, sandbox: str, pod_outcome: PodOutcome) -> bool:
         """Take a sandbox as far as it comes before its removal; tells whether the kubelet lives to remove it."""
-        if fate is Fate.KILLED_BEFORE_ADD:
+        if pod_outcome is PodOutcome.KILLED_BEFORE_ADD:
             return False
-        if fate is Fate.KILLED_IN_ADD:
+        if pod_outcome is PodOutcome.KILLED_IN_ADD:
             self._node.add_killed(sandbox, self._chance.uniform(0, 1.5 * self._usual_add))
             return False
         if not self._add(sandbox):
             return True
-        if fate is Fate.KILLED_AFTER_ADD:
+        if pod_outcome is PodOutcome.KILLED_AFTER_ADD:
             return False
         self._hold(sandbox)
-        if fate is not Fate.LEAKED:
+        if pod_outcome is not PodOutcome.LEAKED:
             self._node.delete(sandbox)
-        return fate is not Fate.KILLED_AFTER_DEL
+        return pod_outcome is not PodOutcome.KILLED_AFTER_DEL
 
     def _add(self, sandbox: str) -> bool:
         timing = self._adds.begin(self._node.ledger.occupied())

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from agent.model.assessment import Occupancy, Scene, State
-from agent.model.snapshot import Blind, Container, NotAsked, Reading, Reservation, Seen, Snapshot, T
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.snapshot import Container, InsufficientData, Known, NotRequested, Reading, Reservation, Snapshot, T
 
 CLOCK_SLACK = timedelta(seconds=10)
 """A file made while we look is newer than the look by a moment; by more than this, a clock was moved."""
@@ -28,7 +28,7 @@ def made_at(reservation: Reservation) -> datetime:
         return _LAST_MOMENT if reservation.mtime_ns > 0 else _FIRST_MOMENT
 
 
-def judge(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Scene:
+def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Assessment:
     """Tell of every entry of every network what it is.
 
     `remembered`: pods by container id, as earlier looks knew them; it names, it never judges.
@@ -39,10 +39,12 @@ def judge(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | 
         for store in snapshot.reservations
         for reservation in _seen(store.reading)
     )
-    foreign = tuple(
-        Occupancy(entry, State.FOREIGN, entry.why) for store in snapshot.reservations for entry in store.foreign
+    unrecognized = tuple(
+        ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
+        for store in snapshot.reservations
+        for entry in store.unrecognized
     )
-    return Scene(snapshot, (*_judge_sandboxes(alone), *foreign))
+    return Assessment(snapshot, (*_judge_sandboxes(alone), *unrecognized))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,15 @@ class _Evidence:
 
 def _seen(reading: Reading[T]) -> tuple[T, ...]:
     """Return what there is to look things up in; who concludes from an absence asks `known()` first."""
-    return reading.items if isinstance(reading, Seen) else ()
+    return reading.items if isinstance(reading, Known) else ()
 
 
-def _judge_alone(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> Occupancy:
+def _judge_alone(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:
     try:
         state, why = _owner(reservation, evidence) or _orphan(reservation, evidence.snapshot.taken_at, grace)
-    except Blind as blind:
+    except InsufficientData as blind:
         state, why = State.UNKNOWN, str(blind)
-    return Occupancy(reservation, state, why, evidence.pods.get(reservation.container_id, ""))
+    return ClassifiedReservation(reservation, state, why, evidence.pods.get(reservation.container_id, ""))
 
 
 def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
@@ -94,18 +96,18 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
     if reservation.container_id:
         snapshot.containers.known()
         if container := evidence.containers.get(reservation.container_id):
-            return (State.IN_USE if container.running else State.HELD), f"its container is {container.state}"
+            return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
         snapshot.checkpoints.known()
         if reservation.container_id in evidence.checkpoints:
             return State.TEARDOWN_PENDING, "its container is gone; the kubelet keeps a checkpoint and will try again"
     snapshot.addresses.known()
     if holder := evidence.addresses.get(reservation.ip):
-        return State.ALIVE, f"no container has its id, but {holder} has the address configured"
+        return State.UNMANAGED, f"no container has its id, but {holder} has the address configured"
     # Pods can only veto. Left alone on purpose (no credentials), the other owners decide; unread, nobody does.
-    if not isinstance(snapshot.pods, NotAsked):
+    if not isinstance(snapshot.pods, NotRequested):
         snapshot.pods.known()
     if claimant := evidence.claims.get(reservation.ip):
-        return State.ALIVE, f"no container has its id, but the pod {claimant} has the address"
+        return State.UNMANAGED, f"no container has its id, but the pod {claimant} has the address"
     if reservation.container_id:
         # A sandbox is judged whole, and in a network that was not read it may be alive.
         for store in snapshot.reservations:
@@ -118,32 +120,32 @@ def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[
     if age < -CLOCK_SLACK:
         return State.UNKNOWN, f"its file is {-age.total_seconds():.0f} s newer than this look: was the clock moved?"
     if age < grace:
-        return State.YOUNG, f"no owner of any kind, but its file is younger than {grace.total_seconds():.0f} s"
+        return State.CANDIDATE, f"no owner of any kind, but its file is younger than {grace.total_seconds():.0f} s"
     if not reservation.container_id:
         return State.LEAKED, "its file is empty and no process has the address: nothing can ever release it"
     return State.LEAKED, "its container is gone, and so is every record by which it would be released"
 
 
-_SAVING = (State.YOUNG, State.UNKNOWN, State.ALIVE)
+_SAVING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 """What saves one address of a sandbox saves them all; the strongest comes last."""
 
 
-def _judge_sandboxes(alone: Iterable[Occupancy]) -> tuple[Occupancy, ...]:
+def _judge_sandboxes(alone: Iterable[ClassifiedReservation]) -> tuple[ClassifiedReservation, ...]:
     """Judge a sandbox with several addresses (dual stack, several networks) as one."""
     alone = tuple(alone)
-    sandboxes: defaultdict[str, list[Occupancy]] = defaultdict(list)
-    for occupancy in alone:
-        if occupancy.state in _SAVING:
-            sandboxes[occupancy.container_id].append(occupancy)
+    sandboxes: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
+    for classified in alone:
+        if classified.state in _SAVING:
+            sandboxes[classified.container_id].append(classified)
     sandboxes.pop("", None)
     saviours = {
         container_id: max(siblings, key=lambda sibling: _SAVING.index(sibling.state))
         for container_id, siblings in sandboxes.items()
     }
-    return tuple(_saved(occupancy, saviours.get(occupancy.container_id)) for occupancy in alone)
+    return tuple(_saved(classified, saviours.get(classified.container_id)) for classified in alone)
 
 
-def _saved(occupancy: Occupancy, saviour: Occupancy | None) -> Occupancy:
-    if saviour is None or saviour.state is occupancy.state or occupancy.state not in {State.LEAKED, *_SAVING}:
-        return occupancy
-    return replace(occupancy, state=saviour.state, why=f"as {saviour.name} of the same sandbox: {saviour.why}")
+def _saved(classified: ClassifiedReservation, saviour: ClassifiedReservation | None) -> ClassifiedReservation:
+    if saviour is None or saviour.state is classified.state or classified.state not in {State.LEAKED, *_SAVING}:
+        return classified
+    return replace(classified, state=saviour.state, why=f"as {saviour.name} of the same sandbox: {saviour.why}")

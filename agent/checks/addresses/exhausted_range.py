@@ -11,35 +11,35 @@ Do: if leaked reservations take the room, release them. If none are leaked, the 
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene, State
+from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
-from agent.model.snapshot import Blind, NotAsked
+from agent.model.snapshot import InsufficientData, NotRequested
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    gap: Blind | None = None
-    for store in scene.snapshot.reservations:
+def find(assessment: Assessment) -> Iterator[Finding]:
+    gap: InsufficientData | None = None
+    for store in assessment.snapshot.reservations:
         try:
-            yield from _in_network(scene, store.network)
-        except Blind as blind:
+            yield from _in_network(assessment, store.network)
+        except InsufficientData as blind:
             gap = blind
     # Said after what was seen: a network that cannot be judged does not hide that another one is full.
     if gap is not None:
         raise gap
 
 
-def _in_network(scene: Scene, network: str) -> Iterator[Finding]:
-    occupancies, ranges = scene.of(network), scene.ranges(network)
-    left = free(ranges, [occupancy.name for occupancy in occupancies if occupancy.blocks])
-    room = None if left == 0 else _room_for_pods(scene, network)
+def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
+    classified_reservations, ranges = assessment.of(network), assessment.ranges(network)
+    left = free(ranges, [classified.name for classified in classified_reservations if classified.blocks])
+    room = None if left == 0 else _room_for_pods(assessment, network)
     if left and (room is None or left >= room):
         return
-    leaked = sum(occupancy.state is State.LEAKED for occupancy in occupancies)
-    unknown = sum(occupancy.state is State.UNKNOWN for occupancy in occupancies)
+    leaked = sum(classified.state is State.LEAKED for classified in classified_reservations)
+    unknown = sum(classified.state is State.UNKNOWN for classified in classified_reservations)
     size = usable(ranges)
     shortage = "no free address is left" if left == 0 else f"{left} free addresses are left for {room} more pods"
     doubt = f", {unknown} unknown" if unknown else ""
@@ -52,15 +52,15 @@ def _in_network(scene: Scene, network: str) -> Iterator[Finding]:
     )
 
 
-def _room_for_pods(scene: Scene, network: str) -> int | None:
+def _room_for_pods(assessment: Assessment, network: str) -> int | None:
     """Return how many more pods the node may be given on this network; None where pods are not counted on it."""
-    snapshot = scene.snapshot
-    if isinstance(snapshot.node, NotAsked) or isinstance(snapshot.pods, NotAsked):
+    snapshot = assessment.snapshot
+    if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
     nodes = snapshot.node.known()
     # Only the network that gives this node's pods their addresses fills up as pods come; a second network need not.
-    if not any(serves(scene.ranges(network), cidr) for node in nodes for cidr in node.pod_cidrs):
+    if not any(serves(assessment.ranges(network), cidr) for node in nodes for cidr in node.pod_cidrs):
         return None
     if nodes[0].max_pods is None:
-        raise Blind("node: it does not say how many pods it takes")
+        raise InsufficientData("node: it does not say how many pods it takes")
     return max(0, nodes[0].max_pods - sum(pod.live for pod in snapshot.pods.known()))

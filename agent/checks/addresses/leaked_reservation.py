@@ -14,29 +14,29 @@ from datetime import datetime
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
-from agent.model.assessment import Occupancy, Scene, State
-from agent.model.finding import Cause, Finding, Severity
-from agent.model.snapshot import Daemons, Reservation, Seen, Unread
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.finding import Finding, LeakCause, Severity
+from agent.model.snapshot import Known, ProcessStartTimes, Reservation, Unavailable
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
-    daemons = next(iter(snapshot.daemons.items), None) if isinstance(snapshot.daemons, Seen) else None
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
+    processes = next(iter(snapshot.processes.items), None) if isinstance(snapshot.processes, Known) else None
 
-    for occupancy in scene.occupancies:
-        if occupancy.state is not State.LEAKED or not isinstance(occupancy.entry, Reservation):
+    for classified in assessment.classified_reservations:
+        if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):
             continue
-        reservation = occupancy.entry
-        cause, since = _origin(reservation, daemons)
+        reservation = classified.entry
+        cause, since = _origin(reservation, processes)
         yield Finding(
             detector=NAME,
             subject=f"{reservation.network}/{reservation.ip}",
-            message=f"{reservation.ip} is reserved for {_owner(occupancy)}; {_BECAUSE[cause].format(since=since)}",
+            message=f"{reservation.ip} is reserved for {_owner(classified)}; {_BECAUSE[cause].format(since=since)}",
             network=reservation.network,
-            pod=occupancy.pod,
+            pod=classified.pod,
             cause=cause,
             since=since,
             identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
@@ -46,38 +46,38 @@ def find(scene: Scene) -> Iterator[Finding]:
         store.reading.known()
     snapshot.containers.known()
     for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.pods):
-        if isinstance(reading, Unread):
+        if isinstance(reading, Unavailable):
             reading.known()
 
 
-def _owner(occupancy: Occupancy) -> str:
-    if not occupancy.container_id:
+def _owner(classified: ClassifiedReservation) -> str:
+    if not classified.container_id:
         return "nobody (the file is empty)"
-    pod = f" of pod {occupancy.pod}" if occupancy.pod else ""
-    return f"container {occupancy.container_id[:12]}{pod}, which is gone"
+    pod = f" of pod {classified.pod}" if classified.pod else ""
+    return f"container {classified.container_id[:12]}{pod}, which is gone"
 
 
 _BECAUSE = {
-    Cause.KUBELET_RESTART: "the kubelet restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    Cause.RUNTIME_RESTART: "the container runtime restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    Cause.NODE_REBOOT: "the node rebooted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    Cause.EMPTY_FILE: "a crash or a power cut left it so at {since:%Y-%m-%d %H:%M:%S}Z",
-    Cause.UNKNOWN: "it was made at {since:%Y-%m-%d %H:%M:%S}Z, and no restart is known since",
+    LeakCause.KUBELET_RESTART: "the kubelet restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
+    LeakCause.RUNTIME_RESTART: "the container runtime restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
+    LeakCause.NODE_REBOOT: "the node rebooted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
+    LeakCause.EMPTY_FILE: "a crash or a power cut left it so at {since:%Y-%m-%d %H:%M:%S}Z",
+    LeakCause.UNKNOWN: "it was made at {since:%Y-%m-%d %H:%M:%S}Z, and no restart is known since",
 }
 
 
-def _origin(reservation: Reservation, daemons: Daemons | None) -> tuple[Cause, datetime]:
+def _origin(reservation: Reservation, processes: ProcessStartTimes | None) -> tuple[LeakCause, datetime]:
     """Return the likely cause, and the earliest moment at which it can have become a leak."""
     made = made_at(reservation)
     if not reservation.container_id:
-        return Cause.EMPTY_FILE, made
-    if daemons is None:
-        return Cause.UNKNOWN, made
-    if daemons.booted > made:
-        return Cause.NODE_REBOOT, daemons.booted
+        return LeakCause.EMPTY_FILE, made
+    if processes is None:
+        return LeakCause.UNKNOWN, made
+    if processes.booted > made:
+        return LeakCause.NODE_REBOOT, processes.booted
     # The kubelet first: a runtime that restarts alone leaves the kubelet's checkpoints, and so its retries, in place.
-    if daemons.kubelet is not None and daemons.kubelet > made:
-        return Cause.KUBELET_RESTART, daemons.kubelet
-    if daemons.docker is not None and daemons.docker > made:
-        return Cause.RUNTIME_RESTART, daemons.docker
-    return Cause.UNKNOWN, made
+    if processes.kubelet is not None and processes.kubelet > made:
+        return LeakCause.KUBELET_RESTART, processes.kubelet
+    if processes.docker is not None and processes.docker > made:
+        return LeakCause.RUNTIME_RESTART, processes.docker
+    return LeakCause.UNKNOWN, made

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene
+from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
 
@@ -18,9 +18,9 @@ NAME = "shared_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 
 
-def find(scene: Scene) -> Iterator[Finding]:
+def find(assessment: Assessment) -> Iterator[Finding]:
     holders: defaultdict[str, list[Pod]] = defaultdict(list)
-    for pod, ip in scene.networked_pods():
+    for pod, ip in assessment.networked_pods():
         holders[ip].append(pod)
 
     for ip, pods in sorted(holders.items()):

@@ -11,37 +11,37 @@ before, or the next pod shares it.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene, State
+from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import NotAsked
+from agent.model.snapshot import NotRequested
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.WARNING,)
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
     for network in (store.network for store in snapshot.reservations):
-        scene.of(network)
+        assessment.of(network)
     snapshot.containers.known()
-    if isinstance(snapshot.addresses, NotAsked):
+    if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner, so none can be without
     holders = {address.ip: address for address in snapshot.addresses.known()}
 
-    for occupancy in scene.occupancies:
-        holder = holders.get(occupancy.name)
-        if occupancy.state is not State.ALIVE or holder is None:
+    for classified in assessment.classified_reservations:
+        holder = holders.get(classified.name)
+        if classified.state is not State.UNMANAGED or holder is None:
             continue
-        owner = f"container {occupancy.container_id[:12]}" if occupancy.container_id else "nobody"
-        pod = f" of pod {occupancy.pod}" if occupancy.pod else ""
+        owner = f"container {classified.container_id[:12]}" if classified.container_id else "nobody"
+        pod = f" of pod {classified.pod}" if classified.pod else ""
         yield Finding(
             detector=NAME,
-            subject=f"{occupancy.network}/{occupancy.name}",
-            message=f"{occupancy.name} is held by process {holder.pid} ({holder.command}), "
+            subject=f"{classified.network}/{classified.name}",
+            message=f"{classified.name} is held by process {holder.pid} ({holder.command}), "
             f"but it is reserved for {owner}{pod}, which the runtime does not know",
-            network=occupancy.network,
-            pod=occupancy.pod,
-            identity=(occupancy.container_id,),
+            network=classified.network,
+            pod=classified.pod,
+            identity=(classified.container_id,),
         )
     # Said after what was seen: without the checkpoints, whose container is gone for good is not known.
     snapshot.checkpoints.known()

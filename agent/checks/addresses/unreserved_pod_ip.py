@@ -11,7 +11,7 @@ in host-local's directory.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene
+from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
 
@@ -19,12 +19,12 @@ NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    networks = [store.network for store in scene.snapshot.reservations]
-    reserved = {occupancy.name for network in networks for occupancy in scene.of(network) if occupancy.blocks}
-    ranges = {network: scene.ranges(network) for network in networks}
+def find(assessment: Assessment) -> Iterator[Finding]:
+    networks = [store.network for store in assessment.snapshot.reservations]
+    reserved = {classified.name for network in networks for classified in assessment.of(network) if classified.blocks}
+    ranges = {network: assessment.ranges(network) for network in networks}
 
-    for pod, ip in scene.networked_pods():
+    for pod, ip in assessment.networked_pods():
         network = next((network for network in networks if covers(ranges[network], ip)), None)
         if pod.deleting or ip in reserved or network is None:
             continue

@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.devices import DevicePlugins, Milestone
-from agent.model.snapshot import Blind, Seen, Snapshot
+from agent.model.devices import DevicePlugins, DeviceTransition
+from agent.model.snapshot import InsufficientData, Known, Snapshot
 
 SLACK: Final = timedelta(seconds=5)
 """What a clock may drift against the boot clock; more is a clock that was set."""
@@ -14,12 +14,12 @@ def plugins(snapshot: Snapshot) -> DevicePlugins:
     """Return what was read of the device plugins; blind where nothing was."""
     for one in snapshot.device_plugins.known():
         return one
-    raise Blind("device_plugins: the reading is empty")
+    raise InsufficientData("device_plugins: the reading is empty")
 
 
 def boot_id(snapshot: Snapshot) -> str:
     """Return the name of this boot; empty where it was not read."""
-    return next((one.boot_id for one in snapshot.daemons.items), "") if isinstance(snapshot.daemons, Seen) else ""
+    return next((one.boot_id for one in snapshot.processes.items), "") if isinstance(snapshot.processes, Known) else ""
 
 
 def in_this_boot(at: datetime, snapshot: Snapshot) -> bool:
@@ -27,7 +27,7 @@ def in_this_boot(at: datetime, snapshot: Snapshot) -> bool:
     return snapshot.taken_at - snapshot.uptime - SLACK <= at <= snapshot.taken_at + SLACK
 
 
-def kubelet_of_this_boot(snapshot: Snapshot, start: Milestone | None) -> bool:
+def kubelet_of_this_boot(snapshot: Snapshot, start: DeviceTransition | None) -> bool:
     """Tell whether the kubelet has bound its socket since the boot. `start`: its last start that is known.
 
     A socket file outlives a reboot. One that a look of this boot saw fresh is of this boot, wherever the clock is now.

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from agent.model.devices import Happening, Milestone
+from agent.model.devices import DeviceTransition, TransitionKind
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
-    start: Milestone
-    course: tuple[Milestone, ...]
+class KubeletRun:
+    start: DeviceTransition
+    history: tuple[DeviceTransition, ...]
     end: datetime | None
     """When the kubelet started again; None: this is the last run."""
 
-    def of(self, resource: str) -> tuple[Milestone, ...]:
-        return tuple(one for one in self.course if one.resource == resource)
+    def of(self, resource: str) -> tuple[DeviceTransition, ...]:
+        return tuple(one for one in self.history if one.resource == resource)
 
-    def came(self, resource: str) -> Milestone | None:
+    def came(self, resource: str) -> DeviceTransition | None:
         """Return the first registration of a resource."""
-        return next((one for one in self.of(resource) if one.what is Happening.REGISTERED), None)
+        return next((one for one in self.of(resource) if one.what is TransitionKind.REGISTERED), None)
 
     def bound(self, socket: str, others: Iterable[str], since: datetime, until: datetime) -> datetime | None:
         """Return when the plugin first bound its socket in that time: of a socket that is not known, when any did.
@@ -30,20 +30,20 @@ class Epoch:
         taken = frozenset(others)
         times = [
             one.at
-            for one in self.course
-            if one.what is Happening.SOCKET_APPEARED
+            for one in self.history
+            if one.what is TransitionKind.SOCKET_APPEARED
             and since <= one.at <= until
             and (one.socket == socket if socket else one.socket not in taken)
         ]
         return min(times, default=None)
 
 
-def epochs(course: tuple[Milestone, ...]) -> tuple[Epoch, ...]:
-    return tuple(_epochs(course))
+def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
+    return tuple(_epochs(history))
 
 
-def _epochs(course: tuple[Milestone, ...]) -> Iterator[Epoch]:
-    starts = [place for place, one in enumerate(course) if one.what is Happening.KUBELET_STARTED]
-    for place, after in pairwise([*starts, len(course)]):
-        end = course[after].at if after < len(course) else None
-        yield Epoch(course[place], course[place + 1 : after], end)
+def _epochs(history: tuple[DeviceTransition, ...]) -> Iterator[KubeletRun]:
+    starts = [place for place, one in enumerate(history) if one.what is TransitionKind.KUBELET_STARTED]
+    for place, after in pairwise([*starts, len(history)]):
+        end = history[after].at if after < len(history) else None
+        yield KubeletRun(history[place], history[place + 1 : after], end)

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.clocks import plugins
-from agent.checks.devices.history import last_by_resource, last_start, since_start, transitions
+from agent.checks.devices.history import device_history, last_by_resource, last_start, since_start
 from agent.checks.devices.resource_state import kubelet_up_for, resource_states
-from agent.model.assessment import Scene
-from agent.model.devices import Milestone, ResourceState
-from agent.model.finding import Finding, Severity, in_words
-from agent.model.snapshot import Seen, Snapshot, Unread
+from agent.model.assessment import Assessment
+from agent.model.devices import DeviceTransition, ResourceState
+from agent.model.finding import Finding, Severity, format_time
+from agent.model.snapshot import Known, Snapshot, Unavailable
 
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -30,10 +30,10 @@ SURELY_DROPPED: Final = timedelta(minutes=6)
 """What the kubelet still lists by then has a plugin: its devices are not healthy, and it is not late."""
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
-    course, up = transitions(snapshot), kubelet_up_for(snapshot)
-    start, lost = last_start(course), last_by_resource(since_start(course))
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
+    history, up = device_history(snapshot), kubelet_up_for(snapshot)
+    start, lost = last_start(history), last_by_resource(since_start(history))
     listed = {one.resource: one.devices for one in plugins(snapshot).registered}
 
     for state in resource_states(snapshot):
@@ -53,7 +53,7 @@ def find(scene: Scene) -> Iterator[Finding]:
             resource=state.resource,
         )
     # Said after what was seen: the node's status may tell of a resource that no file here remembers.
-    if isinstance(snapshot.node, Unread):
+    if isinstance(snapshot.node, Unavailable):
         snapshot.node.known()
 
 
@@ -65,10 +65,10 @@ def _only_unhealthy(state: ResourceState, missing: timedelta) -> bool:
     return state.connected is True or (state.connected is None and missing >= SURELY_DROPPED)
 
 
-def _since(last: Milestone | None, started: datetime, up: timedelta) -> str:
+def _since(last: DeviceTransition | None, started: datetime, up: timedelta) -> str:
     if last is None:
-        return f"the kubelet started {up.total_seconds():.0f} s ago, at {in_words(started)}"
-    return f"the kubelet started at {in_words(started)} and has lost it since, at {in_words(last.at)}"
+        return f"the kubelet started {up.total_seconds():.0f} s ago, at {format_time(started)}"
+    return f"the kubelet started at {format_time(started)} and has lost it since, at {format_time(last.at)}"
 
 
 def _socket(state: ResourceState) -> str:
@@ -82,7 +82,7 @@ def _socket(state: ResourceState) -> str:
 
 
 def _told_by_node(resource: str, snapshot: Snapshot) -> str:
-    if not isinstance(snapshot.node, Seen):
+    if not isinstance(snapshot.node, Known):
         return ""
     told = [one for node in snapshot.node.items for one in node.devices if one.resource == resource]
     if not told:

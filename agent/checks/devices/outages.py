@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.kubelet_runs import Epoch
-from agent.model.devices import Happening, Milestone
+from agent.checks.devices.kubelet_runs import KubeletRun
+from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection
 
 GRAIN: Final = timedelta(seconds=1)
@@ -25,60 +25,62 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeWindow:
     """It happened at `earliest` or later, and before `latest`."""
 
     earliest: datetime
     latest: datetime
 
-    def before(self, other: "Span") -> bool:
+    def before(self, other: "TimeWindow") -> bool:
         return self.latest <= other.earliest
 
-    def after(self, other: "Span") -> bool:
+    def after(self, other: "TimeWindow") -> bool:
         return self.earliest >= other.latest
 
 
-def of_refusal(rejection: Rejection, at: datetime, skew: timedelta | None) -> Span:
+def of_refusal(rejection: Rejection, at: datetime, skew: timedelta | None) -> TimeWindow:
     """Return when it was by the node's clock, which dates the files too. `skew`: how far the API server's is ahead."""
     if not rejection.by_api:
-        return Span(at, _moved(at, GRAIN))
+        return TimeWindow(at, _moved(at, GRAIN))
     off = abs(skew or timedelta(0))
     slack = BY_API + (off if off > NOISE else timedelta(0))
-    return Span(_moved(at, -slack), _moved(at, GRAIN + slack))
+    return TimeWindow(_moved(at, -slack), _moved(at, GRAIN + slack))
 
 
-def in_epoch(refusal: Span, epoch: Epoch) -> Span | None:
+def in_epoch(refusal: TimeWindow, kubelet_run: KubeletRun) -> TimeWindow | None:
     """Return the part of it in which this run of the kubelet can have refused; None: there is none."""
-    earliest = max(refusal.earliest, epoch.start.at)
-    latest = refusal.latest if epoch.end is None else min(refusal.latest, epoch.end)
-    return Span(earliest, latest) if earliest < latest else None
+    earliest = max(refusal.earliest, kubelet_run.start.at)
+    latest = refusal.latest if kubelet_run.end is None else min(refusal.latest, kubelet_run.end)
+    return TimeWindow(earliest, latest) if earliest < latest else None
 
 
-def of_registration(epoch: Epoch, came: Milestone, bound: datetime | None, otherwise: datetime) -> Span:
+def of_registration(
+    kubelet_run: KubeletRun, came: DeviceTransition, bound: datetime | None, otherwise: datetime
+) -> TimeWindow:
     """Return when a resource was registered.
 
     `bound`: when its plugin had bound its socket before. `otherwise`: until when it certainly was not, where nobody
     saw it and no socket tells.
     """
     if not came.exact:
-        return Span(min(came.at, otherwise if bound is None else bound), came.at)
+        return TimeWindow(min(came.at, otherwise if bound is None else bound), came.at)
     if bound is None or came.at - bound > PROMPTLY:
-        return Span(came.at, came.at)
-    by_socket = any(one.what is Happening.SOCKET_APPEARED and one.at == came.at for one in epoch.course)
-    return Span(bound, _moved(bound, PROMPTLY) if by_socket else came.at)
+        return TimeWindow(came.at, came.at)
+    by_socket = any(one.what is TransitionKind.SOCKET_APPEARED and one.at == came.at for one in kubelet_run.history)
+    return TimeWindow(bound, _moved(bound, PROMPTLY) if by_socket else came.at)
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Outage:
     """A time in which the kubelet had no healthy device of a resource that it had known."""
 
-    came: Milestone
+    came: DeviceTransition
     """The registration before."""
-    lost: Milestone
+    lost: DeviceTransition
     dropped: bool
-    back: Milestone | None
+    back: DeviceTransition | None
 
-    def holds(self, refusal: Span, back: Span | None) -> bool | None:
+    def holds(self, refusal: TimeWindow, back: TimeWindow | None) -> bool | None:
         """Tell whether a refusal was in it; None: it may have been."""
         if refusal.latest <= self.lost.at:
             near = self.lost.at - refusal.latest < BETWEEN_LOOKS or self.lost.uptime == self.came.uptime
@@ -89,20 +91,20 @@ class Away:
         return True if surely else None
 
 
-def aways(changes: tuple[Milestone, ...]) -> Iterator[Away]:
+def outages_in(changes: tuple[DeviceTransition, ...]) -> Iterator[Outage]:
     """Find them in what happened to one resource."""
-    came: Milestone | None = None
-    lost: Milestone | None = None
+    came: DeviceTransition | None = None
+    lost: DeviceTransition | None = None
     dropped = False
     for one in changes:
-        if one.what is Happening.REGISTERED:
+        if one.what is TransitionKind.REGISTERED:
             if came is not None and lost is not None:
-                yield Away(came, lost, dropped, one)
+                yield Outage(came, lost, dropped, one)
             came, lost, dropped = one, None, False
         else:
-            lost, dropped = lost or one, dropped or one.what is Happening.DROPPED
+            lost, dropped = lost or one, dropped or one.what is TransitionKind.DROPPED
     if came is not None and lost is not None:
-        yield Away(came, lost, dropped, None)
+        yield Outage(came, lost, dropped, None)
 
 
 def _moved(at: datetime, by: timedelta) -> datetime:

@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.finding import in_words
-from agent.model.rejections import Cause, Fate, Rejection
+from agent.model.finding import format_time
+from agent.model.rejections import PodOutcome, Rejection, RejectionCause
 from agent.model.snapshot import Pod, Snapshot
 
 OVERDUE: Final = timedelta(seconds=60)
@@ -17,7 +17,7 @@ REPLACED: Final = {
     "DaemonSet": timedelta(minutes=16),
 }
 """Whose failed pods are replaced. The last two delete them first: one that is still there after this long is stuck."""
-NOT_READ: Final = (Cause.UNVERIFIED, "the node's device plugins were not read")
+NOT_READ: Final = (RejectionCause.UNVERIFIED, "the node's device plugins were not read")
 
 NOT_BY_FORCE: Final = "never with --force, which skips the CNI teardown and leaks the pod's address"
 
@@ -28,21 +28,23 @@ def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
     return pod.deletion if pod.deletion is not None and by_api - pod.deletion > OVERDUE else None
 
 
-def judge(pod: Pod, rejection: Rejection, cause: Cause, snapshot: Snapshot, *, healthy: bool) -> tuple[Fate, str]:
+def predict_outcome(
+    pod: Pod, rejection: Rejection, cause: RejectionCause, snapshot: Snapshot, *, healthy: bool
+) -> tuple[PodOutcome, str]:
     """Return what becomes of it, and the advice. `healthy`: the kubelet knows healthy devices of the resource now."""
     if since := overdue(pod, snapshot):
-        return Fate.TERMINATING_STUCK, f"deleted, and should be gone since {in_words(since)}: {_held_by(pod)}"
+        return PodOutcome.TERMINATING_STUCK, f"deleted, and should be gone since {format_time(since)}: {_held_by(pod)}"
     delete = f"delete it {_when(cause, healthy)}, {NOT_BY_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
-        return Fate.STUCK, f"{whose}, so it stays Failed: {delete}"
+        return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
     patience = REPLACED[kind]
     if patience is not None and rejection.at is not None and snapshot.taken_at - rejection.at > patience:
-        return Fate.STUCK, f"{pod.controller} should have replaced it by now and has not: {delete}"
+        return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now and has not: {delete}"
     if kind == "Job":
-        return Fate.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and tries again: {delete}"
-    return Fate.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it, and this one only stays behind: {delete}"
+        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and tries again: {delete}"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it, and this one only stays behind: {delete}"
 
 
 def _held_by(pod: Pod) -> str:
@@ -52,7 +54,7 @@ def _held_by(pod: Pod) -> str:
     return f"the kubelet has not finished with it; {restart}"
 
 
-def _when(cause: Cause, healthy: bool) -> str:
-    if cause is Cause.EXHAUSTED:
+def _when(cause: RejectionCause, healthy: bool) -> str:
+    if cause is RejectionCause.EXHAUSTED:
         return "once a device is free"
     return "(its devices are healthy again)" if healthy else "once its devices are healthy again"

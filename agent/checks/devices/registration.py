@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.checks.devices.clocks import plugins
 from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import Happening, Milestone
+from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.snapshot import Snapshot
 
 LATE: Final = timedelta(seconds=60)
@@ -20,25 +20,33 @@ PROMPTLY: Final = timedelta(seconds=1)
 
 
 def by_files(
-    resource: str, course: Iterable[Milestone], snapshot: Snapshot, *, lost: Milestone | None, alone: bool
+    resource: str,
+    history: Iterable[DeviceTransition],
+    snapshot: Snapshot,
+    *,
+    lost: DeviceTransition | None,
+    alone: bool,
 ) -> tuple[datetime, bool]:
     """Return when it was, and whether that is exact.
 
-    `course`: up to the files of this look. `lost`: what it came back from, since the kubelet's start. `alone`: no other
+    `history`: up to the files of this look. `lost`: what it came back from, since the kubelet's start. `alone`: no
+    other
     resource was registered since the look before.
     """
-    course, devices = tuple(course), plugins(snapshot)
+    history, devices = tuple(history), plugins(snapshot)
     written = devices.checkpoint_written or snapshot.taken_at
-    socket = socket_pairs(course, devices).get(resource)
+    socket = socket_pairs(history, devices).get(resource)
     appeared = next(
-        (one for one in reversed(course) if one.what is Happening.SOCKET_APPEARED and one.socket == socket), None
+        (one for one in reversed(history) if one.what is TransitionKind.SOCKET_APPEARED and one.socket == socket), None
     )
     if appeared is not None and _made_to_register(appeared, written, lost, snapshot):
         return (written if written - appeared.at <= PROMPTLY else appeared.at), True
     return written, alone and _looked_since_start(snapshot) and abs(snapshot.taken_at - written) <= LATE
 
 
-def _made_to_register(appeared: Milestone, written: datetime, lost: Milestone | None, snapshot: Snapshot) -> bool:
+def _made_to_register(
+    appeared: DeviceTransition, written: datetime, lost: DeviceTransition | None, snapshot: Snapshot
+) -> bool:
     """Tell whether a plugin bound its socket for this registration, as far as earlier looks tell."""
     devices = plugins(snapshot)
     if appeared in devices.history:
@@ -52,5 +60,5 @@ def _made_to_register(appeared: Milestone, written: datetime, lost: Milestone | 
 def _looked_since_start(snapshot: Snapshot) -> bool:
     """Tell whether an earlier look saw this run of the kubelet, and so that the resource was not registered yet."""
     devices = plugins(snapshot)
-    starts = [one.at for one in devices.history if one.what is Happening.KUBELET_STARTED]
+    starts = [one.at for one in devices.history if one.what is TransitionKind.KUBELET_STARTED]
     return bool(starts) and starts[-1] == devices.kubelet_socket

@@ -16,12 +16,12 @@ from datetime import timedelta
 from typing import Final
 
 from agent.checks.devices import rejections
-from agent.model.assessment import Scene
+from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import Stranded
-from agent.model.snapshot import Seen
+from agent.model.rejections import RejectedPod
+from agent.model.snapshot import Known
 
-NAME = "stranded_pod"
+NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
 
 MANY: Final = 5
@@ -30,8 +30,8 @@ NAMED: Final = 3
 """Pods of a storm that are named: the others are as these."""
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    refused = rejections.judge(scene.snapshot)
+def find(assessment: Assessment) -> Iterator[Finding]:
+    refused = rejections.rejected_pods(assessment.snapshot)
     storms = _storms(refused)
     swept = {one for storm in storms for one in storm}
 
@@ -41,11 +41,11 @@ def find(scene: Scene) -> Iterator[Finding]:
         if one not in swept:
             yield _single(one)
     # Said after what was seen: that they were refused is known without the plugins, and why is not.
-    if not isinstance(scene.snapshot.device_plugins, Seen):
-        scene.snapshot.device_plugins.known()
+    if not isinstance(assessment.snapshot.device_plugins, Known):
+        assessment.snapshot.device_plugins.known()
 
 
-def _single(one: Stranded) -> Finding:
+def _single(one: RejectedPod) -> Finding:
     return Finding(
         detector=NAME,
         subject=f"pod {one.pod}",
@@ -55,12 +55,12 @@ def _single(one: Stranded) -> Finding:
         since=one.at,
         identity=(one.uid,),
         resource=one.resource,
-        fate=one.fate,
-        stranded=(one,),
+        pod_outcome=one.pod_outcome,
+        rejected_pods=(one,),
     )
 
 
-def _storm(storm: Sequence[Stranded]) -> Finding:
+def _storm(storm: Sequence[RejectedPod]) -> Finding:
     usual = _usual(storm)
     whose, resource = _whose(usual), usual.resource
     names = ", ".join(one.pod for one in storm[:NAMED])
@@ -72,14 +72,14 @@ def _storm(storm: Sequence[Stranded]) -> Finding:
         cause=usual.cause,
         since=storm[0].at,
         resource=resource,
-        fate=usual.fate,
-        stranded=tuple(storm),
+        pod_outcome=usual.pod_outcome,
+        rejected_pods=tuple(storm),
     )
 
 
-def _storms(refused: Iterable[Stranded]) -> list[tuple[Stranded, ...]]:
+def _storms(refused: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
     """Return the pods of each controller that were refused with so many others of it in so short a time."""
-    several: defaultdict[str, list[Stranded]] = defaultdict(list)
+    several: defaultdict[str, list[RejectedPod]] = defaultdict(list)
     for one in refused:
         if one.controller and one.at is not None:
             several[_whose(one)].append(one)
@@ -93,19 +93,19 @@ def _storms(refused: Iterable[Stranded]) -> list[tuple[Stranded, ...]]:
     return storms
 
 
-def _close(window: Sequence[Stranded]) -> bool:
+def _close(window: Sequence[RejectedPod]) -> bool:
     first, last = window[0].at, window[-1].at
     return first is not None and last is not None and last - first <= AT_ONCE
 
 
-def _usual(storm: Sequence[Stranded]) -> Stranded:
+def _usual(storm: Sequence[RejectedPod]) -> RejectedPod:
     """Return the first of those that most of them are like."""
-    kinds = Counter((one.cause, one.fate) for one in storm)
+    kinds = Counter((one.cause, one.pod_outcome) for one in storm)
     most = kinds.most_common(1)[0][0]
-    return next(one for one in storm if (one.cause, one.fate) == most)
+    return next(one for one in storm if (one.cause, one.pod_outcome) == most)
 
 
-def _whose(one: Stranded) -> str:
+def _whose(one: RejectedPod) -> str:
     return f"{one.controller} in {one.pod.partition('/')[0]}"
 
 

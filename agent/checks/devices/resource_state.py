@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from agent.checks.devices.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.checks.devices.history import last_by_resource, last_start, since_start, transitions
+from agent.checks.devices.history import device_history, last_by_resource, last_start, since_start
 from agent.checks.devices.registration import LATE
 from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import DevicePlugins, Happening, Milestone, ResourceState
-from agent.model.snapshot import Seen, Snapshot
+from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
+from agent.model.snapshot import Known, Snapshot
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     """Return every resource that the kubelet has or should have, by name. Blind where plugins were not read."""
-    course = transitions(snapshot)
-    sockets = socket_pairs(course, plugins(snapshot))
-    return tuple(_state(resource, sockets.get(resource, ""), snapshot, course) for resource in awaited(snapshot))
+    history = device_history(snapshot)
+    sockets = socket_pairs(history, plugins(snapshot))
+    return tuple(_state(resource, sockets.get(resource, ""), snapshot, history) for resource in awaited(snapshot))
 
 
 def awaited(snapshot: Snapshot) -> tuple[str, ...]:
@@ -26,34 +26,34 @@ def awaited(snapshot: Snapshot) -> tuple[str, ...]:
     wrote there by hand is no plugin's. Nor is awaited what was dropped before the kubelet started: whoever took that
     plugin away has had time to.
     """
-    course = transitions(snapshot)
+    history = device_history(snapshot)
     names = {one.resource for one in plugins(snapshot).registered}
-    names |= last_by_resource(course).keys()
-    if isinstance(snapshot.node, Seen):
+    names |= last_by_resource(history).keys()
+    if isinstance(snapshot.node, Known):
         empty = {one.resource for node in snapshot.node.items for one in node.devices if one.capacity == 0}
         names |= empty & _asked_for(snapshot)
-    return tuple(sorted(names - dropped_before(course)))
+    return tuple(sorted(names - dropped_before(history)))
 
 
 def _asked_for(snapshot: Snapshot) -> set[str]:
-    pods = snapshot.pods.items if isinstance(snapshot.pods, Seen) else ()
+    pods = snapshot.pods.items if isinstance(snapshot.pods, Known) else ()
     return {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
 
 
-def dropped_before(course: Iterable[Milestone]) -> frozenset[str]:
+def dropped_before(history: Iterable[DeviceTransition]) -> frozenset[str]:
     """Return what the kubelet had dropped before its last start, and has not known since."""
-    course = tuple(course)
-    since = last_by_resource(since_start(course))
+    history = tuple(history)
+    since = last_by_resource(since_start(history))
     return frozenset(
         resource
-        for resource, last in last_by_resource(course).items()
-        if last.what is Happening.DROPPED and resource not in since
+        for resource, last in last_by_resource(history).items()
+        if last.what is TransitionKind.DROPPED and resource not in since
     )
 
 
 def kubelet_up_for(snapshot: Snapshot) -> timedelta | None:
     """Return how long the kubelet's device manager has been up; None: it was not started since the boot."""
-    start = last_start(transitions(snapshot))
+    start = last_start(device_history(snapshot))
     if start is None or not kubelet_of_this_boot(snapshot, start):
         return None
     seen_for = snapshot.uptime - start.uptime if start.boot_id == boot_id(snapshot) else timedelta(0)
@@ -62,20 +62,20 @@ def kubelet_up_for(snapshot: Snapshot) -> timedelta | None:
     return by_wall if in_this_boot(start.at, snapshot) and by_wall >= seen_for - SLACK else seen_for
 
 
-def _state(resource: str, socket: str, snapshot: Snapshot, course: tuple[Milestone, ...]) -> ResourceState:
+def _state(resource: str, socket: str, snapshot: Snapshot, history: tuple[DeviceTransition, ...]) -> ResourceState:
     devices = plugins(snapshot)
     stream = next((one for one in devices.sockets if one.name == socket), None)
     connected = None if stream is None else stream.connected
     healthy = next((len(one.devices) for one in devices.registered if one.resource == resource), 0)
-    known = _registered(resource, healthy, connected, snapshot, course)
-    last = last_by_resource(since_start(course)).get(resource)
+    known = _registered(resource, healthy, connected, snapshot, history)
+    last = last_by_resource(since_start(history)).get(resource)
     return ResourceState(
         resource=resource,
         devices=None if known is None else healthy if known else 0,
         allocated=_allocated(resource, snapshot, devices),
         registered=known,
-        registered_since=last.at if known and last is not None and last.what is Happening.REGISTERED else None,
-        delay=_delay(resource, socket, snapshot, course),
+        registered_since=last.at if known and last is not None and last.what is TransitionKind.REGISTERED else None,
+        delay=_delay(resource, socket, snapshot, history),
         socket=socket,
         socket_present=stream is not None if socket else None,
         connected=connected,
@@ -83,22 +83,22 @@ def _state(resource: str, socket: str, snapshot: Snapshot, course: tuple[Milesto
 
 
 def _registered(
-    resource: str, healthy: int, connected: bool | None, snapshot: Snapshot, course: tuple[Milestone, ...]
+    resource: str, healthy: int, connected: bool | None, snapshot: Snapshot, history: tuple[DeviceTransition, ...]
 ) -> bool | None:
-    last = last_by_resource(since_start(course)).get(resource)
+    last = last_by_resource(since_start(history)).get(resource)
     bound = plugins(snapshot).kubelet_socket
-    if bound is not None and not kubelet_of_this_boot(snapshot, last_start(course)):
+    if bound is not None and not kubelet_of_this_boot(snapshot, last_start(history)):
         # By the clock of now. Where it was set since, only the stream can tell.
         return bool(healthy) and connected is True
     if last is not None:
-        return last.what is Happening.REGISTERED
+        return last.what is TransitionKind.REGISTERED
     if not healthy:
         return False
     return connected if written_since_start(snapshot) is None else connected is True
 
 
 def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int | None:
-    if not isinstance(snapshot.pods, Seen):
+    if not isinstance(snapshot.pods, Known):
         return None
     live = {pod.uid for pod in snapshot.pods.items if pod.live}
     # A container may be given what an init container of its pod has left: one device, two entries.
@@ -111,9 +111,9 @@ def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int
     return len(given)
 
 
-def _delay(resource: str, socket: str, snapshot: Snapshot, course: tuple[Milestone, ...]) -> timedelta | None:
-    start, since = last_start(course), since_start(course)
-    came = next((one for one in since if one.resource == resource and one.what is Happening.REGISTERED), None)
+def _delay(resource: str, socket: str, snapshot: Snapshot, history: tuple[DeviceTransition, ...]) -> timedelta | None:
+    start, since = last_start(history), since_start(history)
+    came = next((one for one in since if one.resource == resource and one.what is TransitionKind.REGISTERED), None)
     if start is None or came is None:
         return None
     vague = not came.exact and (came.uptime == start.uptime or _seen_late(came, snapshot))
@@ -121,16 +121,16 @@ def _delay(resource: str, socket: str, snapshot: Snapshot, course: tuple[Milesto
     return at - start.at if at is not None and at >= start.at else None
 
 
-def _seen_late(came: Milestone, snapshot: Snapshot) -> bool:
+def _seen_late(came: DeviceTransition, snapshot: Snapshot) -> bool:
     """Tell whether the look that saw it first came long after the time that it could find."""
     return (snapshot.taken_at - (snapshot.uptime - came.uptime)) - came.at > LATE
 
 
-def _appeared(socket: str, came: Milestone, since: Iterable[Milestone]) -> datetime | None:
+def _appeared(socket: str, came: DeviceTransition, since: Iterable[DeviceTransition]) -> datetime | None:
     """Return when the plugin bound its socket before it registered: the two are a moment apart."""
     bound = [
         one.at
         for one in since
-        if socket and one.socket == socket and one.what is Happening.SOCKET_APPEARED and one.at <= came.at
+        if socket and one.socket == socket and one.what is TransitionKind.SOCKET_APPEARED and one.at <= came.at
     ]
     return min(bound, default=None)

@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from agent.model.devices import DevicePlugins, Happening, Milestone
+from agent.model.devices import DevicePlugins, DeviceTransition, TransitionKind
 
 SOON: Final = timedelta(seconds=60)
 """A plugin binds its socket and registers; the kubelet dials back and hears of its devices, all in this time."""
 
 
-def socket_pairs(history: Iterable[Milestone], devices: DevicePlugins) -> Mapping[str, str]:
+def socket_pairs(history: Iterable[DeviceTransition], devices: DevicePlugins) -> Mapping[str, str]:
     """Return the socket of each resource of which one is known; it need not be there now."""
     history = tuple(history)
     present = [one.name for one in devices.sockets]
@@ -38,17 +38,17 @@ def _conventional(resource: str) -> Iterable[str]:
     yield f"kubevirt-{resource.replace('/', '-')}.sock"
 
 
-def _learned(history: Iterable[Milestone], conventional: Mapping[str, str]) -> dict[str, str]:
+def _learned(history: Iterable[DeviceTransition], conventional: Mapping[str, str]) -> dict[str, str]:
     """A socket that appeared alone before a resource registered alone is that resource's."""
     learned: dict[str, str] = {}
-    fresh: list[Milestone] = []
+    fresh: list[DeviceTransition] = []
     for one in history:
         match one.what:
-            case Happening.SOCKET_APPEARED if one.socket not in conventional.values():
+            case TransitionKind.SOCKET_APPEARED if one.socket not in conventional.values():
                 fresh.append(one)
-            case Happening.KUBELET_STARTED:
+            case TransitionKind.KUBELET_STARTED:
                 fresh = []
-            case Happening.REGISTERED if one.resource not in conventional:
+            case TransitionKind.REGISTERED if one.resource not in conventional:
                 if one.exact and len(near := _near(fresh, one)) == 1:
                     learned = {resource: socket for resource, socket in learned.items() if socket not in near}
                     learned[one.resource] = near.pop()
@@ -58,5 +58,5 @@ def _learned(history: Iterable[Milestone], conventional: Mapping[str, str]) -> d
     return learned
 
 
-def _near(fresh: Collection[Milestone], registered: Milestone) -> set[str]:
+def _near(fresh: Collection[DeviceTransition], registered: DeviceTransition) -> set[str]:
     return {one.socket for one in fresh if timedelta(0) <= registered.at - one.at <= SOON}

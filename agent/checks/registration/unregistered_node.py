@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.assessment import Scene
-from agent.model.finding import Finding, Severity, in_words
+from agent.model.assessment import Assessment
+from agent.model.finding import Finding, Severity, format_time
 from agent.model.registration import (
     DELETION_CANDIDATE,
     REMOVED_AFTER,
@@ -30,7 +30,7 @@ from agent.model.registration import (
     who_says_ours,
     why_cloud,
 )
-from agent.model.snapshot import Blind, Node, Seen, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Node, Snapshot
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -43,8 +43,8 @@ NEWS: Final = timedelta(hours=1)
 """How long another provider ID than before is told: whoever acts on it has acted by then."""
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
     registration = _registration(snapshot)
     nodes = [one for one in snapshot.node.known() if one.name == snapshot.node_name]
     if not nodes:
@@ -58,22 +58,22 @@ def find(scene: Scene) -> Iterator[Finding]:
 def _registration(snapshot: Snapshot) -> Registration:
     for one in snapshot.registration.known():
         return one
-    raise Blind("registration: the reading is empty")
+    raise InsufficientData("registration: the reading is empty")
 
 
 def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     name, last = snapshot.node_name, registration.last
     ours = who_says_ours(registration, name)
     if not ours:
-        raise Blind(f"node: {_unknown_name(registration, name)}")
-    started = next((one.kubelet for one in snapshot.daemons.known()), None)
+        raise InsufficientData(f"node: {_unknown_name(registration, name)}")
+    started = next((one.kubelet for one in snapshot.processes.known()), None)
     if started is None:
         return  # no kubelet runs, and the next one that starts registers
     seen = last.at if last is not None and last.name == name else None
     if (seen is None or seen < started) and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
-    remedy = _RESTART if seen is not None and seen >= started else f"{_NOT_YET} {in_words(started)}: look at its log"
-    due = f"15 minutes after it first noticed{f' (from {in_words(seen + REMOVED_AFTER)} on)' if seen else ''}"
+    remedy = _RESTART if seen is not None and seen >= started else f"{_NOT_YET} {format_time(started)}: look at its log"
+    due = f"15 minutes after it first noticed{f' (from {format_time(seen + REMOVED_AFTER)} on)' if seen else ''}"
     yield Finding(
         detector=NAME,
         subject=f"Node {name}",
@@ -103,7 +103,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
     if node.provider_id or registration.expected is Expected.IGNORED:
         return
     if node.created is None:
-        raise Blind("node: it has no creationTimestamp")
+        raise InsufficientData("node: it has no creationTimestamp")
     # The server dates the Node, so its clock counts the age.
     age = snapshot.taken_at + (snapshot.api_skew or timedelta(0)) - node.created
     if age < LATE:
@@ -115,7 +115,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
     yield Finding(
         detector=NAME,
         subject=f"provider ID of {node.name}",
-        message=f"the Node {node.name} has no provider ID since it registered at {in_words(node.created)}, though "
+        message=f"the Node {node.name} has no provider ID since it registered at {format_time(node.created)}, though "
         f"{why}: a cluster-autoscaler deletes the instance about 15 minutes after that{_status(snapshot)}; repair the "
         "cloud-controller-manager, or set spec.providerID of the Node, which may be done once; pause the autoscaler or "
         "protect the instance meanwhile",
@@ -133,7 +133,7 @@ def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot
         return why
     for told in snapshot.autoscaler.known():
         return f"{told.others_with_id} of {told.others} other nodes have one" if told.others_with_id else ""
-    raise Blind("autoscaler: the reading is empty")
+    raise InsufficientData("autoscaler: the reading is empty")
 
 
 def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
@@ -163,7 +163,7 @@ _REMOVALS: Final = {
 def _about_to_be_removed(node: Node) -> Iterator[Finding]:
     for taint in node.taints:
         if taint.key in _REMOVALS:
-            since = "" if taint.at is None else f", since {in_words(taint.at)}"
+            since = "" if taint.at is None else f", since {format_time(taint.at)}"
             yield Finding(
                 detector=NAME,
                 subject=f"{taint.key} of {node.name}",
@@ -175,7 +175,7 @@ def _about_to_be_removed(node: Node) -> Iterator[Finding]:
 
 def _status(snapshot: Snapshot) -> str:
     """Say what the autoscaler itself says of all instances; empty where it was not asked."""
-    told = next(iter(snapshot.autoscaler.items), None) if isinstance(snapshot.autoscaler, Seen) else None
+    told = next(iter(snapshot.autoscaler.items), None) if isinstance(snapshot.autoscaler, Known) else None
     if told is None:
         return ""
     return f"; the autoscaler's status {_in_words(told)}"
@@ -189,5 +189,5 @@ def _in_words(told: Autoscaler) -> str:
         for count, what in ((told.unregistered, "unregistered"), (told.long_unregistered, "long unregistered"))
         if count is not None
     ]
-    at = f"of {in_words(told.told)}" if told.told else "says"
+    at = f"of {format_time(told.told)}" if told.told else "says"
     return f"{at}: {', '.join(counted) if counted else 'no counts'} in the whole cluster"

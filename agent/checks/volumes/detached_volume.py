@@ -15,9 +15,9 @@ from typing import Final
 
 from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
-from agent.model.assessment import Scene
-from agent.model.finding import Finding, Severity, in_words
-from agent.model.snapshot import Pod, Seen, Snapshot
+from agent.model.assessment import Assessment
+from agent.model.finding import Finding, Severity, format_time
+from agent.model.snapshot import Known, Pod, Snapshot
 from agent.model.volumes import Strength
 
 NAME = "detached_volume"
@@ -33,8 +33,8 @@ _AGAIN: Final = (
 _ATTACH: Final = "restart the kube-controller-manager, which then attaches it again; until then move its pods away"
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
     for one in lost_volumes.detached(snapshot):
         yield Finding(
             detector=NAME,
@@ -72,7 +72,7 @@ def _names(pods: tuple[Pod, ...]) -> str:
 
 def _name(pod: Pod) -> str:
     waits = pod.started is None and pod.scheduled is not None
-    return f"{pod.name} since {in_words(pod.scheduled)}" if waits and pod.scheduled else pod.name
+    return f"{pod.name} since {format_time(pod.scheduled)}" if waits and pod.scheduled else pod.name
 
 
 def _version(version: str) -> str:
@@ -86,6 +86,6 @@ def _version(version: str) -> str:
 
 
 def _not_asked(snapshot: Snapshot) -> str:
-    told = snapshot.attachments.items if isinstance(snapshot.attachments, Seen) else ()
-    left = sorted({what for one in told for what in one.not_asked})
+    told = snapshot.attachments.items if isinstance(snapshot.attachments, Known) else ()
+    left = sorted({what for one in told for what in one.not_requested})
     return f" (not asked: {', '.join(left)})" if left else ""

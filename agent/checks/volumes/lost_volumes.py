@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.snapshot import Blind, Node, Pod, Seen, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
@@ -85,25 +85,25 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
 
 
 def _settled(snapshot: Snapshot) -> bool:
-    kubelets = [one.kubelet for one in snapshot.daemons.known()]
+    kubelets = [one.kubelet for one in snapshot.processes.known()]
     if None in kubelets:
-        raise Blind("daemons: no kubelet is seen: it does not run, or is part of another process")
+        raise InsufficientData("daemons: no kubelet is seen: it does not run, or is part of another process")
     return all(started is not None and snapshot.taken_at - started >= SETTLED for started in kubelets)
 
 
 def _mounted(snapshot: Snapshot) -> Mapping[str, set[str]]:
     """Return the uids of the pods in whose directories it is, by volume."""
     found: dict[str, set[str]] = {}
-    for one in snapshot.mounts.items if isinstance(snapshot.mounts, Seen) else ():
+    for one in snapshot.mounts.items if isinstance(snapshot.mounts, Known) else ():
         found.setdefault(one.volume, set()).add(one.pod_uid)
     return found
 
 
 def _users(snapshot: Snapshot, volume: str, uids: set[str]) -> tuple[Pod, ...]:
-    if not isinstance(snapshot.pods, Seen):
+    if not isinstance(snapshot.pods, Known):
         return ()
     word = Attachment(volume)
-    if isinstance(snapshot.attachments, Seen):
+    if isinstance(snapshot.attachments, Known):
         word = _words(snapshot.attachments.items).get(volume, word)
     return _in_order(pod for pod in snapshot.pods.items if pod.live and (pod.uid in uids or _needs(pod, word)))
 

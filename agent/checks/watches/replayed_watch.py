@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Scene
-from agent.model.finding import Finding, Severity, in_words
-from agent.model.snapshot import Unread
+from agent.model.assessment import Assessment
+from agent.model.finding import Finding, Severity, format_time
+from agent.model.snapshot import Unavailable
 from agent.model.watches import LASTS, Evidence, Watch
 
 NAME = "replayed_watch"
@@ -30,8 +30,8 @@ _SHOWN: Final = {
 """What is against the server. Lists have better explanations: another server that lags, an etcd that was restored."""
 
 
-def find(scene: Scene) -> Iterator[Finding]:
-    snapshot = scene.snapshot
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
     for watch in snapshot.watches.known():
         if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
             continue
@@ -45,7 +45,7 @@ def find(scene: Scene) -> Iterator[Finding]:
         )
     # Where nothing is heard, nothing is shown: no finding is no word then.
     for reading in (snapshot.pods, snapshot.node):
-        if isinstance(reading, Unread):
+        if isinstance(reading, Unavailable):
             reading.known()
 
 
@@ -55,8 +55,8 @@ def _called(watch: Watch) -> str:
 
 def _times(watch: Watch) -> str:
     if watch.count == 1:
-        return f", at {in_words(watch.last)}"
-    return f", {watch.count} times since {in_words(watch.first)}, last at {in_words(watch.last)}"
+        return f", at {format_time(watch.last)}"
+    return f", {watch.count} times since {format_time(watch.first)}, last at {format_time(watch.last)}"
 
 
 def _but_repaired(watch: Watch) -> str:

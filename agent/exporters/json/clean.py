@@ -31,8 +31,8 @@ def document(cleaning: Cleaning) -> dict[str, Any]:
         "passed_over": [
             {"network": one.network or None, "ip": one.ip, "why": one.why} for one in cleaning.passed_over
         ],
-        "stopped": cleaning.stopped or None,
-        "unread": [{"source": one.source, "why": one.why} for one in cleaning.unread],
+        "halted": cleaning.halted or None,
+        "unavailable": [{"source": one.source, "why": one.why} for one in cleaning.unavailable],
         "warnings": list(cleaning.warnings),
     }  # fmt: skip
 
@@ -58,12 +58,12 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def journal(kept: Journal) -> dict[str, Any]:
+def journal(image: Journal) -> dict[str, Any]:
     """Draw the journal, oldest entry first."""
     return {
         "schema": JOURNAL_SCHEMA,
-        "entries": [_entry(entry) for entry in kept.entries],
-        "damage": list(kept.damage),
+        "entries": [_entry(entry) for entry in image.entries],
+        "damage": list(image.damage),
     }
 
 
@@ -78,5 +78,5 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
         "restored": moment(entry.restored) if entry.restored else None,
-        "files": [file_document(kept) for kept in entry.files],
+        "files": [file_document(image) for image in entry.files],
     }

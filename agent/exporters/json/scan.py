@@ -7,29 +7,31 @@ from typing import Any, Final
 from agent.checks.addresses.classify import made_at
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model.assessment import Occupancy
+from agent.model.assessment import ClassifiedReservation
 from agent.model.devices import ResourceState
-from agent.model.finding import Judged
+from agent.model.finding import TrackedFinding
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import Blind, Reservation, Snapshot
+from agent.model.snapshot import InsufficientData, Reservation, Snapshot
 
 SCHEMA: Final = "nodeleak.scan/v1"
 
 
 def document(report: Report) -> dict[str, Any]:
     """Draw a report. Times are UTC in RFC 3339; what is not known is null, never 0."""
-    snapshot = report.scene.snapshot
+    snapshot = report.assessment.snapshot
     return {
         "schema": SCHEMA,
         "node": snapshot.node_name,
         "taken_at": moment(snapshot.taken_at),
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
-        "reservations": [_reservation(one, snapshot.taken_at) for one in in_order(report.scene.occupancies)],
+        "reservations": [
+            _reservation(one, snapshot.taken_at) for one in in_order(report.assessment.classified_reservations)
+        ],
         "device_plugins": _devices(snapshot),
         "findings": [_finding(judged) for judged in findings_in_order(report)],
-        "unread": [{"source": one.source, "why": one.why} for one in report.unread],
-        "blind": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
+        "unavailable": [{"source": one.source, "why": one.why} for one in report.unavailable],
+        "insufficient_data": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
     }
 
 
@@ -37,14 +39,15 @@ def moment(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def in_order(occupancies: tuple[Occupancy, ...]) -> list[Occupancy]:
+def in_order(classified_reservations: tuple[ClassifiedReservation, ...]) -> list[ClassifiedReservation]:
     """Sort by network and address, as people count addresses; what is not an address comes last."""
     return sorted(
-        occupancies, key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name)
+        classified_reservations,
+        key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name),
     )
 
 
-def findings_in_order(report: Report) -> list[Judged]:
+def findings_in_order(report: Report) -> list[TrackedFinding]:
     """Sort by detector, as they are listed, and by subject, numbers as numbers."""
     rank = {detector.NAME: place for place, detector in enumerate(DETECTORS)}
     return sorted(report.findings, key=lambda one: (rank[one.finding.detector], _natural(one.finding.subject)))
@@ -75,25 +78,25 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
     }
 
 
-def _reservation(occupancy: Occupancy, taken_at: datetime) -> dict[str, Any]:
-    entry = occupancy.entry
+def _reservation(classified: ClassifiedReservation, taken_at: datetime) -> dict[str, Any]:
+    entry = classified.entry
     reservation = entry if isinstance(entry, Reservation) else None
     return {
-        "network": occupancy.network,
-        "ip": occupancy.name,
+        "network": classified.network,
+        "ip": classified.name,
         "container_id": reservation.container_id if reservation else None,
         "ifname": reservation.ifname if reservation else None,
-        "state": occupancy.state.value,
-        "pod": occupancy.pod or None,
+        "state": classified.state.value,
+        "pod": classified.pod or None,
         "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3) if reservation else None,
-        "why": occupancy.why,
+        "why": classified.why,
     }
 
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     try:
         return [_device(state) for state in resource_states(snapshot)]
-    except Blind:
+    except InsufficientData:
         return None
 
 
@@ -111,7 +114,7 @@ def _device(state: ResourceState) -> dict[str, Any]:
     }
 
 
-def _finding(judged: Judged) -> dict[str, Any]:
+def _finding(judged: TrackedFinding) -> dict[str, Any]:
     finding = judged.finding
     return {
         "detector": finding.detector,
@@ -124,6 +127,6 @@ def _finding(judged: Judged) -> dict[str, Any]:
         "network": finding.network or None,
         "pod": finding.pod or None,
         "resource": finding.resource or None,
-        "fate": finding.fate.value if finding.fate else None,
+        "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
         "strength": finding.strength.value if finding.strength else None,
     }

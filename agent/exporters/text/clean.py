@@ -11,7 +11,7 @@ from agent.exporters.text.scan import grid, lines_as_text
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 
-WHEN_STOPPED: Final = (
+WHEN_HALTED: Final = (
     "find out how it could come back before cleaning is trusted here; "
     "`nodeleak restore ENTRY --apply` settles the entry, and a daemon cleans again after its next start"
 )
@@ -29,10 +29,10 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
     yield f"Node {cleaning.node}, {moment(cleaning.taken_at)}"
     if not cleaning.applied:
         yield "DRY RUN: nothing is touched; --apply releases."
-    if cleaning.stopped:
+    if cleaning.halted:
         yield ""
-        yield f"CLEANING HAS STOPPED ITSELF: {cleaning.stopped}"
-        yield f"  Do: {WHEN_STOPPED}"
+        yield f"CLEANING HAS STOPPED ITSELF: {cleaning.halted}"
+        yield f"  Do: {WHEN_HALTED}"
     if cleaning.outcomes:
         yield ""
         yield from _addresses(cleaning.outcomes)
@@ -43,10 +43,10 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
     if cleaning.passed_over:
         yield ""
         yield from (f"{one.ip}: nothing to release: {one.why}" for one in cleaning.passed_over)
-    if cleaning.unread:
+    if cleaning.unavailable:
         yield ""
         yield "NOTHING IS RELEASED, because something could not be read:"
-        yield from (f"  {one.source}: {one.why}" for one in cleaning.unread)
+        yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
     if cleaning.warnings:
         yield ""
         yield from (f"warning: {warning}" for warning in cleaning.warnings)
@@ -120,7 +120,7 @@ def _named(ips: Sequence[str]) -> str:
 def _totals(cleaning: Cleaning) -> Iterator[str]:
     if cleaning.outcomes:
         yield ", ".join(_counted(cleaning))
-    elif not (cleaning.unread or cleaning.passed_over):
+    elif not (cleaning.unavailable or cleaning.passed_over):
         yield "Nothing to release."
     for network, before in cleaning.free_before.items():
         after = cleaning.free_after.get(network)
@@ -172,20 +172,20 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal(kept: Journal) -> str:
+def journal(image: Journal) -> str:
     """Draw the journal, oldest entry first."""
-    return lines_as_text(_journal_lines(kept))
+    return lines_as_text(_journal_lines(image))
 
 
-def _journal_lines(kept: Journal) -> Iterator[str]:
-    if kept.entries:
+def _journal_lines(image: Journal) -> Iterator[str]:
+    if image.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from _grid(heads, [_entry(entry) for entry in kept.entries])
+        yield from _grid(heads, [_entry(entry) for entry in image.entries])
     else:
         yield "Nothing was released."
-    if kept.damage:
+    if image.damage:
         yield ""
-        yield from (f"damaged: {damage}" for damage in kept.damage)
+        yield from (f"damaged: {damage}" for damage in image.damage)
 
 
 def _entry(entry: Entry) -> list[str]:

@@ -5,13 +5,13 @@ from itertools import groupby
 
 from agent.checks.devices.resource_state import resource_states
 from agent.exporters.json.scan import findings_in_order, in_order, moment
-from agent.model.assessment import Occupancy, State
+from agent.model.assessment import ClassifiedReservation, State
 from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import Blind, NotAsked, Snapshot
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
 
-_SHOWN = {State.ALIVE, State.YOUNG, State.TEARDOWN_PENDING, State.FOREIGN, State.UNKNOWN}
+_SHOWN = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
 """States whose entries are listed one by one: what is in order only counts, and leaks are findings."""
 _LONGEST_LIST = 40
 
@@ -21,20 +21,20 @@ def table(report: Report) -> str:
 
 
 def lines_as_text(lines: Iterable[str]) -> str:
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return "".join(f"{escape(line)}\n" for line in lines)
 
 
-def printable(line: str) -> str:
+def escape(line: str) -> str:
     """Keep what a process calls itself, or a label says, from steering the reader's terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 def _lines(report: Report) -> Iterator[str]:
-    snapshot = report.scene.snapshot
+    snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {moment(snapshot.taken_at)}"
     yield ""
     yield from grid([["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"], *map(_summary, report.networks)])
-    listed = [one for one in in_order(report.scene.occupancies) if one.state in _SHOWN]
+    listed = [one for one in in_order(report.assessment.classified_reservations) if one.state in _SHOWN]
     if listed:
         yield ""
         yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed[:_LONGEST_LIST])])
@@ -46,15 +46,15 @@ def _lines(report: Report) -> Iterator[str]:
         yield from devices
     yield ""
     yield from _findings(report)
-    if isinstance(snapshot.pods, NotAsked):
+    if isinstance(snapshot.pods, NotRequested):
         yield ""
         yield f"Judged without the API server ({snapshot.pods.why}): by docker, checkpoints and network namespaces."
         if without := [gap.detector for gap in report.gaps if gap.chosen]:
             yield f"Not judged without it: {', '.join(without)}."
-    if report.unread:
+    if report.unavailable:
         yield ""
         yield "Could not be read (nothing is concluded from these):"
-        yield from (f"  {one.source}: {one.why}" for one in report.unread)
+        yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
     if blind := [gap for gap in report.gaps if not gap.chosen]:
         yield ""
         yield "Could not be judged:"
@@ -83,7 +83,7 @@ def _devices(snapshot: Snapshot) -> Iterator[str]:
     """Tell of each resource; nothing where there is none."""
     try:
         rows = device_rows(snapshot)
-    except Blind:
+    except InsufficientData:
         return
     if rows:
         heads = ["RESOURCE", "DEVICES", "ALLOCATED", "REGISTERED", "SINCE", "LATE(s)", "SOCKET"]
@@ -133,8 +133,8 @@ def _number(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _row(occupancy: Occupancy) -> list[str]:
-    return [occupancy.network, occupancy.name, occupancy.state.value, occupancy.pod or "-", occupancy.why]
+def _row(classified: ClassifiedReservation) -> list[str]:
+    return [classified.network, classified.name, classified.state.value, classified.pod or "-", classified.why]
 
 
 def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:

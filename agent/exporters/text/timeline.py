@@ -44,10 +44,10 @@ def _lines(timeline: Timeline, since: str) -> Iterator[str]:
     if timeline.warnings:
         yield ""
         yield from (f"warning: {warning}" for warning in timeline.warnings)
-    if timeline.unread:
+    if timeline.unavailable:
         yield ""
         yield "Could not be read (what it would tell is missing above):"
-        yield from (f"  {one.source}: {one.why}" for one in timeline.unread)
+        yield from (f"  {one.source}: {one.why}" for one in timeline.unavailable)
 
 
 def _nothing(timeline: Timeline, since: str) -> str:
@@ -81,10 +81,10 @@ def document(timeline: Timeline) -> dict[str, Any]:
         "node": timeline.node,
         "taken_at": moment(timeline.taken_at),
         "events": [_event(event) for event in timeline.events],
-        "undated_refusals": timeline.undated,
+        "undated_rejections": timeline.undated,
         "api_skew_seconds": None if timeline.api_skew is None else timeline.api_skew.total_seconds(),
         "warnings": list(timeline.warnings),
-        "unread": [{"source": one.source, "why": one.why} for one in timeline.unread],
+        "unavailable": [{"source": one.source, "why": one.why} for one in timeline.unavailable],
     }
 
 

@@ -10,14 +10,14 @@ from typing import Final
 
 from agent.exporters import timeline
 from agent.model.report import Report
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Unavailable
 
 _SECONDS: Final = 30
 """How often the page asks for a newer one, unless it is told to stand still."""
 _SECONDS_BEFORE: Final = 3
 """The same before there is anything to show."""
 
-Releases = Callable[[], tuple[Iterable[timeline.Release] | Unread, Iterable[str]]]
+Releases = Callable[[], tuple[Iterable[timeline.Release] | Unavailable, Iterable[str]]]
 """Reads the journal: its entries, and what is damaged in it."""
 
 
@@ -31,7 +31,7 @@ class Page:
         self._drawings: dict[tuple[bool, bool], bytes] = {}
 
     def draw(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        """Draw a report, or what to say before there is one. `alive`: whether rounds go on."""
+        """Draw a report, or what to say before there is one. `unmanaged`: whether rounds go on."""
         with self._lock:
             if report is not self._drawn_of:
                 self._drawn_of, self._drawings = report, {}
@@ -54,7 +54,7 @@ class Page:
 
         view = None
         if report is not None:
-            view = page_view.of(report, timeline.of(report, *self._releases()), alive=alive)
+            view = page_view.build_view(report, timeline.build_timeline(report, *self._releases()), alive=alive)
         refresh = _every(report) if refreshing else 0
         return html.page(view, self._style, refresh=refresh, links=self._links).encode()
 

@@ -9,10 +9,21 @@ from typing import Final
 
 from agent.checks.addresses.classify import made_at
 from agent.exporters.json.scan import in_order
-from agent.exporters.range_map import IN_WORDS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, Row, in_figures, mark_of, of
+from agent.exporters.range_map import (
+    IN_WORDS,
+    WEIGHT,
+    Cell,
+    Mark,
+    NetworkMap,
+    RangeMap,
+    Row,
+    in_figures,
+    mark_of,
+    network_maps,
+)
 from agent.exporters.text.map import LETTERS
-from agent.exporters.text.scan import printable
-from agent.model.assessment import Occupancy, State
+from agent.exporters.text.scan import escape
+from agent.model.assessment import ClassifiedReservation, State
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import Reservation
 
@@ -22,12 +33,12 @@ _PITCH: Final = 22
 """From one cell to the next, in the units of the drawing; a cell is two less."""
 _DIGIT: Final = 6
 """How wide a character of a row's label is."""
-_SILENT_LETTERS: Final = frozenset({Mark.IN_USE, Mark.UNREAD})
+_SILENT_LETTERS: Final = frozenset({Mark.IN_USE, Mark.UNAVAILABLE})
 """Marks that are a plain or a hatched square; the others have their letter on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Marker:
     """How a mark is shown wherever it is: a colour or a pattern, by its name, and a letter."""
 
     name: str
@@ -40,7 +51,7 @@ class Sign:
 class Square:
     x: int
     y: int
-    sign: Sign
+    sign: Marker
     title: str
 
 
@@ -69,7 +80,7 @@ class Drawing:
 @dataclass(frozen=True, slots=True)
 class Entry:
     ip: str
-    sign: Sign
+    sign: Marker
     state: str
     pod: str
     age: str
@@ -90,18 +101,18 @@ class Network:
     figures: tuple[tuple[str, str], ...]
     drawings: tuple[Drawing, ...] | None
     elsewhere: Listing
-    legend: tuple[Sign, ...]
+    legend: tuple[Marker, ...]
     odd: Listing
     """What is not plainly in use."""
     entries: Listing
 
 
 def networks(report: Report) -> tuple[Network, ...]:
-    return tuple(_network(one, drawn, report) for one, drawn in zip(report.networks, of(report), strict=True))
+    return tuple(_network(one, drawn, report) for one, drawn in zip(report.networks, network_maps(report), strict=True))
 
 
 def _network(network: NetworkSummary, drawn: NetworkMap, report: Report) -> Network:
-    mine = [one for one in in_order(report.scene.occupancies) if one.network == network.name]
+    mine = [one for one in in_order(report.assessment.classified_reservations) if one.network == network.name]
     return Network(
         name=network.name,
         read=drawn.read,
@@ -118,17 +129,19 @@ def _network(network: NetworkSummary, drawn: NetworkMap, report: Report) -> Netw
     )
 
 
-def _listing(occupancies: Sequence[Occupancy], report: Report) -> Listing:
-    return Listing(tuple(_entry(one, report) for one in occupancies[:LONGEST_LIST]), len(occupancies))
+def _listing(classified_reservations: Sequence[ClassifiedReservation], report: Report) -> Listing:
+    return Listing(
+        tuple(_entry(one, report) for one in classified_reservations[:LONGEST_LIST]), len(classified_reservations)
+    )
 
 
-def _legend(counts: Counter[Mark]) -> Iterator[Sign]:
+def _legend(counts: Counter[Mark]) -> Iterator[Marker]:
     for mark in sorted(counts, key=WEIGHT.__getitem__, reverse=True):
         yield _sign(mark, in_figures(counts[mark]))
 
 
-def _sign(mark: Mark, count: str = "") -> Sign:
-    return Sign(mark.value, "" if mark in _SILENT_LETTERS else LETTERS[mark], IN_WORDS[mark], count)
+def _sign(mark: Mark, count: str = "") -> Marker:
+    return Marker(mark.value, "" if mark in _SILENT_LETTERS else LETTERS[mark], IN_WORDS[mark], count)
 
 
 def _drawing(one: RangeMap, report: Report) -> Drawing:
@@ -167,9 +180,9 @@ def _short(names: list[str]) -> list[str]:
 
 
 def _title(cell: Cell, report: Report) -> str:
-    if cell.occupancy is None:
+    if cell.classified is None:
         return f"{cell}: {_in_words(cell.counts)}"
-    entry = _entry(cell.occupancy, report)
+    entry = _entry(cell.classified, report)
     lines = (f"{cell}: {IN_WORDS[cell.mark]}", entry.pod, entry.age and f"reserved {entry.age} ago", entry.why)
     return "\n".join(filter(None, lines))
 
@@ -182,16 +195,16 @@ def _in_words(counts: Mapping[Mark, int]) -> str:
     return ", ".join(f"{in_figures(n)} {IN_WORDS[mark]}" for mark, n in listed)
 
 
-def _entry(occupancy: Occupancy, report: Report) -> Entry:
-    entry = occupancy.entry
-    age = report.scene.snapshot.taken_at - made_at(entry) if isinstance(entry, Reservation) else None
+def _entry(classified: ClassifiedReservation, report: Report) -> Entry:
+    entry = classified.entry
+    age = report.assessment.snapshot.taken_at - made_at(entry) if isinstance(entry, Reservation) else None
     return Entry(
-        ip=printable(occupancy.name),
-        sign=_sign(mark_of(occupancy)),
-        state=occupancy.state.value,
-        pod=printable(occupancy.pod),
+        ip=escape(classified.name),
+        sign=_sign(mark_of(classified)),
+        state=classified.state.value,
+        pod=escape(classified.pod),
         age="" if age is None else in_short(age),
-        why=printable(occupancy.why),
+        why=escape(classified.why),
     )
 
 

@@ -45,7 +45,7 @@ class Answer:
 
 
 class HttpExporter:
-    """The server and the last report. `tell` belongs to one thread, the rest to the server's."""
+    """The server and the last report. `export` belongs to one thread, the rest to the server's."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class HttpExporter:
         self._server.shutdown()
         self._server.server_close()
 
-    def tell(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
         self._last = report
 
     def answer(self, target: str, client: str, host: str = "") -> Answer:

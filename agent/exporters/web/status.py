@@ -10,7 +10,7 @@ from agent.exporters.range_map import in_figures
 from agent.model.report import NetworkSummary, Report
 
 
-class Mood(StrEnum):
+class Status(StrEnum):
     WELL = "well"
     DOUBT = "doubt"
     """Something looks wrong, and has not lasted yet."""
@@ -20,8 +20,8 @@ class Mood(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    mood: Mood
+class NodeStatus:
+    status: Status
     partly: bool
     """Whether something could not be read or judged, whatever else is known."""
     headline: str
@@ -29,48 +29,48 @@ class Verdict:
     """Sentences."""
 
 
-def of(report: Report, *, alive: bool) -> Verdict:
-    """Judge a report by its findings and its gaps. `alive`: whether rounds go on."""
-    mood = _mood(report, alive=alive)
-    partly = bool(report.unread) or not report.complete or not alive
-    return Verdict(mood, partly, _headline(report, mood, alive=alive), tuple(_more(report, mood, alive=alive)))
+def node_status(report: Report, *, alive: bool) -> NodeStatus:
+    """Judge a report by its findings and its gaps. `unmanaged`: whether rounds go on."""
+    status = _mood(report, alive=alive)
+    partly = bool(report.unavailable) or not report.complete or not alive
+    return NodeStatus(status, partly, _headline(report, status, alive=alive), tuple(_more(report, status, alive=alive)))
 
 
-def _mood(report: Report, *, alive: bool) -> Mood:
-    if any(one.confirmed for one in report.troubles) or (report.cleaning and report.cleaning.stopped):
-        return Mood.TROUBLE
-    if report.unread or not report.complete or not alive:
-        return Mood.BLIND
-    return Mood.DOUBT if report.troubles else Mood.WELL
+def _mood(report: Report, *, alive: bool) -> Status:
+    if any(one.confirmed for one in report.troubles) or (report.cleaning and report.cleaning.halted):
+        return Status.TROUBLE
+    if report.unavailable or not report.complete or not alive:
+        return Status.BLIND
+    return Status.DOUBT if report.troubles else Status.WELL
 
 
-def _headline(report: Report, mood: Mood, *, alive: bool) -> str:
-    match mood:
-        case Mood.WELL:
+def _headline(report: Report, status: Status, *, alive: bool) -> str:
+    match status:
+        case Status.WELL:
             told = _counted(len(report.findings), "finding")
             return f"Nothing is wrong, and {told} to know of" if report.findings else "All is in order"
-        case Mood.DOUBT:
+        case Status.DOUBT:
             return f"{_counted(len(report.troubles), 'suspicion')}, none confirmed yet"
-        case Mood.BLIND:
+        case Status.BLIND:
             return "This agent cannot see everything" if alive else "This agent hangs"
-        case Mood.TROUBLE:
+        case Status.TROUBLE:
             confirmed = sum(one.confirmed for one in report.troubles)
             what = _counted(confirmed, "finding") if confirmed else "cleaning has stopped itself"
             return f"Something is wrong: {what}"
 
 
-def _more(report: Report, mood: Mood, *, alive: bool) -> Iterator[str]:
+def _more(report: Report, status: Status, *, alive: bool) -> Iterator[str]:
     counted = Counter(one.finding.detector.replace("_", " ") for one in findings_in_order(report))
     if counted:
         yield f"{', '.join(f'{n} × {name}' for name, n in counted.items())}."  # noqa: RUF001 (times)
     if not alive:
         yield "No round has ended for too long: what is shown is old."
-    if silent := list(dict.fromkeys(one.source for one in report.unread)):
+    if silent := list(dict.fromkeys(one.source for one in report.unavailable)):
         yield f"Not read: {', '.join(silent)}."
     if failed := [gap.detector for gap in report.gaps if gap.broken]:
         yield f"Failed: {', '.join(failed)}."
-    if report.unread or not report.complete:
-        if mood is Mood.BLIND and not report.findings:
+    if report.unavailable or not report.complete:
+        if status is Status.BLIND and not report.findings:
             yield "Nothing was found as far as could be read: that is not to say that all is well."
         else:
             yield "There may be more, which could not be judged."

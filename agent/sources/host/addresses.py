@@ -11,7 +11,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from agent.model.snapshot import Address
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 # "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL")
@@ -43,7 +43,7 @@ def read(proc: Path) -> tuple[Address, ...]:
                 command = command or _command(proc, pid)
                 found[ip] = Address(ip, pid, command)
     if not looked:
-        raise Unavailable(f"{proc} shows no process's network")
+        raise SourceError(f"{proc} shows no process's network")
     return tuple(found.values())
 
 
@@ -51,7 +51,7 @@ def _pids(proc: Path) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
-        raise Unavailable(f"{proc}: {error.strerror}") from error
+        raise SourceError(f"{proc}: {error.strerror}") from error
 
 
 def _namespace(proc: Path, pid: int) -> str | None:
@@ -81,12 +81,12 @@ def _addresses_in(net: Path) -> set[str] | None:
     except OSError as error:
         if error.errno in _GONE:
             return None
-        raise Unavailable(f"{net}/fib_trie: {error.strerror}") from error
+        raise SourceError(f"{net}/fib_trie: {error.strerror}") from error
     try:
         lines = (net / "if_inet6").read_bytes().split(b"\n")
     except OSError as error:
         if error.errno not in _GONE:
-            raise Unavailable(f"{net}/if_inet6: {error.strerror}") from error
+            raise SourceError(f"{net}/if_inet6: {error.strerror}") from error
         if not (net / "fib_trie").exists():
             return None
         lines = []  # a kernel without IPv6
@@ -95,7 +95,7 @@ def _addresses_in(net: Path) -> set[str] | None:
         fields = [line.split(b" ", 4) for line in lines if line]
         ips |= {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:
-        raise Unavailable(f"{net}/if_inet6: {error}") from error
+        raise SourceError(f"{net}/if_inet6: {error}") from error
     return {ip for ip in ips if not ip.startswith("127.")}
 
 

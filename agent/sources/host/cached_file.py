@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 T = TypeVar("T")
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class ParsedOnce(Generic[T]):
+class CachedFile(Generic[T]):
     """One file. What is the same by inode, time and size was parsed before, or could not be."""
 
     def __init__(self, parse: Callable[[bytes], T], largest: int) -> None:
         """`largest`: bytes; whatever is larger is not the file that is meant."""
         self._parse, self._largest = parse, largest
-        self._known: tuple[tuple[int, int, int], T | Unavailable] | None = None
+        self._known: tuple[tuple[int, int, int], T | SourceError] | None = None
 
     def read(self, path: str | Path, directory: int | None = None) -> tuple[T, int] | None:
         """Return what it holds and its time in ns; None where it is not there. Raises Unavailable.
@@ -33,31 +33,31 @@ class ParsedOnce(Generic[T]):
             self._known = None
             return None
         except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}") from error
+            raise SourceError(f"{path}: {error.strerror}") from error
         try:
             found = os.fstat(handle)
             key = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._known is None or self._known[0] != key:
                 self._known = key, self._parsed(path, handle, found)
         except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}") from error
+            raise SourceError(f"{path}: {error.strerror}") from error
         finally:
             os.close(handle)
         parsed = self._known[1]
-        if isinstance(parsed, Unavailable):
-            raise Unavailable(str(parsed))
+        if isinstance(parsed, SourceError):
+            raise SourceError(str(parsed))
         return parsed, found.st_mtime_ns
 
-    def _parsed(self, path: str | Path, handle: int, found: os.stat_result) -> T | Unavailable:
+    def _parsed(self, path: str | Path, handle: int, found: os.stat_result) -> T | SourceError:
         try:
             return self._parse(self._content(path, handle, found))
-        except Unavailable as error:
+        except SourceError as error:
             return error
 
     def _content(self, path: str | Path, handle: int, found: os.stat_result) -> bytes:
         if not stat.S_ISREG(found.st_mode):
-            raise Unavailable(f"{path}: not a regular file")
+            raise SourceError(f"{path}: not a regular file")
         content = os.read(handle, self._largest + 1)
         if len(content) > self._largest:
-            raise Unavailable(f"{path}: it holds {found.st_size} bytes; at most {self._largest} are read")
+            raise SourceError(f"{path}: it holds {found.st_size} bytes; at most {self._largest} are read")
         return content

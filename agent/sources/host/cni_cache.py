@@ -18,7 +18,7 @@ from typing import Any
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 
 _LARGEST = 256 * 1024
 # Network names may hold dashes; the id, 64 hex digits between two of them, is what cannot be mistaken.
@@ -43,16 +43,16 @@ class CniResults:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise Unavailable(f"{directory}: {error.strerror}") from error
+                raise SourceError(f"{directory}: {error.strerror}") from error
             existing += 1
             try:
                 self._read_directory(handle, parsed)
             except OSError as error:
-                raise Unavailable(f"{directory}: {error.strerror}") from error
+                raise SourceError(f"{directory}: {error.strerror}") from error
             finally:
                 os.close(handle)
         if not existing:
-            raise Unavailable(f"none of these exists: {', '.join(map(str, self._directories))}")
+            raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))}")
         self._parsed = parsed
         return tuple(parsed.values())
 

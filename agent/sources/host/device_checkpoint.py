@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agent.model.devices import Allocation, Registered
-from agent.sources.error import Unavailable
-from agent.sources.printable import printable
+from agent.sources.error import SourceError
+from agent.sources.printable import escape
 
 NAME = "kubelet_internal_checkpoint"
 LARGEST = 1024 * 1024
@@ -50,22 +50,22 @@ def parse(content: bytes) -> DeviceCheckpoint:
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unavailable(f"{NAME}: it is not JSON ({len(content)} bytes): half written?") from error
+        raise SourceError(f"{NAME}: it is not JSON ({len(content)} bytes): half written?") from error
     try:
         data, checksum = tree["Data"], tree["Checksum"]
         entries = None if (listed := data.get("PodDeviceEntries")) is None else [_entry(one) for one in listed]
         known = _known(data.get("RegisteredDevices"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(f"{NAME}: it is of a form that is not known ({type(error).__name__}: {error})") from error
+        raise SourceError(f"{NAME}: it is of a form that is not known ({type(error).__name__}: {error})") from error
     found = _checksums(entries, known)
     if checksum not in found:
-        given, hashed = printable(f"{checksum!s:.20}"), " or ".join(map(str, found))
-        raise Unavailable(
+        given, hashed = escape(f"{checksum!s:.20}"), " or ".join(map(str, found))
+        raise SourceError(
             f"{NAME}: its checksum is {given}, and its content has {hashed}: "
             "it was changed, or is of a kubelet that is not known"
         )
     return DeviceCheckpoint(
-        tuple(Registered(printable(name), _sorted(devices)) for name, devices in sorted((known or {}).items())),
+        tuple(Registered(escape(name), _sorted(devices)) for name, devices in sorted((known or {}).items())),
         tuple(_allocation(entry) for entry in entries or ()),
     )
 
@@ -74,13 +74,13 @@ def _allocation(entry: _Entry) -> Allocation:
     devices = entry.devices
     if isinstance(devices, dict):
         devices = [device for listed in devices.values() for device in listed or ()]
-    pod_uid, container, resource = map(printable, (entry.pod_uid, entry.container, entry.resource))
+    pod_uid, container, resource = map(escape, (entry.pod_uid, entry.container, entry.resource))
     return Allocation(pod_uid, container, resource, _sorted(devices))
 
 
 def _sorted(devices: Sequence[str] | None) -> tuple[str, ...]:
     """Sort them: the kubelet writes its sets in no order, and the same devices are the same reading."""
-    return tuple(sorted(map(printable, devices or ())))
+    return tuple(sorted(map(escape, devices or ())))
 
 
 # From JSON to what Go reads from it.
@@ -134,7 +134,7 @@ def _checksums(entries: list[_Entry] | None, known: _Known) -> tuple[int, ...]:
     shapes = {type(entry.devices) for entry in entries or ()} - {type(None)}
     forms = [kind for kind in ("[]string", "checkpoint.DevicesPerNUMA") if shapes <= {_SHAPES[kind]}]
     if not forms:
-        raise Unavailable(f"{NAME}: its entries are of both forms")
+        raise SourceError(f"{NAME}: its entries are of both forms")
     return tuple(dict.fromkeys(fnv1a(_said(entries, known, kind).encode(errors="surrogatepass")) for kind in forms))
 
 

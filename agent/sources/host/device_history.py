@@ -6,28 +6,28 @@ the reason beside it.
 
 from pathlib import Path
 
-from agent.model.device_history import FILE, Chronicle, loads
-from agent.sources.error import Unavailable
-from agent.sources.host.cached_file import ParsedOnce
+from agent.model.device_history import FILE, StoredHistory, loads
+from agent.sources.error import SourceError
+from agent.sources.host.cached_file import CachedFile
 
 LARGEST = 512 * 1024
 """Bytes. A full one has a fifth of that."""
 
 
-class StoredChronicle:
+class HistoryFile:
     """The file in one state directory."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FILE
-        self._file = ParsedOnce(loads, LARGEST)
+        self._file = CachedFile(loads, LARGEST)
 
-    def read(self) -> Chronicle:
+    def read(self) -> StoredHistory:
         """Return what is stored. The history of an earlier boot is history too."""
         try:
             found = self._file.read(self._path)
-        except Unavailable as error:
-            return Chronicle(trouble=str(error))
+        except SourceError as error:
+            return StoredHistory(trouble=str(error))
         if found is None:
-            return Chronicle()
+            return StoredHistory()
         chronicle, _ = found
-        return Chronicle(chronicle.milestones, f"{self._path}: {chronicle.trouble}" if chronicle.trouble else "")
+        return StoredHistory(chronicle.transitions, f"{self._path}: {chronicle.trouble}" if chronicle.trouble else "")

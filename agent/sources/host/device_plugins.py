@@ -11,13 +11,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.model.device_history import Chronicle
+from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import device_checkpoint, unix_sockets
-from agent.sources.host.cached_file import ParsedOnce
+from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
-from agent.sources.printable import printable
+from agent.sources.printable import escape
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")
@@ -29,19 +29,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DeviceManager:
     """One kubelet's device manager."""
 
-    def __init__(self, directory: Path, proc: Path, chronicle: Callable[[], Chronicle]) -> None:
+    def __init__(self, directory: Path, proc: Path, chronicle: Callable[[], StoredHistory]) -> None:
         """`chronicle`: what earlier looks left behind."""
         self._directory, self._proc, self._chronicle = directory, proc, chronicle
-        self._checkpoint = ParsedOnce(device_checkpoint.parse, device_checkpoint.LARGEST)
+        self._checkpoint = CachedFile(device_checkpoint.parse, device_checkpoint.LARGEST)
 
     def read(self) -> DevicePlugins:
         """Read it once; raises Unavailable where the directory or the checkpoint gives no word."""
         try:
             handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise Unavailable(f"{self._directory} does not exist") from error
+            raise SourceError(f"{self._directory} does not exist") from error
         except OSError as error:
-            raise Unavailable(f"{self._directory}: {error.strerror}") from error
+            raise SourceError(f"{self._directory}: {error.strerror}") from error
         try:
             # The kubelet's before the plugins': a kubelet that starts meanwhile has then taken their sockets away, and
             # no plugin looks older than a kubelet that would have removed it.
@@ -49,7 +49,7 @@ class DeviceManager:
             made = _sockets(handle)
             checkpoint = self._checkpoint.read(device_checkpoint.NAME, handle)
         except OSError as error:
-            raise Unavailable(f"{self._directory}: {error.strerror}") from error
+            raise SourceError(f"{self._directory}: {error.strerror}") from error
         finally:
             os.close(handle)
         known, written_ns = checkpoint or (DeviceCheckpoint(), None)
@@ -60,7 +60,7 @@ class DeviceManager:
             checkpoint_written=None if written_ns is None else _moment(written_ns, device_checkpoint.NAME),
             registered=known.registered,
             allocations=known.allocations,
-            history=chronicle.milestones,
+            history=chronicle.transitions,
             trouble=chronicle.trouble,
         )
 
@@ -74,11 +74,11 @@ class DeviceManager:
         paths = {name: self._paths(name) for name in (KUBELET, *made)}
         try:
             found = unix_sockets.read(self._proc, {path for both in paths.values() for path in both})
-        except Unavailable:
+        except SourceError:
             found = unix_sockets.UnixSockets(frozenset(), frozenset())
         believed = bool(paths[KUBELET] & found.listening)
         return tuple(
-            PluginSocket(printable(name), at, bool(paths[name] & found.connected) if believed else None)
+            PluginSocket(escape(name), at, bool(paths[name] & found.connected) if believed else None)
             for name, at in sorted(made.items())
         )
 
@@ -110,4 +110,4 @@ def _moment(ns: int, name: str) -> datetime:
         return _EPOCH + timedelta(microseconds=ns // 1000)
     except OverflowError as error:
         # A file system's years go further than the calendar's.
-        raise Unavailable(f"{printable(name)}: its time is no date") from error
+        raise SourceError(f"{escape(name)}: its time is no date") from error

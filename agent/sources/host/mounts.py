@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube import volume_names
 
 _LARGEST = 65536
@@ -30,10 +30,10 @@ def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     table = proc / "1" / "mountinfo"
     try:
         if not (kubelet_dir / "plugins").is_dir():
-            raise Unavailable(f"{kubelet_dir}/plugins does not exist: is it the kubelet's directory, and mounted?")
+            raise SourceError(f"{kubelet_dir}/plugins does not exist: is it the kubelet's directory, and mounted?")
         lines = table.read_bytes().decode(errors="replace").splitlines()
     except OSError as error:
-        raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        raise SourceError(f"{error.filename}: {error.strerror}") from error
     start = f"{kubelet_dir}/"
     places = [place for line in lines if (place := _place(line)).startswith(start)]
     if not places:
@@ -45,7 +45,7 @@ def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
 def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
     """Raise Unavailable where another directory looks like the kubelet's: mounts are listed by their real path."""
     for matched in filter(None, map(_ANYWHERE.fullmatch, places)):
-        raise Unavailable(f"volumes are mounted below {matched[1]}, and nothing below {kubelet_dir}: is it a link?")
+        raise SourceError(f"volumes are mounted below {matched[1]}, and nothing below {kubelet_dir}: is it a link?")
 
 
 def _place(line: str) -> str:
@@ -94,6 +94,6 @@ def _noted(file: Path) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise Unavailable(f"{file}: {error.strerror}") from error
+        raise SourceError(f"{file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Unavailable(f"{file}: it is not the kubelet's note of a volume ({error!r})") from error
+        raise SourceError(f"{file}: it is not the kubelet's note of a volume ({error!r})") from error

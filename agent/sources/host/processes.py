@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.model.snapshot import Daemons
-from agent.sources.error import Unavailable
-from agent.sources.printable import printable
+from agent.model.snapshot import ProcessStartTimes
+from agent.sources.error import SourceError
+from agent.sources.printable import escape
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
@@ -35,7 +35,7 @@ class ProcessTable:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
 
-    def read(self) -> Daemons:
+    def read(self) -> ProcessStartTimes:
         """Tell when each daemon started; raises Unavailable where the table cannot be read or is not the node's.
 
         A table with neither a kubelet nor a container runtime is that of a container: nothing is concluded from it.
@@ -45,13 +45,13 @@ class ProcessTable:
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             self._known = self._still_known() or self._look_through()
         except OSError as error:
-            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+            raise SourceError(f"{error.filename}: {error.strerror}") from error
         except (ValueError, IndexError) as error:
-            raise Unavailable(f"{self._proc}: {error}") from error
+            raise SourceError(f"{self._proc}: {error}") from error
         if not self._known:
-            raise Unavailable(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
+            raise SourceError(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
         kubelet, docker = self._first(_KUBELET, booted), self._first(_DOCKER, booted)
-        return Daemons(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
+        return ProcessStartTimes(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with.
@@ -60,10 +60,10 @@ class ProcessTable:
         """
         pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
         if pid is None:
-            raise Unavailable(f"{self._proc} shows no kubelet")
+            raise SourceError(f"{self._proc} shows no kubelet")
         words = _command_line(self._proc, pid)
         if words is None:
-            raise Unavailable(f"{self._proc}/{pid}: the kubelet's command line cannot be read")
+            raise SourceError(f"{self._proc}/{pid}: the kubelet's command line cannot be read")
         return {name: value for name in names if (value := _flag(name, words)) is not None}
 
     def _still_known(self) -> tuple[_Process, ...]:
@@ -106,7 +106,7 @@ def _flag(name: str, words: list[str]) -> str | None:
         given, equals, value = word.partition("=")
         if given == f"--{name}":
             found = value if equals else next(iter(words[place + 1 : place + 2]), "")
-    return None if found is None else printable(found)
+    return None if found is None else escape(found)
 
 
 def _boot_time(text: str) -> datetime:

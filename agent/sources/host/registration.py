@@ -12,9 +12,9 @@ from typing import Final
 from agent.model.last_seen import FILE, loads
 from agent.model.recording import Damaged
 from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
-from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen
-from agent.sources.error import Unavailable
-from agent.sources.host.cached_file import ParsedOnce
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading
+from agent.sources.error import SourceError
+from agent.sources.host.cached_file import CachedFile
 
 LARGEST: Final = 16 * 1024
 """Bytes of the file that remembers. A provider ID has a few hundred at most."""
@@ -28,37 +28,37 @@ def _remembered(text: bytes) -> LastSeen:
     try:
         return loads(text)
     except Damaged as damaged:
-        raise Unavailable(f"{FILE}: {damaged}") from damaged
+        raise SourceError(f"{FILE}: {damaged}") from damaged
 
 
-class Registrar:
+class RegistrationTracker:
     """Remembers the Node from look to look, and what the state directory kept of it from before."""
 
     def __init__(self, node_name: str, expected: Expected, state_dir: Path, flags: Flags, proc: Path) -> None:
         self._name, self._expected = node_name, expected
-        self._path, self._file = state_dir / FILE, ParsedOnce(_remembered, LARGEST)
+        self._path, self._file = state_dir / FILE, CachedFile(_remembered, LARGEST)
         self._flags, self._proc = flags, proc
         self._last: LastSeen | None = None
 
     def read(self, node: Reading[Node], pods: Reading[Pod], at: datetime) -> Reading[Registration]:
         """Tell what is known; `at`: the node's wall clock at this look. Nothing of it can be unread: it is a memory."""
-        if isinstance(node, NotAsked):
-            return NotAsked("registration", node.why)
+        if isinstance(node, NotRequested):
+            return NotRequested("registration", node.why)
         why = self._recall(at)
-        found = next((one for one in node.items if one.name == self._name), None) if isinstance(node, Seen) else None
+        found = next((one for one in node.items if one.name == self._name), None) if isinstance(node, Known) else None
         if found is not None:
             self._last = remember(self._last, found.name, found.uid, found.provider_id, at)
-        if not isinstance(node, Seen) or (found is not None and found.provider_id):
-            return Seen((Registration(self._expected, self._last, why=why),))
+        if not isinstance(node, Known) or (found is not None and found.provider_id):
+            return Known((Registration(self._expected, self._last, why=why),))
         flags = self._kubelet_flags()
-        return Seen(
+        return Known(
             (
                 Registration(
                     expected=self._expected,
                     last=self._last,
                     kubelet_name=self._kubelet_name(flags),
                     cloud_provider=flags.get(CLOUD, ""),
-                    listed_pods=len(pods.items) if found is None and isinstance(pods, Seen) else 0,
+                    listed_pods=len(pods.items) if found is None and isinstance(pods, Known) else 0,
                     why=why,
                 ),
             )
@@ -70,7 +70,7 @@ class Registrar:
             return ""
         try:
             stored = self._file.read(self._path)
-        except Unavailable as error:
+        except SourceError as error:
             return str(error)
         if stored is not None and stored[0].name == self._name:
             # A node whose clock was ahead then has not been seen in the future.
@@ -80,7 +80,7 @@ class Registrar:
     def _kubelet_flags(self) -> Mapping[str, str]:
         try:
             return self._flags(HOSTNAME, CLOUD)
-        except Unavailable:
+        except SourceError:
             return {}  # it may have ended meanwhile: nothing is known of it, which accuses nobody
 
     def _kubelet_name(self, flags: Mapping[str, str]) -> str:

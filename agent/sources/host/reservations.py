@@ -13,8 +13,8 @@ import stat
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
-from agent.sources.printable import printable
+from agent.model.snapshot import Known, Reservation, Store, Unavailable, UnrecognizedEntry
+from agent.sources.printable import escape
 
 LARGEST = 4096
 """Bytes. host-local writes 70; whatever is larger is not host-local's."""
@@ -39,11 +39,11 @@ def read(networks_dir: Path, network: str) -> Store:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return Store(network, Unread("reservations", _why_closed(directory, error)))
+        return Store(network, Unavailable("reservations", _why_closed(directory, error)))
     try:
         return _read_entries(network, handle)
     except OSError as error:
-        return Store(network, Unread("reservations", f"{directory}: {error.strerror}"))
+        return Store(network, Unavailable("reservations", f"{directory}: {error.strerror}"))
     finally:
         os.close(handle)
 
@@ -67,7 +67,7 @@ def _networks_beside(directory: Path) -> str:
 
 def _read_entries(network: str, directory: int) -> Store:
     reservations: list[Reservation] = []
-    foreign: list[Foreign] = []
+    unrecognized: list[UnrecognizedEntry] = []
     for name in os.listdir(directory):
         if _OWN.fullmatch(name):
             continue
@@ -75,11 +75,11 @@ def _read_entries(network: str, directory: int) -> Store:
         if isinstance(entry, Reservation):
             reservations.append(entry)
         elif entry is not None:
-            foreign.append(entry)
-    return Store(network, Seen(tuple(reservations)), tuple(foreign))
+            unrecognized.append(entry)
+    return Store(network, Known(tuple(reservations)), tuple(unrecognized))
 
 
-def read_one(network: str, name: str, directory: int) -> Reservation | Foreign | None:
+def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:
     """Read one entry by its directory's handle; None where it is gone by now. Raises OSError if it is unreadable."""
     is_address = _is_canonical(name)
     try:
@@ -91,7 +91,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Foreign |
         if error.errno not in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
             raise
         kind = "a symbolic link" if error.errno == errno.ELOOP else "a socket or a device"
-        return Foreign(network, printable(name), f"it is {kind}", is_address)
+        return UnrecognizedEntry(network, escape(name), f"it is {kind}", is_address)
     try:
         found = os.fstat(handle)
         why = _why_foreign(found, is_address)
@@ -99,7 +99,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Foreign |
     finally:
         os.close(handle)
     if why:
-        return Foreign(network, printable(name), why, is_address)
+        return UnrecognizedEntry(network, escape(name), why, is_address)
     return _parse(network, name, content, found)
 
 
@@ -114,16 +114,16 @@ def _why_foreign(found: os.stat_result, is_address: bool) -> str:
     return ""
 
 
-def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Reservation | Foreign:
+def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Reservation | UnrecognizedEntry:
     container_id = ifname = ""
     if content:
         matched = _CONTENT.fullmatch(content)
         if matched is None:
-            return Foreign(network, name, _why_unparsable(content), blocks=True)
+            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True)
         container_id = matched[1].decode("ascii")
         ifname = (matched[2] or b"").decode(errors="surrogateescape")
         if not ifname.isprintable():  # control characters, or not UTF-8
-            return Foreign(network, name, _why_unparsable(content), blocks=True)
+            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True)
     return Reservation(network, name, container_id, ifname, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from agent.checks.volumes.lost_volumes import same
-from agent.model.snapshot import Pod, Reading, Seen, Unread
+from agent.model.snapshot import Known, Pod, Reading, Unavailable
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.error import Unavailable, in_short
+from agent.sources.error import SourceError, in_short
 from agent.sources.kube import volume_names
-from agent.sources.kube.client import Query, Refused
+from agent.sources.kube.client import ApiError, Query
 
 MOST: Final = 64
 """Objects that are asked for in one look."""
@@ -53,9 +53,9 @@ class AttachmentsSource:
         if self._last and now - self._last[0] < STANDS and about <= self._last[1]:
             return self._last[2]
         try:
-            told: Reading[Attachments] = Seen((self._within(lambda: self._asked(volumes, pods)),))
-        except Unavailable as error:
-            told = Unread("attachments", str(error))
+            told: Reading[Attachments] = Known((self._within(lambda: self._asked(volumes, pods)),))
+        except SourceError as error:
+            told = Unavailable("attachments", str(error))
         self._last = now, about, told
         return told
 
@@ -64,7 +64,7 @@ class AttachmentsSource:
         try:
             return _Inquiry(connection, self._node).of(volumes, pods)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Unavailable(f"API server: an object about volumes is none ({in_short(repr(error))})") from error
+            raise SourceError(f"API server: an object about volumes is none ({in_short(repr(error))})") from error
         finally:
             connection.close()
 
@@ -75,7 +75,7 @@ class _Inquiry:
 
     connection: Connection
     node: str
-    not_asked: dict[str, None] = field(default_factory=dict)
+    not_requested: dict[str, None] = field(default_factory=dict)
     left: int = MOST
 
     def of(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
@@ -89,7 +89,7 @@ class _Inquiry:
                     before = told.get(volume) or Attachment(volume)
                     told[volume] = Attachment(volume, before.attached, before.failed, claim)
         failed = tuple(pod.uid for pod in pods if self._attaching_failed(pod))
-        return Attachments(tuple(told.values()), failed, tuple(self.not_asked))
+        return Attachments(tuple(told.values()), failed, tuple(self.not_requested))
 
     def _attachment(self, volume: str) -> Attachment:
         if (parts := volume_names.csi_parts(volume)) is None:
@@ -140,20 +140,20 @@ class _Inquiry:
     def _get(self, resource: str, path: str, query: Query = (), verb: str = "get") -> tuple[bool, Mapping[str, Any]]:
         """Return whether there is an answer, and the object; one that does not exist is empty."""
         right = f"{verb} {resource}"
-        if right in self.not_asked:
+        if right in self.not_requested:
             return False, {}
         if not self.left:
-            self.not_asked[f"more than {MOST} objects"] = None
+            self.not_requested[f"more than {MOST} objects"] = None
             return False, {}
         self.left -= 1
         try:
             tree = json.loads(self.connection.get(path, query))
-        except Refused as refused:
+        except ApiError as refused:
             if refused.status == _NOT_FOUND:
                 return True, {}
             if refused.status != _FORBIDDEN:
                 raise
-            self.not_asked[right] = None
+            self.not_requested[right] = None
             return False, {}
         if not isinstance(tree, dict):
             raise TypeError(f"{resource}: {type(tree).__name__}")

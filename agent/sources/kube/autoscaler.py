@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import yaml  # type: ignore[import-untyped]
 
 from agent.model.registration import Autoscaler, Expected, Registration, who_says_ours, why_cloud
-from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
-from agent.sources.error import Unavailable, in_short
-from agent.sources.kube.client import Query, Refused, parse_list
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
+from agent.sources.error import SourceError, in_short
+from agent.sources.kube.client import ApiError, Query, parse_list
 from agent.sources.kube.node import PATH as NODES
 
 T = TypeVar("T")
@@ -36,69 +36,71 @@ Get = Callable[[str, Query], bytes]
 """Returns the body of the API server's answer; raises Unavailable, and Refused where it says no."""
 
 
-class Seldom(Generic[T]):
+class TTLCache(Generic[T]):
     """A question whose answer is kept for a while, also that there was none."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, clock: Callable[[], float]) -> None:
         self._ask, self._seconds, self._clock = ask, seconds, clock
         self._asked: float | None = None
-        self._answer: T | Unavailable | None = None
+        self._answer: T | SourceError | None = None
 
     def __call__(self) -> T:
         now = self._clock()
-        seconds = FAILED_AGAIN if isinstance(self._answer, Unavailable) else self._seconds
+        seconds = FAILED_AGAIN if isinstance(self._answer, SourceError) else self._seconds
         if self._answer is None or self._asked is None or now - self._asked >= seconds:
             self._asked = now
             try:
                 self._answer = self._ask()
-            except Unavailable as error:
+            except SourceError as error:
                 self._answer = error
-        if isinstance(self._answer, Unavailable):
+        if isinstance(self._answer, SourceError):
             raise self._answer
         return self._answer
 
 
-class Cluster:
+class AutoscalerClient:
     """Asks one API server about the cluster of one node."""
 
     def __init__(self, node_name: str, get: Get, clock: Callable[[], float]) -> None:
         """`clock`: seconds, never jumping."""
         self._name, self._get = node_name, get
-        self._others = Seldom(self._ask_others, NODES_AGAIN, clock)
-        self._status = Seldom(self._ask_status, STATUS_AGAIN, clock)
+        self._others = TTLCache(self._ask_others, NODES_AGAIN, clock)
+        self._status = TTLCache(self._ask_status, STATUS_AGAIN, clock)
 
     def read(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
         """Ask what there is a reason to ask."""
         match _reason(self._name, node, registration):
-            case NotAsked() as unasked:
+            case NotRequested() as unasked:
                 return unasked
             case True:
                 others = Autoscaler()
             case False:
                 try:
                     others = self._others()
-                except Refused as refused:
+                except ApiError as refused:
                     if refused.status in _FORBIDDEN:
-                        return NotAsked("autoscaler", f"may not `list` nodes, to see their provider IDs ({refused})")
-                    return Unread("autoscaler", str(refused))
-                except Unavailable as error:
-                    return Unread("autoscaler", str(error))
+                        return NotRequested(
+                            "autoscaler", f"may not `list` nodes, to see their provider IDs ({refused})"
+                        )
+                    return Unavailable("autoscaler", str(refused))
+                except SourceError as error:
+                    return Unavailable("autoscaler", str(error))
                 if not others.others_with_id:
-                    return Seen((others,))
+                    return Known((others,))
         try:
             status = self._status()
-        except Refused as refused:
+        except ApiError as refused:
             status = Autoscaler(why=_refusal(refused))
-        except Unavailable as error:
+        except SourceError as error:
             status = Autoscaler(why=f"{_CONFIGMAP}: {error}")
-        return Seen((replace(status, others=others.others, others_with_id=others.others_with_id),))
+        return Known((replace(status, others=others.others, others_with_id=others.others_with_id),))
 
     def _ask_others(self) -> Autoscaler:
         _, _, items = parse_list(self._get(NODES, _PAGE))
         try:
             ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         except (KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"API server: a node lacks what every node has ({error!r})") from error
+            raise SourceError(f"API server: a node lacks what every node has ({error!r})") from error
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
 
     def _ask_status(self) -> Autoscaler:
@@ -111,27 +113,27 @@ class Cluster:
         return status(text)
 
 
-def _reason(name: str, node: Reading[Node], registration: Reading[Registration]) -> NotAsked | bool:
+def _reason(name: str, node: Reading[Node], registration: Reading[Registration]) -> NotRequested | bool:
     """Say why nothing is asked; or tell whether it is known already that the cluster uses a cloud."""
-    if not isinstance(registration, Seen) or not isinstance(node, Seen):
-        return NotAsked("autoscaler", f"whether the node is registered is not known: {_why(node, registration)}")
+    if not isinstance(registration, Known) or not isinstance(node, Known):
+        return NotRequested("autoscaler", f"whether the node is registered is not known: {_why(node, registration)}")
     for known in registration.items:
         for one in node.items:
             if one.provider_id:
-                return NotAsked("autoscaler", "the node is registered")
+                return NotRequested("autoscaler", "the node is registered")
             if known.expected is Expected.IGNORED:
-                return NotAsked("autoscaler", "--provider-id=ignored")
+                return NotRequested("autoscaler", "--provider-id=ignored")
             return known.expected is Expected.REQUIRED or bool(why_cloud(known, one.taints))
         if who_says_ours(known, name):
             return True
-    return NotAsked("autoscaler", f"there is no Node named {name!r}, and nobody says that there was")
+    return NotRequested("autoscaler", f"there is no Node named {name!r}, and nobody says that there was")
 
 
 def _why(*readings: Reading[Any]) -> str:
-    return next((one.why for one in readings if not isinstance(one, Seen)), "")
+    return next((one.why for one in readings if not isinstance(one, Known)), "")
 
 
-def _refusal(refused: Refused) -> str:
+def _refusal(refused: ApiError) -> str:
     if refused.status in _FORBIDDEN:
         return f"may not `get` {_CONFIGMAP}"
     if refused.status == _ABSENT:

@@ -15,7 +15,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from agent.sources.error import Unavailable, in_short
+from agent.sources.error import SourceError, in_short
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
 
@@ -29,11 +29,11 @@ _LIMIT = ("limit", "500")
 Query = Sequence[tuple[str, str]]
 
 
-class NoCredentials(Unavailable):
+class NoCredentials(SourceError):
     """There is no way to reach an API server; the text says what was looked for."""
 
 
-class Refused(Unavailable):
+class ApiError(SourceError):
     """The API server answered, but not with what was asked for."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -64,7 +64,7 @@ class Api:
         try:
             return bytes(response.read())
         except (HTTPError, OSError) as error:
-            raise Unavailable(f"API server: the answer broke off ({error})") from error
+            raise SourceError(f"API server: the answer broke off ({error})") from error
         finally:
             response.response.release_conn()
 
@@ -92,15 +92,15 @@ class Api:
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
             heard = self._clock.now() if self._clock else None
         except client.ApiException as error:
-            raise Unavailable(f"API server: {in_short(str(error.reason))}") from error
+            raise SourceError(f"API server: {in_short(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            raise Unavailable(f"API server: {in_short(str(error))}") from error
+            raise SourceError(f"API server: {in_short(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
             raise refusal(response)
         # A proxy's page with status 200 is no word of the API server's.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
-            raise Unavailable(f"API server: it answered {in_short(kind)} where JSON was asked for")
+            raise SourceError(f"API server: it answered {in_short(kind)} where JSON was asked for")
         if self._clock and asked and heard:
             self._clock.told(response.getheader("Date"), asked, heard)
         return response
@@ -138,7 +138,7 @@ def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
     )
 
 
-def refusal(response: Any) -> Refused:
+def refusal(response: Any) -> ApiError:
     """Make an error of an answer that is a no, and end its connection."""
     try:
         body = response.response.read(_LARGEST_ERROR)
@@ -150,7 +150,7 @@ def refusal(response: Any) -> Refused:
         said = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         said = str(response.reason)
-    return Refused(response.status, f"{response.status} {in_short(said)}")
+    return ApiError(response.status, f"{response.status} {in_short(said)}")
 
 
 def _lines(response: Any) -> Iterator[bytes]:
@@ -160,12 +160,12 @@ def _lines(response: Any) -> Iterator[bytes]:
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines
     except (HTTPError, OSError) as error:
-        raise Unavailable(f"API server: the watch broke off ({error})") from error
+        raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
         # Not given back to the pool: what is left of a watch must not be read as another answer.
         response.response.close()
     if rest:
-        raise Unavailable("API server: the watch broke off in the middle of a line")
+        raise SourceError("API server: the watch broke off in the middle of a line")
 
 
 def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:
@@ -206,7 +206,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
         version, more = _metadata(tree)
         return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise Unavailable(f"API server: the answer is not a list of objects ({in_short(repr(error))})") from error
+        raise SourceError(f"API server: the answer is not a list of objects ({in_short(repr(error))})") from error
 
 
 def _metadata(tree: Any) -> tuple[int, str]:
@@ -229,4 +229,4 @@ def _items(text: str, position: int) -> Iterator[dict[str, Any]]:
             if text[position] == ",":
                 position += 1
     except (ValueError, IndexError, RecursionError) as error:
-        raise Unavailable("API server: the list broke off") from error
+        raise SourceError("API server: the list broke off") from error

@@ -11,8 +11,8 @@ RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Z
 
 _COUNT = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
 _SCALES = {
-    **{letter: 1000**power for power, letter in enumerate("kMGTPE", start=1)},
-    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)},
+    **{message: 1000**power for power, message in enumerate("kMGTPE", start=1)},
+    **{f"{message}i": 1024**power for power, message in enumerate("KMGTPE", start=1)},
 }
 _VERSION = re.compile(r"[0-9]{1,20}")
 _YEARS = range(1970, 9000)

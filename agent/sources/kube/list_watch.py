@@ -13,9 +13,9 @@ from enum import StrEnum
 from threading import Event
 from typing import Any, Generic, TypeVar
 
-from agent.model.snapshot import Reading, Seen, Unread
-from agent.sources.error import Unavailable
-from agent.sources.kube.client import Api, Query, Refused, list_all
+from agent.model.snapshot import Known, Reading, Unavailable
+from agent.sources.error import SourceError
+from agent.sources.kube.client import Api, ApiError, Query, list_all
 from agent.sources.kube.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, A
     return replica.items()
 
 
-class Cause(StrEnum):
+class RestartCause(StrEnum):
     """Why a watch was started again."""
 
     ENDED = "ended"
@@ -70,21 +70,21 @@ class Reflector(Generic[T]):
         clock: Callable[[], float],
         stale_after: float,
         saw: Saw = lambda *_: None,
-        greet: Callable[[Api], None] = lambda _: None,
+        on_connect: Callable[[Api], None] = lambda _: None,
     ) -> None:
         """`clock`: seconds, never jumping. `stale_after`: seconds without a word after which nothing is known.
 
-        `saw`: is told of evidence that the server hands out old versions. `greet`: asks what else there is to ask, once
+        `saw`: is told of evidence that the server hands out old versions. `on_connect`: asks what else there is, once
         a connection, as soon as the server has answered on it.
         """
         self.source = source
-        self.restarts: Counter[Cause] = Counter(dict.fromkeys(Cause, 0))
+        self.restarts: Counter[RestartCause] = Counter(dict.fromkeys(RestartCause, 0))
         """How often the watch was started again, by cause."""
         self.answered = Event()
         """Set when the first list was read, or could not be."""
         self._connect, self._path, self._query = connect, path, tuple(query)
         self._replica = Replica(parse, saw)
-        self._clock, self._stale_after, self._greet = clock, stale_after, greet
+        self._clock, self._stale_after, self._greet = clock, stale_after, on_connect
         self._held: _Held[T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._greeted = False
@@ -101,10 +101,10 @@ class Reflector(Generic[T]):
         """Return what is known now."""
         held, now = self._held, self._clock()
         if held.items is None:
-            return Unread(self.source, held.trouble)
+            return Unavailable(self.source, held.trouble)
         if (silence := now - held.heard_at) > self._stale_after:
-            return Unread(self.source, f"no word for {silence:.0f} s: {held.trouble or 'the watch is silent'}")
-        return Seen(held.items)
+            return Unavailable(self.source, f"no word for {silence:.0f} s: {held.trouble or 'the watch is silent'}")
+        return Known(held.items)
 
     def run(self, stop: Event) -> None:
         """List, and watch, until told to stop."""
@@ -114,10 +114,10 @@ class Reflector(Generic[T]):
             try:
                 self._list_if_due()
                 self._watch()
-                self.restarts[Cause.ENDED] += 1
+                self.restarts[RestartCause.ENDED] += 1
                 # A moment, so that a server that ends every watch at once is not asked without pause.
                 stop.wait(random.uniform(0, _BACKOFF[0]))  # noqa: S311
-            except Unavailable as error:
+            except SourceError as error:
                 self._recover_from(error)
                 failures = 0 if self._held.heard_at > heard_before else failures + 1
                 # Jittered, so that the agents of all nodes do not come back at once.
@@ -158,12 +158,12 @@ class Reflector(Generic[T]):
         self._held = _Held(self._replica.items(), self._clock(), "")
         self.answered.set()
 
-    def _recover_from(self, error: Unavailable) -> None:
+    def _recover_from(self, error: SourceError) -> None:
         self._held = replace(self._held, trouble=str(error))
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
-        if cause in {Cause.EXPIRED, Cause.REGRESSED}:
+        if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
         elif isinstance(error, Strange) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as a word.
@@ -179,15 +179,15 @@ class Reflector(Generic[T]):
         return self._api
 
 
-def _cause(error: Unavailable) -> Cause:
+def _cause(error: SourceError) -> RestartCause:
     match error:
         case Expired():
-            return Cause.EXPIRED
-        case Refused() if error.status in UNWATCHABLE:
-            return Cause.EXPIRED
+            return RestartCause.EXPIRED
+        case ApiError() if error.status in UNWATCHABLE:
+            return RestartCause.EXPIRED
         case Regressed():
-            return Cause.REGRESSED
-        case Refused():
-            return Cause.REFUSED
+            return RestartCause.REGRESSED
+        case ApiError():
+            return RestartCause.REFUSED
         case _:
-            return Cause.BROKEN
+            return RestartCause.BROKEN

@@ -9,7 +9,7 @@ from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIA
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.sources.kube.client import Query
 from agent.sources.kube.fields import count, is_device, mappings, moment, shared
-from agent.sources.printable import printable
+from agent.sources.printable import escape
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
@@ -35,7 +35,7 @@ def parse(item: Mapping[str, Any]) -> Node:
         address_pressure=_condition(status, ADDRESS_PRESSURE),
         uid=str(item["metadata"].get("uid") or ""),
         created=moment(item["metadata"].get("creationTimestamp")),
-        provider_id=printable(str(spec.get("providerID") or "")),
+        provider_id=escape(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
         ready=_condition(status, "Ready") == "True",
         controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",

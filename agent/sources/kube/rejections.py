@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from agent.model.rejections import Refused, Rejection
+from agent.model.rejections import Rejection, RejectionKind
 from agent.sources.kube.fields import RESOURCE, is_device, moment
-from agent.sources.printable import printable
+from agent.sources.printable import escape
 
 _LONGEST_READ, _LONGEST_KEPT = 4096, 400
 _ONE_MOMENT: Final = timedelta(seconds=5)
@@ -31,17 +31,17 @@ _CAUSES: Final = tuple(
     (refused, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE))
     for refused, pattern in (
         # What a plugin says of itself comes first: in its text may stand anything.
-        (Refused.PLUGIN_GONE, r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix "),
-        (Refused.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
-        (Refused.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
-        (Refused.NO_HEALTHY, rf"cannot allocate unhealthy devices {_R}"),
-        (Refused.INSUFFICIENT, rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}"),
-        (Refused.PLUGIN_GONE, rf"unknown device plugin {_R}"),
-        (Refused.PLUGIN_GONE, rf"endpoint not found in cache for a registered resource: {_R}"),
-        (Refused.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
-        (Refused.OTHER, rf'changed request for resource "?{_R}"? from [0-9]+ to {_N}'),
-        (Refused.OTHER, rf"unexpectedly allocated less resources than required\. Requested: {_N}"),
-        (Refused.OTHER, r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b"),
+        (RejectionKind.PLUGIN_GONE, r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix "),
+        (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
+        (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
+        (RejectionKind.NO_HEALTHY, rf"cannot allocate unhealthy devices {_R}"),
+        (RejectionKind.INSUFFICIENT, rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}"),
+        (RejectionKind.PLUGIN_GONE, rf"unknown device plugin {_R}"),
+        (RejectionKind.PLUGIN_GONE, rf"endpoint not found in cache for a registered resource: {_R}"),
+        (RejectionKind.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
+        (RejectionKind.OTHER, rf'changed request for resource "?{_R}"? from [0-9]+ to {_N}'),
+        (RejectionKind.OTHER, rf"unexpectedly allocated less resources than required\. Requested: {_N}"),
+        (RejectionKind.OTHER, r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b"),
     )
 )
 # A stopped endpoint is printed as Go prints a struct: its resource is a word in it, and until 1.24 its socket another.
@@ -50,7 +50,7 @@ _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*
 
 
 class _Said(NamedTuple):
-    refused: Refused
+    refused: RejectionKind
     resource: str = ""
     requested: int | None = None
     available: int | None = None
@@ -76,8 +76,8 @@ def read(
         available=said.available,
         at=at,
         # A storm says the same thing a thousand times.
-        message=sys.intern(printable(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
-        socket=sys.intern(printable(said.socket)),
+        message=sys.intern(escape(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
+        socket=sys.intern(escape(said.socket)),
         by_api=by_api,
     )
 
@@ -98,9 +98,9 @@ def _said(reason: str, message: str) -> _Said | None:
 def _no_room(resource: str, message: str) -> _Said:
     counts = _NO_ROOM.search(message)
     if counts is None:
-        return _Said(Refused.OTHER, resource)
+        return _Said(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
-    refused = Refused.INSUFFICIENT if capacity else Refused.NO_CAPACITY
+    refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
     return _Said(refused, resource, requested, max(0, capacity - used))
 
 
@@ -108,7 +108,7 @@ def _cause(cause: str) -> _Said | None:
     for refused, pattern in _CAUSES:
         if (found := pattern.search(cause)) is not None:
             named = found.groupdict()
-            if refused is Refused.PLUGIN_GONE:
+            if refused is RejectionKind.PLUGIN_GONE:
                 return _Said(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
             return _Said(
                 refused,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.watches import Evidence
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube.fields import resource_version
 
 T = TypeVar("T")
@@ -28,15 +28,15 @@ Saw: TypeAlias = Callable[[Evidence, int, int], None]
 """Is told of evidence against the server: the version heard before, and the one handed out after it."""
 
 
-class Expired(Unavailable):
+class Expired(SourceError):
     """The version to watch from is none that the server has: only a new list helps."""
 
 
-class Strange(Unavailable):
+class Strange(SourceError):
     """The server said something else than the events and objects that we expect."""
 
 
-class Regressed(Unavailable):
+class Regressed(SourceError):
     """The server handed out something older than what it had handed out before."""
 
 
@@ -84,7 +84,7 @@ class Replica(Generic[T]):
         for uid in objects:
             self._dead.pop(uid, None)
         for uid in self._objects.keys() - objects.keys():
-            self._bury(uid)
+            self._add_tombstone(uid)
         self._objects, self.version = objects, version
         self.begin()
 
@@ -121,7 +121,7 @@ class Replica(Generic[T]):
             self.saw(Evidence.DELETED_BELOW, before, version)
         self._shown = max(self._shown, version)
         # By uid, so it is final whatever its version.
-        self._bury(uid)
+        self._add_tombstone(uid)
 
     def _update(self, uid: str, version: int, item: Mapping[str, Any]) -> None:
         if version <= self._began or uid in self._dead:
@@ -133,7 +133,7 @@ class Replica(Generic[T]):
         self._objects[uid] = self._parse(item)
         self._shown = version
 
-    def _bury(self, uid: str) -> None:
+    def _add_tombstone(self, uid: str) -> None:
         self._objects.pop(uid, None)
         self._dead.pop(uid, None)
         self._dead[uid] = None
@@ -154,6 +154,6 @@ def _uid(item: Mapping[str, Any]) -> str:
         raise Strange("API server: an object without metadata.uid") from error
 
 
-def _error(status: Mapping[str, Any]) -> Unavailable:
+def _error(status: Mapping[str, Any]) -> SourceError:
     said = f"API server: {status.get('code')} {status.get('message') or status.get('reason')}"
-    return Expired(said) if status.get("code") in UNWATCHABLE else Unavailable(said)
+    return Expired(said) if status.get("code") in UNWATCHABLE else SourceError(said)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from agent.sources.deadline import Deadline
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube.client import Api
 
 _PATH = "/version"
@@ -30,7 +30,7 @@ class ServerVersion:
         def ask(api: Api) -> None:
             try:
                 self.said = parse(within(lambda: api.get(_PATH)))
-            except Unavailable:
+            except SourceError:
                 self.said = ""
 
         return ask

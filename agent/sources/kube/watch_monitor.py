@@ -7,7 +7,7 @@ from agent.model.watches import LASTS, Evidence, Watch
 from agent.sources.collector import Moment
 
 
-class Witness:
+class WatchMonitor:
     """Of one resource. One thread tells it, any may ask. It holds one record of each kind of evidence at most."""
 
     def __init__(self, resource: str, now: Callable[[], Moment], server_version: Callable[[], str]) -> None:

@@ -14,7 +14,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
-from agent.sources.error import Unavailable, in_short
+from agent.sources.error import SourceError, in_short
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Docker:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
             parse_host(self._where.get("base_url"))
         except (DockerException, ValueError) as error:
-            raise Unavailable(f"docker: {error}") from error
+            raise SourceError(f"docker: {error}") from error
         self.timeout = timeout
         self._client: docker.APIClient | None = None
 
@@ -69,9 +69,9 @@ class Docker:
         try:
             return cast("T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
-            raise Unavailable(f"docker: {in_short(error)}") from error
+            raise SourceError(f"docker: {in_short(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise Unavailable(f"docker gave an answer that cannot be understood ({in_short(repr(error))})") from error
+            raise SourceError(f"docker gave an answer that cannot be understood ({in_short(repr(error))})") from error
 
     def _ask_once(self, question: Callable[[docker.APIClient], T]) -> T:
         try:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from agent.model.assessment import State
-from agent.model.snapshot import Address, Checkpoint, NotAsked, Snapshot
+from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     DB_ID,
@@ -13,17 +13,17 @@ from tests.builders import (
     GRACE,
     RESERVATIONS,
     WEB_ID,
+    assessment,
     cni_result,
     dark_node,
     empty_file,
-    foreign,
     judged,
     node,
     pod,
     reservation,
     sandbox,
-    scene,
     state,
+    unrecognized,
     without,
     without_api,
 )
@@ -33,7 +33,7 @@ LOST = reservation("10.244.1.9")
 
 
 def test_on_a_healthy_node_every_reservation_is_in_use() -> None:
-    assert {one.state for one in scene(node()).occupancies} == {State.IN_USE}
+    assert {one.state for one in assessment(node()).classified_reservations} == {State.IN_USE}
 
 
 def test_a_reservation_without_any_owner_is_leaked() -> None:
@@ -47,13 +47,13 @@ def test_a_container_with_processes_uses_its_address(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["created", "removing", "exited", "dead", "a word of a later docker"])
 def test_a_stopped_container_holds_its_address(word: str) -> None:
-    occupancy = judged(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
-    assert (occupancy.state, occupancy.why) == (State.HELD, f"its container is {word}")
+    classified = judged(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
+    assert (classified.state, classified.why) == (State.NOT_READY, f"its container is {word}")
 
 
 def test_any_container_owns_its_address_not_only_a_pods_sandbox() -> None:
     (plain,) = (one for one in node().containers.known() if one.id == "c" * 64)
-    assert state(node(reservation("10.244.1.9", plain.id)), "10.244.1.9") is State.HELD
+    assert state(node(reservation("10.244.1.9", plain.id)), "10.244.1.9") is State.NOT_READY
 
 
 def test_what_the_kubelet_has_a_checkpoint_of_it_will_tear_down() -> None:
@@ -61,22 +61,22 @@ def test_what_the_kubelet_has_a_checkpoint_of_it_will_tear_down() -> None:
 
 
 def test_an_address_in_a_namespace_is_alive() -> None:
-    occupancy = judged(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
-    assert occupancy.state is State.ALIVE
-    assert "process 4711 (java)" in occupancy.why
+    classified = judged(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
+    assert classified.state is State.UNMANAGED
+    assert "process 4711 (java)" in classified.why
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Unknown", ""])
 def test_the_address_of_a_live_pod_is_alive(phase: str) -> None:
-    assert state(node(LOST, pod("shop/cart", LOST.ip, phase=phase)), LOST.ip) is State.ALIVE
+    assert state(node(LOST, pod("shop/cart", LOST.ip, phase=phase)), LOST.ip) is State.UNMANAGED
 
 
 def test_the_address_of_a_pod_that_is_being_deleted_is_alive() -> None:
-    assert state(node(LOST, pod("shop/cart", LOST.ip, deleting=True)), LOST.ip) is State.ALIVE
+    assert state(node(LOST, pod("shop/cart", LOST.ip, deleting=True)), LOST.ip) is State.UNMANAGED
 
 
 def test_a_live_pods_second_address_counts_too() -> None:
-    assert state(node(LOST, pod("shop/cart", "fd00::9", LOST.ip)), LOST.ip) is State.ALIVE
+    assert state(node(LOST, pod("shop/cart", "fd00::9", LOST.ip)), LOST.ip) is State.UNMANAGED
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -92,7 +92,7 @@ def test_the_strongest_owner_is_named_first() -> None:
     everyone = (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java"))
     assert state(node(LOST, *everyone), LOST.ip) is State.IN_USE
     assert state(node(LOST, *everyone[1:]), LOST.ip) is State.TEARDOWN_PENDING
-    assert state(node(LOST, *everyone[2:]), LOST.ip) is State.ALIVE
+    assert state(node(LOST, *everyone[2:]), LOST.ip) is State.UNMANAGED
 
 
 def test_an_id_is_compared_whole() -> None:
@@ -106,10 +106,10 @@ def test_an_id_is_compared_whole() -> None:
 @pytest.mark.parametrize(
     ("age", "expected"),
     [
-        (GRACE - timedelta(seconds=1), State.YOUNG),
+        (GRACE - timedelta(seconds=1), State.CANDIDATE),
         (GRACE, State.LEAKED),
-        (timedelta(0), State.YOUNG),
-        (timedelta(seconds=-9), State.YOUNG),
+        (timedelta(0), State.CANDIDATE),
+        (timedelta(seconds=-9), State.CANDIDATE),
         (timedelta(seconds=-11), State.UNKNOWN),
         (timedelta(days=-400), State.UNKNOWN),
         (timedelta(days=20000), State.LEAKED),
@@ -125,16 +125,16 @@ def test_without_grace_even_the_newest_file_is_judged() -> None:
 
 
 def test_a_file_from_the_future_is_said_to_be_one() -> None:
-    occupancy = judged(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
-    assert occupancy.why == "its file is 3600 s newer than this look: was the clock moved?"
+    classified = judged(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
+    assert classified.why == "its file is 3600 s newer than this look: was the clock moved?"
 
 
 @pytest.mark.parametrize("mtime_ns", [-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)])
 def test_a_file_beyond_the_calendar_is_judged_without_a_crash(mtime_ns: int) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
-    occupancy = judged(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
-    assert occupancy.state is (State.UNKNOWN if mtime_ns > 0 else State.LEAKED)
+    classified = judged(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
+    assert classified.state is (State.UNKNOWN if mtime_ns > 0 else State.LEAKED)
 
 
 @pytest.mark.parametrize("age", [timedelta(days=-1), timedelta(0), timedelta(days=400)])
@@ -150,7 +150,7 @@ def test_an_old_empty_file_is_leaked() -> None:
 
 
 def test_an_empty_file_whose_address_is_configured_is_alive() -> None:
-    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.ALIVE
+    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.UNMANAGED
 
 
 def test_an_empty_file_needs_no_word_from_docker() -> None:
@@ -161,19 +161,19 @@ def test_an_empty_file_needs_no_word_from_docker() -> None:
 def test_empty_files_do_not_save_each_other() -> None:
     young, old = empty_file("10.244.1.8", age=timedelta(0)), empty_file("10.244.1.9")
     snapshot = node(young, old)
-    assert (state(snapshot, young.ip), state(snapshot, old.ip)) == (State.YOUNG, State.LEAKED)
+    assert (state(snapshot, young.ip), state(snapshot, old.ip)) == (State.CANDIDATE, State.LEAKED)
 
 
 # Unread
 
 
 def test_a_dark_node_has_no_reservations_to_judge() -> None:
-    assert scene(dark_node()).occupancies == ()
+    assert assessment(dark_node()).classified_reservations == ()
 
 
 def test_when_docker_is_silent_everything_is_unknown() -> None:
     snapshot = without(node(LOST), "containers")
-    assert {one.state for one in scene(snapshot).occupancies} == {State.UNKNOWN}
+    assert {one.state for one in assessment(snapshot).classified_reservations} == {State.UNKNOWN}
     assert judged(snapshot, LOST.ip).why == "containers: it gave no word"
 
 
@@ -182,7 +182,7 @@ def test_when_docker_is_silent_everything_is_unknown() -> None:
     [
         without(node(LOST, sandbox(DB_ID, "shop/db", "exited")), "checkpoints"),
         without(node(LOST), "addresses"),
-        node(LOST, addresses=NotAsked("addresses", "nobody needed them")),
+        node(LOST, addresses=NotRequested("addresses", "nobody needed them")),
         without(node(LOST), "pods"),
     ],
     ids=["checkpoints unread", "addresses unread", "addresses not asked", "pods unread"],
@@ -190,7 +190,7 @@ def test_when_docker_is_silent_everything_is_unknown() -> None:
 def test_a_silent_source_makes_unknown_only_what_depends_on_it(snapshot: Snapshot) -> None:
     assert state(snapshot, LOST.ip) is State.UNKNOWN
     assert state(snapshot, "10.244.1.2") is State.IN_USE
-    assert state(snapshot, "10.244.1.3") in {State.IN_USE, State.HELD}
+    assert state(snapshot, "10.244.1.3") in {State.IN_USE, State.NOT_READY}
 
 
 def test_a_checkpoint_speaks_where_namespaces_and_pods_are_unread() -> None:
@@ -199,17 +199,19 @@ def test_a_checkpoint_speaks_where_namespaces_and_pods_are_unread() -> None:
 
 
 def test_a_namespace_speaks_where_the_api_server_is_silent() -> None:
-    assert state(without(node(LOST, Address(LOST.ip, 1, "java")), "pods"), LOST.ip) is State.ALIVE
+    assert state(without(node(LOST, Address(LOST.ip, 1, "java")), "pods"), LOST.ip) is State.UNMANAGED
 
 
 def test_without_the_api_on_purpose_the_other_owners_decide() -> None:
     assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED
 
 
-@pytest.mark.parametrize("source", ["cni_results", "node", "daemons"])
+@pytest.mark.parametrize("source", ["cni_results", "node", "processes"])
 def test_what_only_names_things_changes_no_verdict(source: str) -> None:
     snapshot = without(node(LOST), source)
-    assert [one.state for one in scene(snapshot).occupancies] == [one.state for one in scene(node(LOST)).occupancies]
+    assert [one.state for one in assessment(snapshot).classified_reservations] == [
+        one.state for one in assessment(node(LOST)).classified_reservations
+    ]
 
 
 # Sandboxes with several addresses
@@ -224,17 +226,17 @@ def test_a_dual_stack_sandbox_leaks_whole() -> None:
 
 @pytest.mark.parametrize(
     ("saviour", "expected"),
-    [(Address(V6.ip, 1, "java"), State.ALIVE), (pod("shop/cart", V6.ip), State.ALIVE)],
+    [(Address(V6.ip, 1, "java"), State.UNMANAGED), (pod("shop/cart", V6.ip), State.UNMANAGED)],
     ids=["in a namespace", "of a live pod"],
 )
 def test_one_live_address_saves_the_other(saviour: Address, expected: State) -> None:
-    occupancy = judged(node(LOST, V6, saviour), LOST.ip)
-    assert occupancy.state is expected
-    assert occupancy.why.startswith(f"as {V6.ip} of the same sandbox: ")
+    classified = judged(node(LOST, V6, saviour), LOST.ip)
+    assert classified.state is expected
+    assert classified.why.startswith(f"as {V6.ip} of the same sandbox: ")
 
 
 def test_one_young_address_saves_the_other() -> None:
-    assert state(node(LOST, reservation(V6.ip, age=timedelta(0))), LOST.ip) is State.YOUNG
+    assert state(node(LOST, reservation(V6.ip, age=timedelta(0))), LOST.ip) is State.CANDIDATE
 
 
 def test_one_address_from_the_future_puts_the_other_in_doubt() -> None:
@@ -244,13 +246,13 @@ def test_one_address_from_the_future_puts_the_other_in_doubt() -> None:
 def test_alive_outweighs_young_and_unknown() -> None:
     young, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
     snapshot = node(young, strange, LOST, Address(LOST.ip, 1, "java"))
-    assert {state(snapshot, one.ip) for one in (young, strange, LOST)} == {State.ALIVE}
+    assert {state(snapshot, one.ip) for one in (young, strange, LOST)} == {State.UNMANAGED}
 
 
 def test_a_sandbox_is_judged_whole_across_networks() -> None:
     second = reservation("10.99.0.9", network="storage", ifname="net1")
     snapshot = node(LOST, second, Address(second.ip, 1, "java"))
-    assert (state(snapshot, LOST.ip), state(snapshot, second.ip, "storage")) == (State.ALIVE, State.ALIVE)
+    assert (state(snapshot, LOST.ip), state(snapshot, second.ip, "storage")) == (State.UNMANAGED, State.UNMANAGED)
 
 
 def test_where_another_network_is_unread_a_sandbox_may_be_alive_there() -> None:
@@ -259,7 +261,7 @@ def test_where_another_network_is_unread_a_sandbox_may_be_alive_there() -> None:
     assert state(snapshot, "10.244.1.2") is State.IN_USE
     assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox to be alive elsewhere"
     alive = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
-    assert state(alive, LOST.ip) is State.ALIVE
+    assert state(alive, LOST.ip) is State.UNMANAGED
 
 
 # Names
@@ -275,13 +277,13 @@ def test_a_leaks_pod_is_known_from_whichever_record_remembers_it() -> None:
 
 
 def test_what_is_not_host_locals_is_listed_and_never_judged() -> None:
-    occupancy = judged(node(foreign("10.244.1.9", blocks=True)), "10.244.1.9")
-    assert (occupancy.state, occupancy.why, occupancy.blocks) == (State.FOREIGN, "it is a directory", True)
+    classified = judged(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
+    assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
 
 
 def test_foreign_entries_are_foreign_whatever_is_unread() -> None:
-    assert state(without(node(foreign("notes.txt")), "containers"), "notes.txt") is State.FOREIGN
+    assert state(without(node(unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED
 
 
 def test_reservations_of_healthy_pods_are_those_of_the_builders() -> None:
-    assert [one.entry for one in scene(node()).occupancies] == list(RESERVATIONS)
+    assert [one.entry for one in assessment(node()).classified_reservations] == list(RESERVATIONS)

@@ -6,20 +6,20 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import exhausted_range
-from agent.checks.addresses.classify import judge
+from agent.checks.addresses.classify import classify
 from agent.model.finding import Finding
-from agent.model.snapshot import Blind, Node, Reservation, Snapshot
+from agent.model.snapshot import InsufficientData, Node, Reservation, Snapshot
 from tests.builders import (
     GRACE,
     PODS,
     WORKER,
     cni_result,
     empty_file,
-    foreign,
     found,
     node,
     pod,
     reservation,
+    unrecognized,
     without,
     without_api,
 )
@@ -78,13 +78,13 @@ def test_files_outside_the_range_take_nothing() -> None:
 
 def test_empty_and_foreign_files_take_their_address() -> None:
     finding = only(
-        node(*leaks(4, 12), empty_file("10.244.1.13"), foreign("10.244.1.14", blocks=True), node=[SMALL_NODE])
+        node(*leaks(4, 12), empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True), node=[SMALL_NODE])
     )
     assert finding.message.endswith("of 13 addresses 13 are taken, 10 of them leaked")
 
 
 def test_addresses_that_only_look_taken_are_free() -> None:
-    assert found(exhausted_range, node(*leaks(4, 13), foreign("notes"), node=[SMALL_NODE])) == []
+    assert found(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
 
 
 def test_pods_that_have_ended_leave_room_for_others() -> None:
@@ -130,23 +130,23 @@ def test_a_full_range_is_found_without_pods_and_docker() -> None:
 
 @pytest.mark.parametrize("source", ["reservations", "pods", "node"])
 def test_without_what_it_counts_it_is_blind(source: str) -> None:
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         found(exhausted_range, without(node(), source))
 
 
 def test_a_node_that_does_not_say_how_many_pods_it_takes_blinds_it() -> None:
-    with pytest.raises(Blind, match="how many pods"):
+    with pytest.raises(InsufficientData, match="how many pods"):
         found(exhausted_range, small(max_pods=None))
 
 
 @pytest.mark.parametrize("cidr", ["10.244.1.0/32", "10.244.1.0/31", "not a subnet", ""])
 def test_a_pod_cidr_that_nothing_can_be_given_out_of_blinds_it(cidr: str) -> None:
-    with pytest.raises(Blind, match="pod CIDR"):
+    with pytest.raises(InsufficientData, match="pod CIDR"):
         found(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
 
 
 def test_without_a_range_it_is_blind() -> None:
-    with pytest.raises(Blind, match="range of network kubenet"):
+    with pytest.raises(InsufficientData, match="range of network kubenet"):
         found(exhausted_range, node(node=[], cni_results=[]))
 
 
@@ -160,8 +160,8 @@ def test_one_network_that_cannot_be_judged_does_not_hide_the_others() -> None:
     stores = node(unread_networks=["storage"], reservations=[]).reservations
     (missing,) = (store for store in stores if store.network == "storage")
     findings = exhausted_range.find(
-        judge(replace(snapshot, reservations=(missing, *snapshot.reservations)), GRACE)
+        classify(replace(snapshot, reservations=(missing, *snapshot.reservations)), GRACE)
     )  # fmt: skip
     assert next(findings).network == "kubenet"
-    with pytest.raises(Blind, match="reservations"):
+    with pytest.raises(InsufficientData, match="reservations"):
         next(findings)

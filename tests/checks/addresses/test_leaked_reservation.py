@@ -5,24 +5,24 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import leaked_reservation
-from agent.model.assessment import Scene
-from agent.model.finding import Cause
-from agent.model.snapshot import Blind, Checkpoint, Daemons, Snapshot
+from agent.model.assessment import Assessment
+from agent.model.finding import LeakCause
+from agent.model.snapshot import Checkpoint, InsufficientData, ProcessStartTimes, Snapshot
 from tests.builders import (
     CIDR,
     DB_ID,
     GONE,
     NOW,
     OLD,
+    assessment,
     cni_result,
-    daemons,
     empty_file,
-    foreign,
     found,
     node,
+    processes,
     reservation,
     sandbox,
-    scene,
+    unrecognized,
     without,
     without_api,
 )
@@ -55,9 +55,9 @@ def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
         node(LOST, Checkpoint(GONE, "shop/cart")),
         node(reservation("10.244.1.9", age=timedelta(seconds=1))),
         node(reservation("10.244.1.9", age=timedelta(hours=-1))),
-        node(foreign("10.244.1.9", blocks=True)),
+        node(unrecognized("10.244.1.9", blocks=True)),
     ],
-    ids=["held", "teardown_pending", "young", "from the future", "foreign"],
+    ids=["not_ready", "teardown_pending", "candidate", "from the future", "unrecognized"],
 )
 def test_what_is_not_leaked_is_not_found(innocent: Snapshot) -> None:
     assert found(leaked_reservation, innocent) == []
@@ -89,31 +89,37 @@ def test_a_file_made_anew_is_another_finding() -> None:
 @pytest.mark.parametrize(
     ("since_then", "cause", "began"),
     [
-        (daemons(), Cause.UNKNOWN, OLD),
-        (daemons(kubelet=AN_HOUR_AGO), Cause.KUBELET_RESTART, AN_HOUR_AGO),
-        (daemons(docker=AN_HOUR_AGO), Cause.RUNTIME_RESTART, AN_HOUR_AGO),
-        (daemons(kubelet=AN_HOUR_AGO, docker=AN_HOUR_AGO * 1.5), Cause.KUBELET_RESTART, AN_HOUR_AGO),
-        (daemons(booted=AN_HOUR_AGO, kubelet=AN_HOUR_AGO / 2, docker=AN_HOUR_AGO / 2), Cause.NODE_REBOOT, AN_HOUR_AGO),
-        (daemons(kubelet=None, docker=AN_HOUR_AGO), Cause.RUNTIME_RESTART, AN_HOUR_AGO),
-        (daemons(kubelet=None, docker=None), Cause.UNKNOWN, OLD),
+        (processes(), LeakCause.UNKNOWN, OLD),
+        (processes(kubelet=AN_HOUR_AGO), LeakCause.KUBELET_RESTART, AN_HOUR_AGO),
+        (processes(docker=AN_HOUR_AGO), LeakCause.RUNTIME_RESTART, AN_HOUR_AGO),
+        (processes(kubelet=AN_HOUR_AGO, docker=AN_HOUR_AGO * 1.5), LeakCause.KUBELET_RESTART, AN_HOUR_AGO),
+        (
+            processes(booted=AN_HOUR_AGO, kubelet=AN_HOUR_AGO / 2, docker=AN_HOUR_AGO / 2),
+            LeakCause.NODE_REBOOT,
+            AN_HOUR_AGO,
+        ),
+        (processes(kubelet=None, docker=AN_HOUR_AGO), LeakCause.RUNTIME_RESTART, AN_HOUR_AGO),
+        (processes(kubelet=None, docker=None), LeakCause.UNKNOWN, OLD),
     ],
     ids=["nothing", "kubelet", "docker", "docker, then kubelet", "reboot", "docker, kubelet stopped", "all stopped"],
 )
-def test_the_likely_cause_is_what_restarted_since(since_then: Daemons, cause: Cause, began: timedelta) -> None:
-    (finding,) = found(leaked_reservation, node(LOST, daemons=[since_then]))
+def test_the_likely_cause_is_what_restarted_since(
+    since_then: ProcessStartTimes, cause: LeakCause, began: timedelta
+) -> None:
+    (finding,) = found(leaked_reservation, node(LOST, processes=[since_then]))
     assert (finding.cause, finding.since) == (cause, NOW - began)
     assert f"{NOW - began:%Y-%m-%d %H:%M:%S}Z" in finding.message
 
 
 def test_an_empty_file_is_its_own_cause() -> None:
-    (finding,) = found(leaked_reservation, node(empty_file("10.244.1.9"), daemons=[daemons(kubelet=AN_HOUR_AGO)]))
-    assert (finding.cause, finding.since) == (Cause.EMPTY_FILE, NOW - OLD)
+    (finding,) = found(leaked_reservation, node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
+    assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
     assert "nobody (the file is empty)" in finding.message
 
 
 def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
-    (finding,) = found(leaked_reservation, without(node(LOST), "daemons"))
-    assert (finding.cause, finding.since) == (Cause.UNKNOWN, NOW - OLD)
+    (finding,) = found(leaked_reservation, without(node(LOST), "processes"))
+    assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
     assert "nothing has restarted" not in finding.message
 
 
@@ -122,12 +128,12 @@ def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
 
 @pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
 def test_without_a_word_from_an_owner_the_detector_is_blind(source: str) -> None:
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         found(leaked_reservation, without(node(LOST), source))
 
 
 def test_an_unread_directory_blinds_it() -> None:
-    with pytest.raises(Blind, match="reservations"):
+    with pytest.raises(InsufficientData, match="reservations"):
         found(leaked_reservation, without(node(), "reservations"))
 
 
@@ -138,11 +144,11 @@ def test_without_the_api_on_purpose_it_sees() -> None:
 def test_what_was_seen_before_the_gap_stays_found() -> None:
     findings = leaked_reservation.find(_half_seen())
     assert next(findings).subject == "kubenet/10.244.1.9"
-    with pytest.raises(Blind):
+    with pytest.raises(InsufficientData):
         next(findings)
 
 
-def _half_seen() -> Scene:
-    return scene(
+def _half_seen() -> Assessment:
+    return assessment(
         without(node(empty_file("10.244.1.9"), sandbox(DB_ID, "shop/db")), "containers"),
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.checks.addresses import shared_ip
-from agent.model.snapshot import Blind, Snapshot
+from agent.model.snapshot import InsufficientData, Snapshot
 from tests.builders import (
     found,
     node,
@@ -74,17 +74,17 @@ def test_host_network_pods_share_the_nodes_address_by_design() -> None:
 
 @pytest.mark.parametrize("source", ["containers", "pods"])
 def test_without_docker_or_pods_it_is_blind(source: str) -> None:
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         found(shared_ip, without(node(), source))
 
 
 def test_without_the_api_it_is_blind() -> None:
-    with pytest.raises(Blind, match="--api=off"):
+    with pytest.raises(InsufficientData, match="--api=off"):
         found(shared_ip, without_api(node()))
 
 
 def test_without_reservations_it_is_blind() -> None:
-    with pytest.raises(Blind, match="reservations"):
+    with pytest.raises(InsufficientData, match="reservations"):
         found(shared_ip, without(node(CART, pod("shop/cart", "10.244.1.2")), "reservations"))
 
 

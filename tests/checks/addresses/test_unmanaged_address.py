@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import unmanaged_address
-from agent.model.snapshot import Address, Blind, Checkpoint, NotAsked, Snapshot
+from agent.model.snapshot import Address, Checkpoint, InsufficientData, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     GONE,
+    assessment,
     cni_result,
     empty_file,
     found,
@@ -16,7 +17,6 @@ from tests.builders import (
     pod,
     reservation,
     sandbox,
-    scene,
     without,
 )
 
@@ -81,12 +81,12 @@ def test_in_several_networks_each_address_is_found_in_its_own() -> None:
 
 
 def test_where_every_reservation_has_an_owner_namespaces_need_not_be_asked() -> None:
-    assert found(unmanaged_address, node(addresses=NotAsked("addresses", "nobody needed them"))) == []
+    assert found(unmanaged_address, node(addresses=NotRequested("addresses", "nobody needed them"))) == []
 
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "addresses", "checkpoints"])
 def test_without_what_it_compares_it_is_blind(source: str) -> None:
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         found(unmanaged_address, without(node(), source))
 
 
@@ -95,7 +95,7 @@ def test_a_pod_list_that_is_unread_does_not_blind_it() -> None:
 
 
 def test_an_orphan_seen_before_the_gap_stays_found() -> None:
-    findings = unmanaged_address.find(scene(without(node(empty_file("10.244.1.9"), JAVA), "checkpoints")))
+    findings = unmanaged_address.find(assessment(without(node(empty_file("10.244.1.9"), JAVA), "checkpoints")))
     assert next(findings).subject == "kubenet/10.244.1.9"
-    with pytest.raises(Blind):
+    with pytest.raises(InsufficientData):
         next(findings)

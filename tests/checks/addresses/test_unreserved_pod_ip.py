@@ -3,7 +3,7 @@
 import pytest
 
 from agent.checks.addresses import unreserved_pod_ip
-from agent.model.snapshot import Blind, Node, Snapshot
+from agent.model.snapshot import InsufficientData, Node, Snapshot
 from tests.builders import (
     CIDR,
     CONTAINERS,
@@ -11,12 +11,12 @@ from tests.builders import (
     WEB_ID,
     cni_result,
     empty_file,
-    foreign,
     found,
     node,
     pod,
     reservation,
     sandbox,
+    unrecognized,
     without,
     without_api,
 )
@@ -57,7 +57,7 @@ def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
         node(CART, pod("shop/cart", "172.16.0.9")),
         node(CART, pod("shop/cart", "fd00::9")),
         node(CART, empty_file("10.244.1.9"), pod("shop/cart", "10.244.1.9")),
-        node(CART, foreign("10.244.1.9", blocks=True), pod("shop/cart", "10.244.1.9")),
+        node(CART, unrecognized("10.244.1.9", blocks=True), pod("shop/cart", "10.244.1.9")),
         node(CART, reservation("10.244.1.9", "5" * 64), pod("shop/cart", "10.244.1.9")),
         node(CART, reservation("10.244.1.8", CART.id), pod("shop/cart", "10.244.1.9")),
     ],
@@ -82,7 +82,7 @@ def test_what_cannot_be_handed_out_twice_is_not_found(innocent: Snapshot) -> Non
 
 
 def test_a_foreign_entry_that_is_no_address_reserves_nothing() -> None:
-    assert len(found(unreserved_pod_ip, node(CART, foreign("notes"), pod("shop/cart", "10.244.1.9")))) == 1
+    assert len(found(unreserved_pod_ip, node(CART, unrecognized("notes"), pod("shop/cart", "10.244.1.9")))) == 1
 
 
 def test_each_family_of_a_dual_stack_pod_needs_its_own_reservation() -> None:
@@ -105,17 +105,17 @@ def test_each_of_several_networks_is_looked_into() -> None:
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "pods"])
 def test_without_what_it_compares_it_is_blind(source: str) -> None:
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         found(unreserved_pod_ip, without(node(), source))
 
 
 def test_without_the_api_it_is_blind() -> None:
-    with pytest.raises(Blind, match="--api=off"):
+    with pytest.raises(InsufficientData, match="--api=off"):
         found(unreserved_pod_ip, without_api(node()))
 
 
 def test_without_a_known_range_it_is_blind() -> None:
-    with pytest.raises(Blind, match="range of network kubenet"):
+    with pytest.raises(InsufficientData, match="range of network kubenet"):
         found(unreserved_pod_ip, node(node=[], cni_results=[]))
 
 
@@ -125,7 +125,7 @@ def test_libcnis_cache_tells_the_range_where_the_node_object_is_silent() -> None
 
 
 def test_an_unread_second_network_may_hold_the_reservation() -> None:
-    with pytest.raises(Blind, match="reservations"):
+    with pytest.raises(InsufficientData, match="reservations"):
         found(unreserved_pod_ip, node(reservations=[DB], unread_networks=["storage"]))
 
 

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from agent.checks.devices.history import MOST, transitions
+from agent.checks.devices.history import MOST, device_history
 from agent.checks.devices.resource_state import awaited, kubelet_up_for, resource_states
 from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import Allocation, DevicePlugins, Happening, Milestone, PluginSocket, Registered, ResourceState
-from agent.model.snapshot import Blind, NodeDevices, NotAsked, Seen, Snapshot
+from agent.model.devices import (
+    Allocation,
+    DevicePlugins,
+    DeviceTransition,
+    PluginSocket,
+    Registered,
+    ResourceState,
+    TransitionKind,
+)
+from agent.model.snapshot import InsufficientData, Known, NodeDevices, NotRequested, Snapshot
 from tests.builders import (
     BOOT_ID,
     KVM,
@@ -19,20 +27,20 @@ from tests.builders import (
     UPTIME,
     WORKER,
     allocation,
-    daemons,
     device_plugins,
-    milestone,
     node,
     plugin_socket,
+    processes,
     refused_pod,
     registered,
-    unread,
+    transition,
+    unavailable,
     without,
 )
 
 GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
-STARTED, APPEARED, GONE = Happening.KUBELET_STARTED, Happening.SOCKET_APPEARED, Happening.SOCKET_GONE
-REGISTERED, LOST, DROPPED = Happening.REGISTERED, Happening.LOST, Happening.DROPPED
+STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
+REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 
 
 def seconds(n: float) -> timedelta:
@@ -40,7 +48,7 @@ def seconds(n: float) -> timedelta:
 
 
 def look(
-    *things: PluginSocket | Registered | Allocation | Milestone,
+    *things: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet: float | None = 30,
     written: float | None = None,
     at: float = 0,
@@ -58,19 +66,19 @@ def look(
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
     """Say that the daemon kept what the look before knew."""
     (devices,) = now.device_plugins.known()
-    return replace(now, device_plugins=Seen((replace(devices, history=transitions(before)),)))
+    return replace(now, device_plugins=Known((replace(devices, history=device_history(before)),)))
 
 
 def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
     """What, of whom, how many seconds before NOW, and whether that is exact."""
     return [
         (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
-        for one in transitions(snapshot)
+        for one in device_history(snapshot)
     ]
 
 
 def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
-    return told(after(before, now))[len(transitions(before)) :]
+    return told(after(before, now))[len(device_history(before)) :]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
@@ -94,7 +102,7 @@ def test_a_first_look_tells_what_files_tell() -> None:
         ("socket_appeared", KVM_SOCKET, 20.476, True),
         ("registered", KVM, 20.464, True),
     ]
-    assert {one.boot_id for one in transitions(seen)} == {BOOT_ID}
+    assert {one.boot_id for one in device_history(seen)} == {BOOT_ID}
 
 
 def test_the_same_look_twice_adds_nothing() -> None:
@@ -152,7 +160,7 @@ def test_a_checkpoint_that_was_written_for_a_pod_tells_no_registration() -> None
 def test_a_socket_that_a_look_saw_without_its_resource_registered_later() -> None:
     socket = plugin_socket(ago=seconds(20))
     before = look(socket, registered(KVM, "d0"), kubelet=30, written=7200)
-    before = replace(before, device_plugins=Seen((replace(devices_of(before), sockets=(socket,)),)))
+    before = replace(before, device_plugins=Known((replace(devices_of(before), sockets=(socket,)),)))
     assert told(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
     assert added(before, look(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
         ("registered", KVM, -10, True)
@@ -242,14 +250,14 @@ def test_a_socket_that_is_made_anew_appears_again() -> None:
 def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> None:
     before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
     booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
-    booted = replace(booted, daemons=Seen((replace(daemons(booted=seconds(40)), boot_id="another"),)))
+    booted = replace(booted, processes=Known((replace(processes(booted=seconds(40)), boot_id="another"),)))
     assert state(booted).registered is False
     assert kubelet_up_for(booted) is None
 
 
 def test_a_file_of_before_the_boot_is_not_said_to_be_of_this_one() -> None:
     first = replace(look(kubelet=9000), uptime=seconds(40))
-    assert [one.boot_id for one in transitions(first)] == [""]
+    assert [one.boot_id for one in device_history(first)] == [""]
 
 
 def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> None:
@@ -285,16 +293,16 @@ def test_how_long_the_kubelet_is_up_is_told_by_the_boot_clock_where_the_other_wa
 
 def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
     standing = (
-        milestone(STARTED, ago=UPTIME),
-        milestone(REGISTERED, GPU, ago=UPTIME),
-        milestone(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
+        transition(STARTED, ago=UPTIME),
+        transition(REGISTERED, GPU, ago=UPTIME),
+        transition(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
     )
-    noise = [milestone(what, socket=f"{n}.sock", ago=OLDER) for n in range(MOST) for what in (APPEARED, GONE)]
+    noise = [transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(MOST) for what in (APPEARED, GONE)]
     seen = look(*standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
-    course = transitions(seen)
-    assert len(course) == MOST
-    assert course[:3] == standing
-    assert course[-1] == noise[-1]
+    history = device_history(seen)
+    assert len(history) == MOST
+    assert history[:3] == standing
+    assert history[-1] == noise[-1]
     assert added(seen, look(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []
 
 
@@ -316,25 +324,25 @@ def test_conventions_pair_a_socket_with_its_resource(resource: str, socket: str)
 
 
 def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_own() -> None:
-    course = (
-        milestone(STARTED, ago=seconds(100)),
-        milestone(APPEARED, socket="tpu.sock", ago=seconds(90)),
-        milestone(REGISTERED, TPU, ago=seconds(89)),
-        milestone(APPEARED, socket="a.sock", ago=seconds(80)),
-        milestone(APPEARED, socket="b.sock", ago=seconds(80)),
-        milestone(REGISTERED, "example.org/fpga", ago=seconds(79)),
+    history = (
+        transition(STARTED, ago=seconds(100)),
+        transition(APPEARED, socket="tpu.sock", ago=seconds(90)),
+        transition(REGISTERED, TPU, ago=seconds(89)),
+        transition(APPEARED, socket="a.sock", ago=seconds(80)),
+        transition(APPEARED, socket="b.sock", ago=seconds(80)),
+        transition(REGISTERED, "example.org/fpga", ago=seconds(79)),
     )
     devices = device_plugins(*(plugin_socket(name) for name in ("tpu.sock", "a.sock", "b.sock")))
-    assert dict(socket_pairs(course, devices)) == {TPU: "tpu.sock"}
+    assert dict(socket_pairs(history, devices)) == {TPU: "tpu.sock"}
 
 
 def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_own() -> None:
-    course = (
-        milestone(APPEARED, socket="tpu.sock", ago=seconds(900)),
-        milestone(REGISTERED, TPU, ago=seconds(89)),
+    history = (
+        transition(APPEARED, socket="tpu.sock", ago=seconds(900)),
+        transition(REGISTERED, TPU, ago=seconds(89)),
     )
     devices = device_plugins(plugin_socket("tpu.sock"), plugin_socket("a.sock"))
-    assert dict(socket_pairs(course, devices)) == {}
+    assert dict(socket_pairs(history, devices)) == {}
 
 
 def test_the_one_socket_is_of_the_one_resource() -> None:
@@ -398,21 +406,21 @@ def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_i
 
 
 def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
-    course = (milestone(STARTED, ago=OLDER), milestone(DROPPED, KVM, ago=seconds(7000)))
+    history = (transition(STARTED, ago=OLDER), transition(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    assert awaited(look(*course, kubelet=8000, node=node_object)) == (KVM,)
-    assert awaited(look(*course, kubelet=30, node=node_object)) == ()
+    assert awaited(look(*history, kubelet=8000, node=node_object)) == (KVM,)
+    assert awaited(look(*history, kubelet=30, node=node_object)) == ()
 
 
 def test_without_the_device_plugins_there_is_no_word() -> None:
-    for reading in (unread("device_plugins"), NotAsked("device_plugins", "there is no such directory")):
-        with pytest.raises(Blind):
-            transitions(node(device_plugins=reading))
-        with pytest.raises(Blind):
+    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
+        with pytest.raises(InsufficientData):
+            device_history(node(device_plugins=reading))
+        with pytest.raises(InsufficientData):
             resource_states(node(device_plugins=reading))
 
 
 def test_a_boot_that_is_not_known_is_not_guessed() -> None:
-    seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "daemons")
-    assert {one.boot_id for one in transitions(seen)} == {""}
+    seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "processes")
+    assert {one.boot_id for one in device_history(seen)} == {""}
     assert state(seen).registered is True

@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import late_device_plugin
-from agent.model.devices import Happening
+from agent.model.devices import TransitionKind
 from agent.model.finding import Finding
-from agent.model.snapshot import Blind, LeftAlone, NodeDevices, NotAsked, Snapshot
+from agent.model.snapshot import InsufficientData, NodeDevices, NotRequested, Snapshot, SourceDisabled
 from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
     WORKER,
+    assessment,
     device_plugins,
     found,
-    milestone,
     node,
     plugin_socket,
     refused_pod,
     registered,
-    scene,
-    unread,
+    transition,
+    unavailable,
     without,
     without_api,
 )
@@ -71,23 +71,26 @@ def test_without_the_api_server_it_says_what_files_say() -> None:
 
 
 def test_an_unread_node_is_admitted_after_what_files_say() -> None:
-    findings = late_device_plugin.find(scene(without(look(registered(KVM, "d0"), kubelet=400), "node")))
+    findings = late_device_plugin.find(assessment(without(look(registered(KVM, "d0"), kubelet=400), "node")))
     assert next(findings).subject == KVM
-    with pytest.raises(Blind):
+    with pytest.raises(InsufficientData):
         next(findings)
 
 
 def test_what_earlier_looks_knew_is_awaited_though_the_checkpoint_is_gone() -> None:
-    course = (milestone(Happening.KUBELET_STARTED, ago=seconds(9000)), milestone(Happening.REGISTERED, KVM))
-    devices = device_plugins(*course, kubelet_socket=seconds(100))
+    history = (
+        transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)),
+        transition(TransitionKind.REGISTERED, KVM),
+    )
+    devices = device_plugins(*history, kubelet_socket=seconds(100))
     assert late(node(device_plugins=devices)).subject == KVM
 
 
 def test_what_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
     """Somebody took the plugin away; the node's status keeps the key for ever."""
-    course = (milestone(Happening.KUBELET_STARTED, ago=seconds(9000)), milestone(Happening.DROPPED, KVM))
+    history = (transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)), transition(TransitionKind.DROPPED, KVM))
     told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    devices = device_plugins(*course, kubelet_socket=seconds(100))
+    devices = device_plugins(*history, kubelet_socket=seconds(100))
     assert found(late_device_plugin, node(device_plugins=devices, node=told)) == []
 
 
@@ -109,21 +112,24 @@ def test_what_is_seen_of_its_socket_is_said(connected: bool | None, words: str) 
 
 
 def test_a_socket_that_is_gone_is_said_to_be() -> None:
-    course = (milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET), milestone(Happening.REGISTERED, KVM))
+    history = (
+        transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET),
+        transition(TransitionKind.REGISTERED, KVM),
+    )
     assert (
-        f"its plugin's socket {KVM_SOCKET} is gone" in late(look(*course, registered(KVM, "d0"), kubelet=100)).message
+        f"its plugin's socket {KVM_SOCKET} is gone" in late(look(*history, registered(KVM, "d0"), kubelet=100)).message
     )
 
 
 def test_a_plugin_that_was_lost_later_has_a_minute_as_well() -> None:
     def lost(ago: float) -> Snapshot:
-        course = (
-            milestone(Happening.KUBELET_STARTED, ago=seconds(9000)),
-            milestone(Happening.REGISTERED, KVM, ago=seconds(8990)),
-            milestone(Happening.LOST, KVM, ago=seconds(ago)),
+        history = (
+            transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)),
+            transition(TransitionKind.REGISTERED, KVM, ago=seconds(8990)),
+            transition(TransitionKind.LOST, KVM, ago=seconds(ago)),
         )
         dead = plugin_socket(ago=seconds(8991), connected=False)
-        return look(*course, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
+        return look(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
 
     assert found(late_device_plugin, lost(59)) == []
     assert "has lost it since" in late(lost(61)).message
@@ -143,7 +149,7 @@ def test_a_kubelet_that_has_not_started_since_the_boot_awaits_nobody() -> None:
 
 
 def test_it_is_blind_where_the_plugins_were_not_read_and_by_choice_where_they_were_left_alone() -> None:
-    with pytest.raises(Blind):
-        found(late_device_plugin, node(device_plugins=unread("device_plugins")))
-    with pytest.raises(LeftAlone):
-        found(late_device_plugin, node(device_plugins=NotAsked("device_plugins", "no such directory")))
+    with pytest.raises(InsufficientData):
+        found(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
+    with pytest.raises(SourceDisabled):
+        found(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))

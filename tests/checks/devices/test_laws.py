@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.devices import rejections
-from agent.checks.devices.history import MOST, transitions
+from agent.checks.devices.history import MOST, device_history
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model import device_history
-from agent.model.devices import Happening
+from agent.model import device_history as stored_history
+from agent.model.devices import TransitionKind
 from agent.model.recording import Recording, anonymous, dumps, loads
-from agent.model.rejections import Cause, Fate, Refused
-from agent.model.snapshot import SOURCES, NodeDevices, NotAsked, Pod, Seen, Snapshot
-from tests.builders import GRACE, KVM, NOW, WORKER, node, refused_pod, scene, without
+from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
+from agent.model.snapshot import SOURCES, Known, NodeDevices, NotRequested, Pod, Snapshot
+from tests.builders import GRACE, KVM, NOW, WORKER, assessment, node, refused_pod, without
 from tests.strategies import RESOURCES, agos, device_managers, moments, names, seldom
 
 _LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
@@ -29,7 +29,9 @@ def pods(draw: st.DrawFn) -> list[Pod]:
     several = []
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
-        refused = refused_pod(f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(Refused)))
+        refused = refused_pod(
+            f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
+        )
         pod = replace(
             refused,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
@@ -69,14 +71,14 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
     (devices,) = later.device_plugins.known()
-    text = device_history.dumps(transitions(snapshot))
-    stored = device_history.loads(text)
+    text = stored_history.dumps(device_history(snapshot))
+    stored = stored_history.loads(text)
     assert stored.trouble == ""
-    return replace(later, device_plugins=Seen((replace(devices, history=stored.milestones),)))
+    return replace(later, device_plugins=Known((replace(devices, history=stored.transitions),)))
 
 
 def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
-    findings, gaps = engine.detect(scene(snapshot), DETECTORS)
+    findings, gaps = engine.detect(assessment(snapshot), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
 
@@ -87,15 +89,15 @@ def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
-    once = transitions(snapshot)
-    assert transitions(kept(snapshot)) == once
+    once = device_history(snapshot)
+    assert device_history(kept(snapshot)) == once
 
 
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
     assert resource_states(kept(snapshot)) == resource_states(snapshot)
-    assert rejections.judge(kept(snapshot)) == rejections.judge(snapshot)
+    assert rejections.rejected_pods(kept(snapshot)) == rejections.rejected_pods(snapshot)
 
 
 @_LONGEST
@@ -106,31 +108,31 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
     if snapshot.api_skew == timedelta(0):
         again = replace(again, api_skew=timedelta(seconds=noise))
-    assume(transitions(again) == transitions(snapshot))
-    causes = {one.uid: one.cause for one in rejections.judge(again)}
-    assert [(one.uid, one.cause) for one in rejections.judge(snapshot)] == [
-        (one.uid, causes[one.uid]) for one in rejections.judge(snapshot)
+    assume(device_history(again) == device_history(snapshot))
+    causes = {one.uid: one.cause for one in rejections.rejected_pods(again)}
+    assert [(one.uid, one.cause) for one in rejections.rejected_pods(snapshot)] == [
+        (one.uid, causes[one.uid]) for one in rejections.rejected_pods(snapshot)
     ]
 
 
 @_LONGEST
 @given(device_nodes(), device_nodes())
 def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
-    before, after = transitions(first), transitions(kept(first, second))
+    before, after = device_history(first), device_history(kept(first, second))
     assert after[: len(before)] == before
 
 
 @given(device_nodes(), st.lists(moments, min_size=MOST, max_size=MOST + 20))
 def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
     (devices,) = snapshot.device_plugins.known()
-    full = replace(snapshot, device_plugins=Seen((replace(devices, history=tuple(past)),)))
-    course = transitions(full)
-    assert len(course) == MOST
+    full = replace(snapshot, device_plugins=Known((replace(devices, history=tuple(past)),)))
+    history = device_history(full)
+    assert len(history) == MOST
     for resource in {one.resource for one in past if one.resource}:
-        assert [one for one in course if one.resource == resource]
-    if any(one.what is Happening.KUBELET_STARTED for one in past):
-        assert [one for one in course if one.what is Happening.KUBELET_STARTED]
-    assert transitions(kept(full)) == course
+        assert [one for one in history if one.resource == resource]
+    if any(one.what is TransitionKind.KUBELET_STARTED for one in past):
+        assert [one for one in history if one.what is TransitionKind.KUBELET_STARTED]
+    assert device_history(kept(full)) == history
 
 
 @given(device_nodes(), st.randoms(use_true_random=False))
@@ -141,8 +143,8 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
         sockets=tuple(random.sample(devices.sockets, len(devices.sockets))),
         registered=tuple(random.sample(devices.registered, len(devices.registered))),
     )
-    again = replace(snapshot, device_plugins=Seen((mixed,)))
-    assert transitions(again) == transitions(snapshot)
+    again = replace(snapshot, device_plugins=Known((mixed,)))
+    assert device_history(again) == device_history(snapshot)
     assert found(again) == found(snapshot)
 
 
@@ -152,20 +154,20 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
 @_LONGEST
 @given(device_nodes())
 def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
-    findings, _ = engine.detect(scene(snapshot), DETECTORS)
-    told = [one.uid for finding in findings for one in finding.stranded]
+    findings, _ = engine.detect(assessment(snapshot), DETECTORS)
+    told = [one.uid for finding in findings for one in finding.rejected_pods]
     assert len(told) == len(set(told))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
     assert refused <= set(told)
-    assert all("--force" not in one.do or "never with --force" in one.do for one in rejections.judge(snapshot))
+    assert all("--force" not in one.do or "never with --force" in one.do for one in rejections.rejected_pods(snapshot))
 
 
 @_LONGEST
 @given(device_nodes())
 def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
-    for one in rejections.judge(snapshot):
-        assert one.controller or one.fate is not Fate.REPLACED_BY_CONTROLLER
-        assert one.resource or one.cause is Cause.UNVERIFIED
+    for one in rejections.rejected_pods(snapshot):
+        assert one.controller or one.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
+        assert one.resource or one.cause is RejectionCause.UNVERIFIED
 
 
 # Silence
@@ -187,9 +189,9 @@ def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str) -> None
 
 @given(device_nodes())
 def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None:
-    alone = replace(snapshot, device_plugins=NotAsked("device_plugins", "there is no such directory"))
-    _, gaps = engine.detect(scene(alone), DETECTORS)
-    assert {"late_device_plugin", "stranded_pod", "started_without_device"} <= {gap.detector for gap in gaps}
+    alone = replace(snapshot, device_plugins=NotRequested("device_plugins", "there is no such directory"))
+    _, gaps = engine.detect(assessment(alone), DETECTORS)
+    assert {"late_device_plugin", "rejected_pod", "started_without_device"} <= {gap.detector for gap in gaps}
     assert all(gap.chosen for gap in gaps if "device_plugins" in gap.why)
 
 
@@ -198,11 +200,11 @@ def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None
 
 @given(device_nodes())
 def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names(snapshot: Snapshot) -> None:
-    recording = Recording(patience=GRACE, period=timedelta(0), looks=(snapshot,))
+    recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
     assert loads(dumps(recording)) == recording
-    nameless = loads(anonymous(dumps(recording), "salt")).looks[0]
-    assert [(one.cause, one.fate, one.resource) for one in rejections.judge(nameless)] == [
-        (one.cause, one.fate, one.resource) for one in rejections.judge(snapshot)
+    nameless = loads(anonymous(dumps(recording), "salt")).snapshots[0]
+    assert [(one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(nameless)] == [
+        (one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(snapshot)
     ]
     assert [(one.resource, one.registered, one.delay) for one in resource_states(nameless)] == [
         (one.resource, one.registered, one.delay) for one in resource_states(snapshot)

@@ -9,20 +9,20 @@ import pytest
 from agent.checks import engine
 from agent.checks.devices import rejected_pod
 from agent.model.finding import Finding
-from agent.model.rejections import Cause, Fate
-from agent.model.snapshot import Blind, LeftAlone, NotAsked, Pod, Snapshot
+from agent.model.rejections import PodOutcome, RejectionCause
+from agent.model.snapshot import InsufficientData, NotRequested, Pod, Snapshot, SourceDisabled
 from tests.builders import (
     GRACE,
     KVM,
     NOW,
+    assessment,
     device_plugins,
     found,
     node,
     plugin_socket,
     refused_pod,
     registered,
-    scene,
-    unread,
+    unavailable,
 )
 
 
@@ -60,7 +60,12 @@ def only(findings: Sequence[Finding]) -> Finding:
 
 def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() -> None:
     one = only(found(rejected_pod, look(vm(controller=""))))
-    assert (one.pod, one.resource, one.cause, one.fate) == ("shop/vm", KVM, Cause.KUBELET_RESTART, Fate.STUCK)
+    assert (one.pod, one.resource, one.cause, one.pod_outcome) == (
+        "shop/vm",
+        KVM,
+        RejectionCause.KUBELET_RESTART,
+        PodOutcome.STUCK,
+    )
     assert one.since == NOW - seconds(35)
     assert one.message == (
         f"pod shop/vm was refused for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
@@ -79,7 +84,7 @@ def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> No
     first, second = only(found(rejected_pod, before)), only(found(rejected_pod, after))
     assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
-    report = engine.replay([before, again], patience=GRACE, period=seconds(0))
+    report = engine.replay([before, again], grace=GRACE, confirm_after=seconds(0))
     (judged,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
     assert judged.confirmed
     assert "was registered 10.0 s later" in judged.finding.message
@@ -95,12 +100,12 @@ def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
     assert storm.subject == "pods of ReplicaSet/vm in shop"
     assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were refused for {KVM}, shop/vm-0, shop/vm-1,")
     assert " and 2 more: the kubelet started" in storm.message
-    in_that_second = Cause.UNVERIFIED
-    assert [one.cause for one in storm.stranded] == [*[Cause.KUBELET_RESTART] * 4, in_that_second]
+    in_that_second = RejectionCause.UNVERIFIED
+    assert [one.cause for one in storm.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
     assert storm.pods == tuple(f"shop/vm-{n}" for n in range(5))
-    assert (storm.cause, storm.fate, storm.since) == (
-        Cause.KUBELET_RESTART,
-        Fate.REPLACED_BY_CONTROLLER,
+    assert (storm.cause, storm.pod_outcome, storm.since) == (
+        RejectionCause.KUBELET_RESTART,
+        PodOutcome.REPLACED_BY_CONTROLLER,
         NOW - seconds(35),
     )
 
@@ -131,13 +136,16 @@ def test_one_of_long_before_is_not_of_the_storm() -> None:
 
 
 def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_not_known() -> None:
-    for reading, blind in ((unread("device_plugins"), Blind), (NotAsked("device_plugins", "none"), LeftAlone)):
-        findings = rejected_pod.find(scene(replace(look(vm()), device_plugins=reading)))
-        assert next(findings).cause is Cause.UNVERIFIED
+    for reading, blind in (
+        (unavailable("device_plugins"), InsufficientData),
+        (NotRequested("device_plugins", "none"), SourceDisabled),
+    ):
+        findings = rejected_pod.find(assessment(replace(look(vm()), device_plugins=reading)))
+        assert next(findings).cause is RejectionCause.UNVERIFIED
         with pytest.raises(blind):
             next(findings)
 
 
 def test_without_the_pods_it_is_blind() -> None:
-    with pytest.raises(Blind):
-        found(rejected_pod, node(pods=unread("pods")))
+    with pytest.raises(InsufficientData):
+        found(rejected_pod, node(pods=unavailable("pods")))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import rejections
-from agent.checks.devices.kubelet_runs import epochs
-from agent.model.devices import Allocation, Happening, Milestone, PluginSocket, Registered
-from agent.model.rejections import Cause, Fate, Refused, Stranded
-from agent.model.snapshot import Blind, NotAsked, Pod, Snapshot
+from agent.checks.devices.kubelet_runs import kubelet_runs
+from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, RejectionKind
+from agent.model.snapshot import InsufficientData, NotRequested, Pod, Snapshot
 from tests.builders import (
     KVM,
     KVM_SOCKET,
@@ -19,33 +19,33 @@ from tests.builders import (
     UPTIME,
     allocation,
     device_plugins,
-    milestone,
     node,
     plugin_socket,
     pod,
     refused_pod,
     registered,
-    unread,
+    transition,
+    unavailable,
 )
 from tests.nodes import devices as lab
 
-STARTED, APPEARED, GONE = Happening.KUBELET_STARTED, Happening.SOCKET_APPEARED, Happening.SOCKET_GONE
-REGISTERED, LOST, DROPPED = Happening.REGISTERED, Happening.LOST, Happening.DROPPED
+STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
+REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 NEW_WORDS = (
     f"Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {KVM}"
 )
 
-Things = PluginSocket | Registered | Allocation | Milestone
+Things = PluginSocket | Registered | Allocation | DeviceTransition
 
 
 def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-THE_RACE: Sequence[Milestone] = (
-    milestone(STARTED, ago=seconds(1000)),
-    milestone(APPEARED, socket=KVM_SOCKET, ago=seconds(990.5)),
-    milestone(REGISTERED, KVM, ago=seconds(990)),
+THE_RACE: Sequence[DeviceTransition] = (
+    transition(STARTED, ago=seconds(1000)),
+    transition(APPEARED, socket=KVM_SOCKET, ago=seconds(990.5)),
+    transition(REGISTERED, KVM, ago=seconds(990)),
 )
 """The kubelet started 1000 s ago, and 10 s later the resource was registered."""
 
@@ -56,12 +56,12 @@ def look(pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: f
     return node(*pods, device_plugins=devices, **others)
 
 
-def judged(pod: Pod, *things: Things, **others: Any) -> Stranded:
-    (one,) = rejections.judge(look([pod], *things, **others))
+def judged(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
+    (one,) = rejections.rejected_pods(look([pod], *things, **others))
     return one
 
 
-def cause(pod: Pod, *things: Things, **others: Any) -> Cause:
+def cause(pod: Pod, *things: Things, **others: Any) -> RejectionCause:
     return judged(pod, *things, **others).cause
 
 
@@ -80,57 +80,58 @@ def rejected(pod: Pod, **changes: Any) -> Pod:
 
 def test_a_pod_between_the_kubelets_start_and_the_registration_lost_the_race() -> None:
     one = judged(vm(995))
-    assert (one.cause, one.resource, one.pod) == (Cause.KUBELET_RESTART, KVM, "shop/vm")
+    assert (one.cause, one.resource, one.pod) == (RejectionCause.KUBELET_RESTART, KVM, "shop/vm")
     assert f"{KVM} was registered 10.0 s later" in one.why
 
 
 @pytest.mark.parametrize(
     ("ago", "expected"),
     [
-        (1001, Cause.UNVERIFIED),
-        (1000, Cause.KUBELET_RESTART),
-        (992, Cause.KUBELET_RESTART),
-        (991, Cause.UNVERIFIED),
-        (990, Cause.EXHAUSTED),
+        (1001, RejectionCause.UNVERIFIED),
+        (1000, RejectionCause.KUBELET_RESTART),
+        (992, RejectionCause.KUBELET_RESTART),
+        (991, RejectionCause.UNVERIFIED),
+        (990, RejectionCause.EXHAUSTED),
     ],
 )
-def test_a_refusal_is_of_the_whole_second_that_the_kubelet_tells(ago: float, expected: Cause) -> None:
+def test_a_refusal_is_of_the_whole_second_that_the_kubelet_tells(ago: float, expected: RejectionCause) -> None:
     """The plugin bound its socket 990.5 s ago, and was registered 990 s ago."""
     assert cause(vm(ago)) is expected
 
 
-SLOW: Sequence[Milestone] = (THE_RACE[0], milestone(REGISTERED, KVM, ago=seconds(900)))
+SLOW: Sequence[DeviceTransition] = (THE_RACE[0], transition(REGISTERED, KVM, ago=seconds(900)))
 
 
 @pytest.mark.parametrize(("skew", "ago", "expected"), [
-    (None, 996, Cause.UNVERIFIED),
-    (None, 995, Cause.KUBELET_RESTART),
-    (None, 906, Cause.KUBELET_RESTART),
-    (None, 905, Cause.UNVERIFIED),
-    (None, 896, Cause.UNVERIFIED),
-    (None, 895, Cause.EXHAUSTED),
-    (seconds(2.4), 895, Cause.EXHAUSTED),
-    (seconds(-30), 966, Cause.UNVERIFIED),
-    (seconds(-30), 965, Cause.KUBELET_RESTART),
-    (seconds(30), 936, Cause.KUBELET_RESTART),
-    (seconds(30), 935, Cause.UNVERIFIED),
-    (seconds(30), 866, Cause.UNVERIFIED),
-    (seconds(30), 865, Cause.EXHAUSTED),
+    (None, 996, RejectionCause.UNVERIFIED),
+    (None, 995, RejectionCause.KUBELET_RESTART),
+    (None, 906, RejectionCause.KUBELET_RESTART),
+    (None, 905, RejectionCause.UNVERIFIED),
+    (None, 896, RejectionCause.UNVERIFIED),
+    (None, 895, RejectionCause.EXHAUSTED),
+    (seconds(2.4), 895, RejectionCause.EXHAUSTED),
+    (seconds(-30), 966, RejectionCause.UNVERIFIED),
+    (seconds(-30), 965, RejectionCause.KUBELET_RESTART),
+    (seconds(30), 936, RejectionCause.KUBELET_RESTART),
+    (seconds(30), 935, RejectionCause.UNVERIFIED),
+    (seconds(30), 866, RejectionCause.UNVERIFIED),
+    (seconds(30), 865, RejectionCause.EXHAUSTED),
 ])  # fmt: skip
 def test_a_time_by_the_api_servers_clock_is_as_vague_as_the_clocks_differ(
-    skew: timedelta | None, ago: float, expected: Cause
+    skew: timedelta | None, ago: float, expected: RejectionCause
 ) -> None:
     pod = rejected(vm(ago), by_api=True)
-    (one,) = rejections.judge(replace(look([pod], *SLOW), api_skew=skew))
+    (one,) = rejections.rejected_pods(replace(look([pod], *SLOW), api_skew=skew))
     assert one.cause is expected
 
 
 @pytest.mark.parametrize("ago", [1003, 996, 905, 896])
 @pytest.mark.parametrize(
-    "refused", [Refused.UNREGISTERED, Refused.NO_HEALTHY, Refused.PLUGIN_GONE, Refused.NO_CAPACITY]
+    "refused",
+    [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_where_times_do_not_decide_the_kubelets_words_do(refused: Refused, ago: float) -> None:
-    assert cause(rejected(vm(ago, refused=refused), by_api=True), *SLOW) is Cause.KUBELET_RESTART
+def test_where_times_do_not_decide_the_kubelets_words_do(refused: RejectionKind, ago: float) -> None:
+    assert cause(rejected(vm(ago, refused=refused), by_api=True), *SLOW) is RejectionCause.KUBELET_RESTART
 
 
 @pytest.mark.parametrize("ago", [1003, 905, 896])
@@ -139,113 +140,114 @@ def test_where_times_do_not_decide_devices_that_others_had_already_are_exhausted
     given = allocation("shop/other", KVM, "d0")
     late = rejected(vm(ago), by_api=True)
 
-    def verdict(*pods: Pod) -> list[Cause]:
-        return [one.cause for one in rejections.judge(look([late, *pods], *SLOW, given))]
+    def verdict(*pods: Pod) -> list[RejectionCause]:
+        return [one.cause for one in rejections.rejected_pods(look([late, *pods], *SLOW, given))]
 
-    assert verdict(others) == [Cause.EXHAUSTED]
-    assert verdict() == [Cause.UNVERIFIED]
-    assert verdict(replace(others, phase="Succeeded")) == [Cause.UNVERIFIED]
-    assert verdict(replace(others, started=NOW - seconds(ago - 1))) == [Cause.UNVERIFIED]
+    assert verdict(others) == [RejectionCause.EXHAUSTED]
+    assert verdict() == [RejectionCause.UNVERIFIED]
+    assert verdict(replace(others, phase="Succeeded")) == [RejectionCause.UNVERIFIED]
+    assert verdict(replace(others, started=NOW - seconds(ago - 1))) == [RejectionCause.UNVERIFIED]
 
 
 def test_a_refusal_that_may_be_of_the_kubelet_before_is_that_ones_only_where_both_say_the_same() -> None:
-    before = (milestone(STARTED, ago=seconds(5000)), milestone(REGISTERED, KVM, ago=seconds(4990)))
+    before = (transition(STARTED, ago=seconds(5000)), transition(REGISTERED, KVM, ago=seconds(4990)))
     late = rejected(vm(998), by_api=True)
-    assert cause(late, *before, *SLOW) is Cause.UNVERIFIED
-    assert cause(late, milestone(STARTED, ago=seconds(1100)), *SLOW) is Cause.KUBELET_RESTART
+    assert cause(late, *before, *SLOW) is RejectionCause.UNVERIFIED
+    assert cause(late, transition(STARTED, ago=seconds(1100)), *SLOW) is RejectionCause.KUBELET_RESTART
 
 
 def test_a_node_that_booted_is_the_cause_of_its_kubelets_start() -> None:
     booted = seconds(1060)
-    snapshot = replace(look([vm(995)], milestone(GONE, socket="x", ago=UPTIME)), uptime=booted)
-    (one,) = rejections.judge(snapshot)
-    assert one.cause is Cause.NODE_REBOOT
+    snapshot = replace(look([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
+    (one,) = rejections.rejected_pods(snapshot)
+    assert one.cause is RejectionCause.NODE_REBOOT
     long_ago = replace(snapshot, uptime=seconds(1000 + 16 * 60))
-    assert [one.cause for one in rejections.judge(long_ago)] == [Cause.KUBELET_RESTART]
+    assert [one.cause for one in rejections.rejected_pods(long_ago)] == [RejectionCause.KUBELET_RESTART]
 
 
 def test_a_boot_that_is_past_is_told_by_the_look_that_saw_the_kubelet_start() -> None:
     earlier = (
-        replace(milestone(STARTED, ago=seconds(90_000), boot_id="before"), uptime=seconds(50)),
-        replace(milestone(REGISTERED, KVM, ago=seconds(89_990), boot_id="before"), uptime=seconds(60)),
-        milestone(LOST, KVM, ago=seconds(50_000), boot_id="before"),
+        replace(transition(STARTED, ago=seconds(90_000), boot_id="before"), uptime=seconds(50)),
+        replace(transition(REGISTERED, KVM, ago=seconds(89_990), boot_id="before"), uptime=seconds(60)),
+        transition(LOST, KVM, ago=seconds(50_000), boot_id="before"),
     )
-    assert cause(vm(89_995), *earlier, *THE_RACE) is Cause.NODE_REBOOT
+    assert cause(vm(89_995), *earlier, *THE_RACE) is RejectionCause.NODE_REBOOT
 
 
 def test_a_resource_that_is_not_registered_yet_is_still_in_the_race() -> None:
     snapshot = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    (one,) = rejections.judge(snapshot)
-    assert one.cause is Cause.KUBELET_RESTART
+    (one,) = rejections.rejected_pods(snapshot)
+    assert one.cause is RejectionCause.KUBELET_RESTART
     assert "is not registered since" in one.why
 
 
 def test_of_several_starts_the_one_before_the_refusal_counts() -> None:
     twice = (
-        milestone(STARTED, ago=seconds(5000)),
-        milestone(REGISTERED, KVM, ago=seconds(4990)),
+        transition(STARTED, ago=seconds(5000)),
+        transition(REGISTERED, KVM, ago=seconds(4990)),
         *THE_RACE,
     )
-    assert cause(vm(4995), *twice) is Cause.KUBELET_RESTART
-    assert cause(vm(3000), *twice) is Cause.EXHAUSTED
-    assert cause(vm(995), *twice) is Cause.KUBELET_RESTART
+    assert cause(vm(4995), *twice) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(3000), *twice) is RejectionCause.EXHAUSTED
+    assert cause(vm(995), *twice) is RejectionCause.KUBELET_RESTART
 
 
 def test_a_kubelet_that_restarted_before_the_plugin_came_lost_the_race_too() -> None:
-    one = judged(vm(1010), milestone(STARTED, ago=seconds(1015)), *THE_RACE)
-    assert one.cause is Cause.KUBELET_RESTART
+    one = judged(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
+    assert one.cause is RejectionCause.KUBELET_RESTART
     assert f"{KVM} was not registered before it started again" in one.why
 
 
 def test_older_than_every_start_that_is_known_nothing_is_verified() -> None:
-    assert cause(vm(5000)) is Cause.UNVERIFIED
+    assert cause(vm(5000)) is RejectionCause.UNVERIFIED
 
 
 def test_without_a_time_or_a_resource_nothing_is_verified() -> None:
-    assert cause(rejected(vm(995), at=None)) is Cause.UNVERIFIED
-    assert cause(rejected(vm(995), resource="")) is Cause.UNVERIFIED
-    assert cause(rejected(vm(995), refused=Refused.OTHER)) is Cause.UNVERIFIED
+    assert cause(rejected(vm(995), at=None)) is RejectionCause.UNVERIFIED
+    assert cause(rejected(vm(995), resource="")) is RejectionCause.UNVERIFIED
+    assert cause(rejected(vm(995), refused=RejectionKind.OTHER)) is RejectionCause.UNVERIFIED
 
 
 def test_when_the_clock_was_set_since_nothing_is_verified() -> None:
     stepped = replace(look([vm(995)], *THE_RACE), uptime=seconds(500))
-    assert [one.cause for one in rejections.judge(stepped)] == [Cause.UNVERIFIED]
+    assert [one.cause for one in rejections.rejected_pods(stepped)] == [RejectionCause.UNVERIFIED]
 
 
 def test_a_resource_that_a_socket_names_is_that_sockets() -> None:
-    pod = rejected(vm(995), refused=Refused.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
-    assert (judged(pod).resource, judged(pod).cause) == (KVM, Cause.KUBELET_RESTART)
+    pod = rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
+    assert (judged(pod).resource, judged(pod).cause) == (KVM, RejectionCause.KUBELET_RESTART)
 
 
 @pytest.mark.parametrize(
-    "refused", [Refused.UNREGISTERED, Refused.NO_HEALTHY, Refused.PLUGIN_GONE, Refused.NO_CAPACITY]
+    "refused",
+    [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_every_face_of_the_race_is_the_race(refused: Refused) -> None:
-    assert cause(vm(995, refused=refused)) is Cause.KUBELET_RESTART
+def test_every_face_of_the_race_is_the_race(refused: RejectionKind) -> None:
+    assert cause(vm(995, refused=refused)) is RejectionCause.KUBELET_RESTART
 
 
 # A registration that nobody saw in time: the agent was started later
 
 
 def test_where_nobody_saw_the_registration_the_plugins_socket_bounds_the_race() -> None:
-    snapshot = look([vm(995)], milestone(STARTED, ago=seconds(1000)), written=100)
-    assert [one.cause for one in rejections.judge(snapshot)] == [Cause.KUBELET_RESTART]
-    later = look([vm(500)], milestone(STARTED, ago=seconds(1000)), written=100)
-    assert [one.cause for one in rejections.judge(later)] == [Cause.EXHAUSTED]
-    nobody_saw = (milestone(STARTED, ago=seconds(1000)), milestone(REGISTERED, KVM, ago=seconds(100), exact=False))
-    assert cause(vm(500), *nobody_saw) is Cause.UNVERIFIED
+    snapshot = look([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
+    assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.KUBELET_RESTART]
+    later = look([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
+    assert [one.cause for one in rejections.rejected_pods(later)] == [RejectionCause.EXHAUSTED]
+    nobody_saw = (transition(STARTED, ago=seconds(1000)), transition(REGISTERED, KVM, ago=seconds(100), exact=False))
+    assert cause(vm(500), *nobody_saw) is RejectionCause.UNVERIFIED
 
 
 @pytest.mark.parametrize(("refused", "ago", "expected"), [
-    (Refused.INSUFFICIENT, 950, Cause.UNVERIFIED),
-    (Refused.NO_HEALTHY, 950, Cause.KUBELET_RESTART),
-    (Refused.NO_HEALTHY, 600, Cause.UNVERIFIED),
+    (RejectionKind.INSUFFICIENT, 950, RejectionCause.UNVERIFIED),
+    (RejectionKind.NO_HEALTHY, 950, RejectionCause.KUBELET_RESTART),
+    (RejectionKind.NO_HEALTHY, 600, RejectionCause.UNVERIFIED),
 ])  # fmt: skip
-def test_without_a_socket_only_the_words_bound_it(refused: Refused, ago: float, expected: Cause) -> None:
+def test_without_a_socket_only_the_words_bound_it(refused: RejectionKind, ago: float, expected: RejectionCause) -> None:
     devices = device_plugins(
         registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100)
     )  # fmt: skip
-    (one,) = rejections.judge(node(vm(ago, refused=refused), device_plugins=devices))
+    (one,) = rejections.rejected_pods(node(vm(ago, refused=refused), device_plugins=devices))
     assert one.cause is expected
 
 
@@ -253,59 +255,59 @@ def test_words_of_a_kubelet_that_knows_the_resource_are_no_race_when_it_would_ha
     """The agent came later than all that, and the plugin has bound its socket once more."""
     anew = (
         THE_RACE[0],
-        milestone(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
-        milestone(REGISTERED, KVM, ago=seconds(500)),
+        transition(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
+        transition(REGISTERED, KVM, ago=seconds(500)),
     )
-    assert cause(vm(641), *anew) is Cause.KUBELET_RESTART
-    assert cause(vm(640), *anew) is Cause.UNVERIFIED
-    assert cause(vm(640, refused=Refused.UNREGISTERED), *anew) is Cause.KUBELET_RESTART
-    assert cause(vm(640), THE_RACE[0], written=2000) is Cause.UNVERIFIED
+    assert cause(vm(641), *anew) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(640), *anew) is RejectionCause.UNVERIFIED
+    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *anew) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(640), THE_RACE[0], written=2000) is RejectionCause.UNVERIFIED
 
 
 # No race
 
 
 def test_all_given_out_is_exhausted_only_while_the_resource_was_registered() -> None:
-    assert cause(vm(500)) is Cause.EXHAUSTED
-    assert cause(rejected(vm(500), available=None)) is Cause.UNVERIFIED
-    assert cause(vm(500), *THE_RACE, lost(470)) is Cause.UNVERIFIED
+    assert cause(vm(500)) is RejectionCause.EXHAUSTED
+    assert cause(rejected(vm(500), available=None)) is RejectionCause.UNVERIFIED
+    assert cause(vm(500), *THE_RACE, lost(470)) is RejectionCause.UNVERIFIED
 
 
 def test_too_few_free_devices_is_exhausted_at_any_time() -> None:
-    assert cause(vm(995, available=1)) is Cause.EXHAUSTED
-    assert cause(vm(500, available=1)) is Cause.EXHAUSTED
+    assert cause(vm(995, available=1)) is RejectionCause.EXHAUSTED
+    assert cause(vm(500, available=1)) is RejectionCause.EXHAUSTED
 
 
 def test_what_the_node_has_too_few_of_need_not_be_a_plugins() -> None:
     message = "Pod Node didn't have enough resource: example.org/dongle, requested: 1, used: 4, capacity: 4"
     pod = rejected(vm(995), resource="example.org/dongle", message=message)
-    assert cause(pod) is Cause.EXHAUSTED
+    assert cause(pod) is RejectionCause.EXHAUSTED
 
 
 def test_a_plugin_that_was_away_when_the_pod_came_was_restarted() -> None:
     away = (
         *THE_RACE,
-        milestone(LOST, KVM, ago=seconds(505)),
-        milestone(APPEARED, socket=KVM_SOCKET, ago=seconds(495)),
-        milestone(REGISTERED, KVM, ago=seconds(494)),
+        transition(LOST, KVM, ago=seconds(505)),
+        transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)),
+        transition(REGISTERED, KVM, ago=seconds(494)),
     )
-    assert cause(vm(500), *away) is Cause.PLUGIN_RESTART
-    assert cause(vm(400), *away) is Cause.EXHAUSTED
+    assert cause(vm(500), *away) is RejectionCause.PLUGIN_RESTART
+    assert cause(vm(400), *away) is RejectionCause.EXHAUSTED
 
 
 def test_a_plugin_that_made_its_socket_anew_right_after_was_restarted() -> None:
-    anew = (*THE_RACE, milestone(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
-    assert cause(vm(500, refused=Refused.NO_HEALTHY), *anew) is Cause.PLUGIN_RESTART
-    assert cause(vm(500, refused=Refused.PLUGIN_GONE)) is Cause.PLUGIN_RESTART
-    assert cause(vm(500, refused=Refused.UNREGISTERED)) is Cause.UNVERIFIED
+    anew = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
+    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *anew) is RejectionCause.PLUGIN_RESTART
+    assert cause(vm(500, refused=RejectionKind.PLUGIN_GONE)) is RejectionCause.PLUGIN_RESTART
+    assert cause(vm(500, refused=RejectionKind.UNREGISTERED)) is RejectionCause.UNVERIFIED
 
 
 ALL = allocation("shop/other", KVM, "d0")
 OTHER = replace(pod("shop/other"), started=NOW - seconds(900))
 
 
-def lost(ago: float, *, exact: bool = False, seen: float | None = None) -> Milestone:
-    one = milestone(LOST, KVM, ago=seconds(ago), exact=exact)
+def lost(ago: float, *, exact: bool = False, seen: float | None = None) -> DeviceTransition:
+    one = transition(LOST, KVM, ago=seconds(ago), exact=exact)
     return replace(one, uptime=UPTIME - seconds(ago if seen is None else seen))
 
 
@@ -313,32 +315,34 @@ def test_who_found_all_devices_given_out_did_so_also_when_the_plugin_is_lost_aft
     """As on a real node: refused at 12:07:25Z, the plugin lost at 12:07:26.8."""
     for after in (1.8, 59, 61):
         snapshot = look([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
-        assert [one.cause for one in rejections.judge(snapshot)] == [Cause.EXHAUSTED]
+        assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
 
 
 def test_a_loss_that_one_look_saw_together_with_the_registration_may_have_been_long_before() -> None:
     came = replace(THE_RACE[-1], uptime=UPTIME)
     together = (*THE_RACE[:-1], came, lost(0, seen=0))
-    assert cause(vm(500), *together) is Cause.UNVERIFIED
-    assert cause(vm(500), *THE_RACE, lost(0)) is Cause.EXHAUSTED
+    assert cause(vm(500), *together) is RejectionCause.UNVERIFIED
+    assert cause(vm(500), *THE_RACE, lost(0)) is RejectionCause.EXHAUSTED
 
 
 def test_a_refusal_in_the_second_of_a_loss_is_verified_only_by_the_kubelets_words() -> None:
     in_that_second = (*THE_RACE, lost(499.5, exact=True))
-    assert cause(vm(500), *in_that_second) is Cause.UNVERIFIED
-    assert cause(vm(500, refused=Refused.UNREGISTERED), *in_that_second) is Cause.PLUGIN_RESTART
-    assert cause(vm(500), *THE_RACE, lost(499, exact=True)) is Cause.EXHAUSTED
+    assert cause(vm(500), *in_that_second) is RejectionCause.UNVERIFIED
+    assert cause(vm(500, refused=RejectionKind.UNREGISTERED), *in_that_second) is RejectionCause.PLUGIN_RESTART
+    assert cause(vm(500), *THE_RACE, lost(499, exact=True)) is RejectionCause.EXHAUSTED
 
 
 def test_a_plugin_that_was_gone_was_gone_also_when_it_is_back() -> None:
     """Looks tell that it was away; when it comes back, however late, they tell nothing else."""
-    gone = (*THE_RACE, lost(505), milestone(GONE, socket=KVM_SOCKET, ago=seconds(504)))
-    back = (milestone(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), milestone(REGISTERED, KVM, ago=seconds(19.9)))
+    gone = (*THE_RACE, lost(505), transition(GONE, socket=KVM_SOCKET, ago=seconds(504)))
+    back = (transition(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), transition(REGISTERED, KVM, ago=seconds(19.9)))
     devices = device_plugins(
         *gone, registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(990)
     )  # fmt: skip
-    assert [one.cause for one in rejections.judge(node(vm(500), device_plugins=devices))] == [Cause.PLUGIN_RESTART]
-    assert cause(vm(500), *gone, *back) is Cause.PLUGIN_RESTART
+    assert [one.cause for one in rejections.rejected_pods(node(vm(500), device_plugins=devices))] == [
+        RejectionCause.PLUGIN_RESTART
+    ]
+    assert cause(vm(500), *gone, *back) is RejectionCause.PLUGIN_RESTART
 
 
 # By the times of a real node (kubelet 1.20)
@@ -364,18 +368,18 @@ def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int 
 
 
 @pytest.mark.parametrize(("at", "expected"), [
-    ("11:30:02", Cause.UNVERIFIED),
-    ("11:30:03", Cause.KUBELET_RESTART),
-    ("11:30:16", Cause.KUBELET_RESTART),
-    ("11:30:17", Cause.UNVERIFIED),
-    ("11:30:18", Cause.EXHAUSTED),
+    ("11:30:02", RejectionCause.UNVERIFIED),
+    ("11:30:03", RejectionCause.KUBELET_RESTART),
+    ("11:30:16", RejectionCause.KUBELET_RESTART),
+    ("11:30:17", RejectionCause.UNVERIFIED),
+    ("11:30:18", RejectionCause.EXHAUSTED),
 ])  # fmt: skip
-def test_a_late_plugin(at: str, expected: Cause) -> None:
+def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
     """Of 30 pods the first was refused in the second of kubelet.sock, the last in that of the registration."""
     refused = lab.refused("vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z")
-    (one,) = rejections.judge(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+    (one,) = rejections.rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
     assert one.cause is expected
-    assert expected is not Cause.KUBELET_RESTART or "was registered 14.0 s later" in one.why
+    assert expected is not RejectionCause.KUBELET_RESTART or "was registered 14.0 s later" in one.why
 
 
 def test_a_pod_that_asked_for_more_than_was_left_right_after_the_registration() -> None:
@@ -383,27 +387,33 @@ def test_a_pod_that_asked_for_more_than_was_left_right_after_the_registration() 
     message = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
     refused = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
     times = ("11:41:02.422", "11:41:06.759", "11:41:12.114")
-    assert [one.cause for one in rejections.judge(real([refused], *times, given=3))] == [Cause.EXHAUSTED]
+    assert [one.cause for one in rejections.rejected_pods(real([refused], *times, given=3))] == [
+        RejectionCause.EXHAUSTED
+    ]
     by_api = lab.refused("c-2", message, "", **lab.written_by_kubelet("2026-11-21T11:41:14Z"))
-    assert [one.cause for one in rejections.judge(real([by_api], *times, given=3))] == [Cause.EXHAUSTED]
+    assert [one.cause for one in rejections.rejected_pods(real([by_api], *times, given=3))] == [
+        RejectionCause.EXHAUSTED
+    ]
 
 
 def test_a_node_without_the_kubelets_socket_says_nothing_of_a_refusal() -> None:
     devices = device_plugins(registered(KVM, "d0"), kubelet_socket=None)
-    assert epochs(()) == ()
-    assert [one.cause for one in rejections.judge(node(vm(500), device_plugins=devices))] == [Cause.UNVERIFIED]
+    assert kubelet_runs(()) == ()
+    assert [one.cause for one in rejections.rejected_pods(node(vm(500), device_plugins=devices))] == [
+        RejectionCause.UNVERIFIED
+    ]
 
 
 def test_a_resource_that_was_dropped_had_no_plugin() -> None:
-    gone = (*THE_RACE, milestone(DROPPED, KVM, ago=seconds(505)))
+    gone = (*THE_RACE, transition(DROPPED, KVM, ago=seconds(505)))
     snapshot = node(
-        vm(500, refused=Refused.UNREGISTERED), device_plugins=device_plugins(*gone, kubelet_socket=seconds(1000))
+        vm(500, refused=RejectionKind.UNREGISTERED), device_plugins=device_plugins(*gone, kubelet_socket=seconds(1000))
     )
-    assert [one.cause for one in rejections.judge(snapshot)] == [Cause.PLUGIN_RESTART]
+    assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.PLUGIN_RESTART]
 
 
 def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> None:
-    sick = (*THE_RACE, milestone(LOST, KVM, ago=seconds(505)))
+    sick = (*THE_RACE, transition(LOST, KVM, ago=seconds(505)))
     devices = device_plugins(
         *sick,
         plugin_socket(ago=seconds(990.5)),
@@ -411,26 +421,28 @@ def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> No
         kubelet_socket=seconds(1000),
         checkpoint_written=seconds(505),
     )
-    (one,) = rejections.judge(node(vm(500), device_plugins=devices))
-    assert one.cause is Cause.UNHEALTHY
-    assert cause(vm(500, refused=Refused.NO_HEALTHY)) is Cause.UNHEALTHY
+    (one,) = rejections.rejected_pods(node(vm(500), device_plugins=devices))
+    assert one.cause is RejectionCause.UNHEALTHY
+    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
 
 
 def test_a_running_pod_whose_init_container_asks_for_the_device_is_asked_again_by_newer_kubelets() -> None:
-    ran = rejected(vm(995, refused=Refused.NO_HEALTHY), message=NEW_WORDS)
+    ran = rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS)
     ran = replace(ran, started=NOW - seconds(9000), wants_in_init=(KVM,))
-    assert cause(ran) is Cause.INIT_CONTAINER
-    assert cause(replace(ran, wants_in_init=())) is Cause.KUBELET_RESTART
-    assert cause(replace(ran, started=None)) is Cause.KUBELET_RESTART
-    assert cause(replace(ran, started=None), *THE_RACE, allocation("shop/vm", KVM, "d0")) is Cause.INIT_CONTAINER
+    assert cause(ran) is RejectionCause.INIT_CONTAINER
+    assert cause(replace(ran, wants_in_init=())) is RejectionCause.KUBELET_RESTART
+    assert cause(replace(ran, started=None)) is RejectionCause.KUBELET_RESTART
+    assert (
+        cause(replace(ran, started=None), *THE_RACE, allocation("shop/vm", KVM, "d0")) is RejectionCause.INIT_CONTAINER
+    )
     old_words = "Pod Allocate failed due to can't allocate unregistered device"
-    assert cause(rejected(ran, message=old_words)) is Cause.KUBELET_RESTART
+    assert cause(rejected(ran, message=old_words)) is RejectionCause.KUBELET_RESTART
 
 
 def test_a_jobs_pod_that_had_run_was_admitted_again_after_its_end() -> None:
     ran = replace(rejected(vm(995), message=NEW_WORDS), started=NOW - seconds(9000), controller="Job/once")
-    assert cause(ran) is Cause.READMITTED_AFTER_COMPLETION
-    assert cause(replace(ran, started=None)) is Cause.KUBELET_RESTART
+    assert cause(ran) is RejectionCause.READMITTED_AFTER_COMPLETION
+    assert cause(replace(ran, started=None)) is RejectionCause.KUBELET_RESTART
 
 
 # Which pods, and what was read
@@ -443,38 +455,38 @@ def test_only_pods_that_the_kubelet_refused_and_that_are_there_to_stay_are_stran
         replace(vm(995), name="shop/broken", rejection=None),
         replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
     ]
-    assert [one.pod for one in rejections.judge(look(pods))] == ["shop/vm"]
+    assert [one.pod for one in rejections.rejected_pods(look(pods))] == ["shop/vm"]
 
 
-@pytest.mark.parametrize("reading", [unread("device_plugins"), NotAsked("device_plugins", "none")])
+@pytest.mark.parametrize("reading", [unavailable("device_plugins"), NotRequested("device_plugins", "none")])
 def test_without_the_device_plugins_the_pods_are_there_and_the_cause_is_not(reading: Any) -> None:
-    (one,) = rejections.judge(node(vm(995), device_plugins=reading))
-    assert (one.cause, one.fate) == (Cause.UNVERIFIED, Fate.STUCK)
+    (one,) = rejections.rejected_pods(node(vm(995), device_plugins=reading))
+    assert (one.cause, one.pod_outcome) == (RejectionCause.UNVERIFIED, PodOutcome.STUCK)
 
 
 def test_without_the_pods_there_is_no_word() -> None:
-    with pytest.raises(Blind):
-        rejections.judge(node(pods=unread("pods")))
+    with pytest.raises(InsufficientData):
+        rejections.rejected_pods(node(pods=unavailable("pods")))
 
 
 # Fates
 
 
 @pytest.mark.parametrize(
-    ("controller", "ago", "fate"),
+    ("controller", "ago", "pod_outcome"),
     [
-        ("", 995, Fate.STUCK),
-        ("VirtualMachineInstance/vm", 995, Fate.STUCK),
-        ("ReplicaSet/web-5d8f", 995, Fate.REPLACED_BY_CONTROLLER),
-        ("Job/once", 995, Fate.REPLACED_BY_CONTROLLER),
-        ("StatefulSet/db", 119, Fate.REPLACED_BY_CONTROLLER),
-        ("StatefulSet/db", 121, Fate.STUCK),
-        ("DaemonSet/logs", 959, Fate.REPLACED_BY_CONTROLLER),
-        ("DaemonSet/logs", 961, Fate.STUCK),
+        ("", 995, PodOutcome.STUCK),
+        ("VirtualMachineInstance/vm", 995, PodOutcome.STUCK),
+        ("ReplicaSet/web-5d8f", 995, PodOutcome.REPLACED_BY_CONTROLLER),
+        ("Job/once", 995, PodOutcome.REPLACED_BY_CONTROLLER),
+        ("StatefulSet/db", 119, PodOutcome.REPLACED_BY_CONTROLLER),
+        ("StatefulSet/db", 121, PodOutcome.STUCK),
+        ("DaemonSet/logs", 959, PodOutcome.REPLACED_BY_CONTROLLER),
+        ("DaemonSet/logs", 961, PodOutcome.STUCK),
     ],
 )
-def test_a_controller_replaces_it_or_nobody_does(controller: str, ago: float, fate: Fate) -> None:
-    assert judged(vm(ago, controller=controller)).fate is fate
+def test_a_controller_replaces_it_or_nobody_does(controller: str, ago: float, pod_outcome: PodOutcome) -> None:
+    assert judged(vm(ago, controller=controller)).pod_outcome is pod_outcome
 
 
 def deleted(ago: float, *finalizers: str) -> Pod:
@@ -483,18 +495,18 @@ def deleted(ago: float, *finalizers: str) -> Pod:
 
 
 def test_a_deleted_pod_that_does_not_go_is_stuck() -> None:
-    assert rejections.judge(look([deleted(60)])) == ()
+    assert rejections.rejected_pods(look([deleted(60)])) == ()
     one = judged(deleted(61))
-    assert one.fate is Fate.TERMINATING_STUCK
+    assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
     assert "the kubelet has not finished with it" in one.do
     assert "held by example.org/lock" in judged(deleted(61, "example.org/lock")).do
 
 
 def test_a_deletion_is_by_the_api_servers_clock() -> None:
-    assert [one.fate for one in rejections.judge(replace(look([deleted(50)]), api_skew=seconds(30)))] == [
-        Fate.TERMINATING_STUCK
-    ]
-    assert rejections.judge(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
+    assert [
+        one.pod_outcome for one in rejections.rejected_pods(replace(look([deleted(50)]), api_skew=seconds(30)))
+    ] == [PodOutcome.TERMINATING_STUCK]
+    assert rejections.rejected_pods(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
 
 
 @pytest.mark.parametrize("controller", ["", "ReplicaSet/web", "Job/once", "StatefulSet/db"])
@@ -507,5 +519,5 @@ def test_nobody_is_told_to_delete_by_force(controller: str) -> None:
 def test_whether_the_devices_are_there_again_is_said() -> None:
     assert "its devices are healthy again)" in judged(vm(995)).do
     waiting = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    assert "once its devices are healthy again" in rejections.judge(waiting)[0].do
+    assert "once its devices are healthy again" in rejections.rejected_pods(waiting)[0].do
     assert "once a device is free" in judged(vm(500)).do

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import started_without_device
-from agent.model.devices import Happening
-from agent.model.snapshot import Blind, Pod, Seen, Snapshot
+from agent.model.devices import TransitionKind
+from agent.model.snapshot import InsufficientData, Known, Pod, Snapshot
 from tests.builders import (
     KVM,
     KVM_SOCKET,
@@ -16,26 +16,26 @@ from tests.builders import (
     allocation,
     device_plugins,
     found,
-    milestone,
     node,
     plugin_socket,
     pod,
     registered,
-    unread,
+    transition,
+    unavailable,
 )
 
 RACE = (
-    milestone(Happening.KUBELET_STARTED, ago=timedelta(seconds=1000)),
-    milestone(Happening.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(seconds=980.5)),
-    milestone(Happening.REGISTERED, KVM, ago=timedelta(seconds=980)),
+    transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=1000)),
+    transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(seconds=980.5)),
+    transition(TransitionKind.REGISTERED, KVM, ago=timedelta(seconds=980)),
 )
 
 
-def look(*things: Any, course: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+def look(*things: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
     pods = [one for one in things if isinstance(one, Pod)]
     more = [one for one in things if not isinstance(one, Pod)]
     devices = device_plugins(
-        *course,
+        *history,
         plugin_socket(ago=timedelta(seconds=980.5)),
         registered(KVM, "d0"),
         *more,
@@ -73,10 +73,10 @@ def test_at_the_bounds_whole_seconds_tell_nothing(ago: float, times: int) -> Non
 
 def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -> None:
     """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
-    course = (milestone(Happening.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
-    (one,) = found(started_without_device, look(vm(1000), course=course, kubelet=999.538))
+    history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
+    (one,) = found(started_without_device, look(vm(1000), history=history, kubelet=999.538))
     assert one.since == NOW - timedelta(seconds=1000)
-    assert found(started_without_device, look(vm(1001), course=course, kubelet=999.538)) == []
+    assert found(started_without_device, look(vm(1001), history=history, kubelet=999.538)) == []
 
 
 def test_a_pod_whose_start_is_not_known_or_that_is_over_is_not_judged() -> None:
@@ -89,7 +89,7 @@ def test_a_resource_that_is_no_plugins_is_nobodys_to_allocate() -> None:
 
 
 def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
-    seen = look(vm(500), course=RACE[:1], written=9000)
+    seen = look(vm(500), history=RACE[:1], written=9000)
     seen = without_its_socket(seen)
     (one,) = found(started_without_device, seen)
     assert f"{KVM} was not registered then;" in one.message
@@ -97,13 +97,13 @@ def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
 
 def without_its_socket(snapshot: Snapshot) -> Snapshot:
     (devices,) = snapshot.device_plugins.known()
-    return replace(snapshot, device_plugins=Seen((replace(devices, sockets=()),)))
+    return replace(snapshot, device_plugins=Known((replace(devices, sockets=()),)))
 
 
 def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> None:
-    seen = look(vm(990), course=RACE[:1], written=100)
+    seen = look(vm(990), history=RACE[:1], written=100)
     assert len(found(started_without_device, seen)) == 1
-    assert found(started_without_device, look(vm(500), course=RACE[:1], written=100)) == []
+    assert found(started_without_device, look(vm(500), history=RACE[:1], written=100)) == []
     seen = without_its_socket(seen)
     assert found(started_without_device, seen) == []
 
@@ -118,6 +118,6 @@ def test_a_start_by_a_clock_that_was_set_since_is_not_compared() -> None:
 
 
 def test_it_is_blind_where_pods_or_plugins_were_not_read() -> None:
-    for silent in (node(pods=unread("pods")), node(device_plugins=unread("device_plugins"))):
-        with pytest.raises(Blind):
+    for silent in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
+        with pytest.raises(InsufficientData):
             found(started_without_device, silent)

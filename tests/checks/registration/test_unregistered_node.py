@@ -9,15 +9,15 @@ import pytest
 from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
-from agent.model.snapshot import Blind, LeftAlone, NotAsked, Seen, Snapshot, Unread
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,
     NOW,
     OLD,
-    daemons,
     found,
     last_seen,
     node,
+    processes,
     registration,
     scanned,
     without,
@@ -31,7 +31,7 @@ REMEMBERED = registration(last_seen(MINUTE))
 
 def gone(**changes: Any) -> Snapshot:
     """The Node was there a minute ago; its kubelet runs, and pods are swept."""
-    usual: dict[str, Any] = {"node": [], "registration": REMEMBERED, "pods": Unread("pods", "they are swept")}
+    usual: dict[str, Any] = {"node": [], "registration": REMEMBERED, "pods": Unavailable("pods", "they are swept")}
     return node(**(usual | changes))
 
 
@@ -41,7 +41,7 @@ def finding(snapshot: Snapshot) -> Finding:
 
 
 def blind(snapshot: Snapshot) -> str:
-    with pytest.raises(Blind) as raised:
+    with pytest.raises(InsufficientData) as raised:
         found(unregistered_node, snapshot)
     return str(raised.value)
 
@@ -92,7 +92,7 @@ def test_a_memory_that_cannot_be_read_is_told_where_it_would_have_decided() -> N
 
 
 def test_a_node_without_a_kubelet_may_be_gone() -> None:
-    assert found(unregistered_node, gone(daemons=[daemons(kubelet=None)])) == []
+    assert found(unregistered_node, gone(processes=[processes(kubelet=None)])) == []
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_node_without_a_kubelet_may_be_gone() -> None:
     ids=["it registers", "it did not", "it had registered"],
 )
 def test_a_kubelet_that_has_just_started_is_given_time_to_register(up: timedelta, seen: timedelta, told: bool) -> None:
-    snapshot = gone(daemons=[daemons(kubelet=up)], registration=registration(last_seen(seen)))
+    snapshot = gone(processes=[processes(kubelet=up)], registration=registration(last_seen(seen)))
     assert bool(found(unregistered_node, snapshot)) is told
 
 
 def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
     report = scanned(gone())
     assert [one.finding.severity for one in report.findings] == [Severity.CRITICAL]
-    assert [one.source for one in report.unread] == ["pods"]
+    assert [one.source for one in report.unavailable] == ["pods"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
 )
 def test_what_the_autoscaler_says_itself_is_beside_it(told: Autoscaler, words: str) -> None:
     assert words in finding(gone(autoscaler=told)).message
-    assert "status" not in finding(gone(autoscaler=Unread("autoscaler", "timed out"))).message
+    assert "status" not in finding(gone(autoscaler=Unavailable("autoscaler", "timed out"))).message
 
 
 # Without a provider ID
@@ -199,12 +199,12 @@ def test_bare_metal_is_silent() -> None:
 
 
 def test_unread_is_not_bare_metal() -> None:
-    assert blind(without_id(autoscaler=Unread("autoscaler", "timed out"))) == "autoscaler: timed out"
+    assert blind(without_id(autoscaler=Unavailable("autoscaler", "timed out"))) == "autoscaler: timed out"
 
 
 def test_what_nobody_may_ask_is_no_fault_and_no_word() -> None:
-    forbidden = without_id(autoscaler=NotAsked("autoscaler", "may not `list` nodes"))
-    with pytest.raises(LeftAlone, match="may not `list` nodes"):
+    forbidden = without_id(autoscaler=NotRequested("autoscaler", "may not `list` nodes"))
+    with pytest.raises(SourceDisabled, match="may not `list` nodes"):
         found(unregistered_node, forbidden)
     assert scanned(forbidden).complete
 
@@ -260,16 +260,16 @@ def test_unread_is_not_registered(source: str) -> None:
 
 
 def test_unread_is_not_running_whether_the_kubelet_runs_must_be_known() -> None:
-    assert blind(without(gone(), "daemons")) == "daemons: it gave no word"
+    assert blind(without(gone(), "processes")) == "processes: it gave no word"
 
 
 def test_without_the_api_server_nothing_is_said_by_choice() -> None:
-    with pytest.raises(LeftAlone):
+    with pytest.raises(SourceDisabled):
         found(unregistered_node, without_api(node()))
 
 
 def test_readings_that_hold_nothing_leave_us_blind() -> None:
-    nothing: dict[str, Any] = {"registration": Seen(())}
+    nothing: dict[str, Any] = {"registration": Known(())}
     assert blind(replace(node(), **nothing)) == "registration: the reading is empty"
-    nothing = {"autoscaler": Seen(())}
+    nothing = {"autoscaler": Known(())}
     assert blind(replace(without_id(), **nothing)) == "autoscaler: the reading is empty"

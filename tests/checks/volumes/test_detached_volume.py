@@ -10,22 +10,22 @@ import pytest
 from agent.checks.volumes import detached_volume
 from agent.checks.volumes.lost_volumes import has_bug
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Blind, LeftAlone, NotAsked, Snapshot
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled
 from agent.model.volumes import Attachment, Mount, Strength
 from tests.builders import (
     CLOUD_DISK,
     DISK,
     NOW,
     PODS,
+    assessment,
     attachments,
-    daemons,
     found,
     node,
     node_using,
     pod,
+    processes,
     sandbox,
-    scene,
-    unread,
+    unavailable,
     waiting_pod,
     without,
     without_api,
@@ -53,7 +53,7 @@ def the(snapshot: Snapshot) -> Finding:
 
 def first(snapshot: Snapshot) -> Finding:
     """Return what is told before the detector comes to a source that is silent."""
-    return next(iter(detached_volume.find(scene(snapshot))))
+    return next(iter(detached_volume.find(assessment(snapshot))))
 
 
 # Confirmed
@@ -143,7 +143,7 @@ def test_where_the_claim_is_not_known_all_that_wait_with_one_are_named() -> None
         waiting_pod("shop/a"),
         waiting_pod("shop/b"),
         waiting_pod("shop/inline", CLOUD_DISK, claims=()),
-        attachments=attachments(not_asked=["get volumeattachments", "list events"]),
+        attachments=attachments(not_requested=["get volumeattachments", "list events"]),
     )
     one = the(seen)
     assert (one.strength, one.pod) == (Strength.PROBABLE, "")
@@ -197,7 +197,7 @@ def test_one_volume_is_one_finding() -> None:
         sick(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
         sick(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
         sick(waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]),
-        sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=timedelta(seconds=119))]),
+        sick(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=timedelta(seconds=119))]),
         sick(waiting_pod(), node=[]),
         sick(waiting_pod(), node=[node_using()]),
         sick(waiting_pod(), node=[node_using(attached=[DISK])], mounts=[Mount(DISK)]),
@@ -236,34 +236,34 @@ def test_no_alarm(seen: Snapshot) -> None:
 # Silence
 
 
-@pytest.mark.parametrize("source", ["node", "daemons", "pods", "containers", "attachments", "mounts"])
+@pytest.mark.parametrize("source", ["node", "processes", "pods", "containers", "attachments", "mounts"])
 def test_unread_is_not_attached(source: str) -> None:
-    with pytest.raises(Blind, match=f"{source}: it gave no word"):
+    with pytest.raises(InsufficientData, match=f"{source}: it gave no word"):
         told(without(sick(waiting_pod()), source))
 
 
 def test_a_kubelet_that_is_not_seen_is_no_kubelet_that_has_settled() -> None:
-    with pytest.raises(Blind, match="daemons: no kubelet is seen"):
-        told(sick(waiting_pod(), mounts=[Mount(DISK)], daemons=[daemons(kubelet=None)]))
+    with pytest.raises(InsufficientData, match="daemons: no kubelet is seen"):
+        told(sick(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)]))
 
 
-@pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "daemons"])
+@pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "processes"])
 def test_where_nothing_is_missing_nobody_else_is_needed(source: str) -> None:
     assert told(without(node(waiting_pod()), source)) == []
 
 
 def test_without_the_api_server_nobody_looks_by_choice() -> None:
-    with pytest.raises(LeftAlone):
+    with pytest.raises(SourceDisabled):
         told(without_api(sick(waiting_pod())))
 
 
 def test_mounts_are_left_alone_by_choice() -> None:
-    seen = sick(waiting_pod(), mounts=NotAsked("mounts", "--kubelet-dir=off"))
-    with pytest.raises(LeftAlone):
+    seen = sick(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
+    with pytest.raises(SourceDisabled):
         told(seen)
     assert first(seen).strength is Strength.CONFIRMED
 
 
 def test_a_failed_look_at_attachments_still_tells_what_is_mounted() -> None:
-    seen = sick(waiting_pod(), mounts=[Mount(DISK)], attachments=unread("attachments"))
+    seen = sick(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
     assert first(seen).strength is Strength.MOUNTED

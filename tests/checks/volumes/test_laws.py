@@ -13,19 +13,19 @@ from agent.checks import engine
 from agent.checks.volumes import detached_volume
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, anonymous, dumps, loads
-from agent.model.snapshot import SOURCES, NotAsked, Pod, Seen, Snapshot
+from agent.model.snapshot import SOURCES, Known, NotRequested, Pod, Snapshot
 from agent.model.volumes import Attachment, Mount, Strength
 from tests.builders import (
     CLOUD_DISK,
     DISK,
     GRACE,
     NOW,
+    assessment,
     attachments,
-    daemons,
     node,
     node_using,
+    processes,
     sandbox,
-    scene,
     waiting_pod,
     without,
 )
@@ -76,18 +76,18 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
         *(sandbox("7" * 64, one.name) for one in waiting[:1] if draw(seldom())),
         pods=waiting,
         node=[usual],
-        daemons=[daemons(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
+        processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
         mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
         attachments=attachments(
             *draw(st.lists(words, max_size=3, unique_by=lambda one: one.volume)),
             failed_pods=[one.uid for one in waiting if draw(seldom())],
-            not_asked=["list events"] if draw(seldom()) else [],
+            not_requested=["list events"] if draw(seldom()) else [],
         ),
     )
 
 
 def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
-    findings, gaps = engine.detect(scene(snapshot), (detached_volume,))
+    findings, gaps = engine.detect(assessment(snapshot), (detached_volume,))
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key: finding for finding in findings}, bool(gaps)
 
@@ -134,8 +134,8 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     (worker,) = snapshot.node.known()
     mixed = replace(
         snapshot,
-        pods=Seen(tuple(random.sample(snapshot.pods.known(), len(snapshot.pods.known())))),
-        node=Seen((replace(worker, volumes_in_use=tuple(reversed(worker.volumes_in_use))),)),
+        pods=Known(tuple(random.sample(snapshot.pods.known(), len(snapshot.pods.known())))),
+        node=Known((replace(worker, volumes_in_use=tuple(reversed(worker.volumes_in_use))),)),
     )
     assert found(mixed) == found(snapshot)
 
@@ -144,8 +144,8 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 @given(volume_nodes())
 def test_a_recording_and_one_without_names_tell_the_same(snapshot: Snapshot) -> None:
     text = dumps(Recording(GRACE, timedelta(0), (snapshot,)))
-    assert loads(text).looks == (snapshot,)
-    (look,) = loads(anonymous(text, "salt")).looks
+    assert loads(text).snapshots == (snapshot,)
+    (look,) = loads(anonymous(text, "salt")).snapshots
 
     def kinds(one: Snapshot) -> Any:
         return sorted((str(told.strength), bool(told.pod), str(told.since)) for told in found(one)[0].values())
@@ -163,7 +163,7 @@ def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> N
     text = anonymous(dumps(Recording(GRACE, timedelta(0), (seen,))), "salt")
     names = ("vol-7", "vol-8", "zone-a", "gold", "silver", "acme", "projects", "secretshop", "ledger-0", "books")
     assert [name for name in (*names, "uid-of-it") if name in text] == []
-    (look,) = loads(text).looks
+    (look,) = loads(text).snapshots
     (pod,) = (one for one in look.pods.known() if one.claims)
     (told,) = look.attachments.known()
     assert told.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
@@ -176,11 +176,11 @@ def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> N
 @pytest.mark.parametrize("field", ["mounts", "attachments"])
 def test_a_recording_from_before_volumes_were_read_is_read(field: str) -> None:
     tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
-    del tree["looks"][0][field]
-    for one in tree["looks"][0]["pods"]["seen"]:
+    del tree["snapshots"][0][field]
+    for one in tree["snapshots"][0]["pods"]["known"]:
         del one["scheduled"], one["claims"], one["volumes"]
-    for one in tree["looks"][0]["node"]["seen"]:
+    for one in tree["snapshots"][0]["node"]["known"]:
         del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
-    (look,) = loads(json.dumps(tree)).looks
-    assert getattr(look, field) == NotAsked(field, "this look was taken before they were read")
+    (look,) = loads(json.dumps(tree)).snapshots
+    assert getattr(look, field) == NotRequested(field, "this look was taken before they were read")
     assert found(look) == ({}, False)

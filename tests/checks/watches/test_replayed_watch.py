@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.watches import replayed_watch
-from agent.model.snapshot import Blind, LeftAlone
+from agent.model.snapshot import InsufficientData, SourceDisabled
 from agent.model.watches import LASTS, Evidence
-from tests.builders import NOW, found, node, scene, shown, unread, without, without_api
+from tests.builders import NOW, assessment, found, node, shown, unavailable, without, without_api
 
 MINUTE = timedelta(minutes=1)
 
@@ -57,16 +57,16 @@ def test_a_version_that_is_repaired_is_asked_about(version: str, repaired: bool)
 
 
 def test_without_the_api_server_nothing_is_watched_by_choice() -> None:
-    with pytest.raises(LeftAlone, match="watches: --api=off"):
+    with pytest.raises(SourceDisabled, match="watches: --api=off"):
         found(replayed_watch, without_api(node()))
 
 
 @pytest.mark.parametrize("source", ["pods", "node"])
 def test_while_a_watch_is_silent_what_it_showed_stays_and_no_finding_is_no_word(source: str) -> None:
     silent = without(node(watches=[shown()]), source)
-    findings = replayed_watch.find(scene(silent))
+    findings = replayed_watch.find(assessment(silent))
     assert next(findings).subject == "pods deleted_below"
-    with pytest.raises(Blind, match=source):
+    with pytest.raises(InsufficientData, match=source):
         next(findings)
-    with pytest.raises(Blind):
-        found(replayed_watch, replace(node(), watches=unread("watches")))
+    with pytest.raises(InsufficientData):
+        found(replayed_watch, replace(node(), watches=unavailable("watches")))

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters.json import clean
 from agent.exporters.json.clean import document
 from agent.model.release import Cleaning, PassedOver, Refusal, Verdict
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file
-from tests.exporters.cleanings import ALIVE, BUDGET, DUAL, ENTRY, YOUNG, cleaning, outcome, refused, released
+from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, UNMANAGED, cleaning, outcome, refused, released
 
 
 def told(one: Cleaning) -> Any:
@@ -47,26 +47,31 @@ def test_a_cleaning_is_told_in_full() -> None:
         ],
         "verdicts": {verdict.value: int(verdict is Verdict.RELEASED) for verdict in Verdict},
         "passed_over": [],
-        "stopped": None,
-        "unread": [],
+        "halted": None,
+        "unavailable": [],
         "warnings": [],
     }
 
 
 def test_a_refusal_has_every_guards_word() -> None:
-    (address,) = told(cleaning(refused(YOUNG, ALIVE)))["addresses"]
-    assert (address["verdict"], address["reason"]) == ("refused", "too_young")
-    assert address["why"] == f"{YOUNG.why}; {ALIVE.why}"
+    (address,) = told(cleaning(refused(CANDIDATE, UNMANAGED)))["addresses"]
+    assert (address["verdict"], address["reason"]) == ("refused", "not_confirmed")
+    assert address["why"] == f"{CANDIDATE.why}; {UNMANAGED.why}"
     assert address["refusals"] == [
-        {"reason": "too_young", "why": YOUNG.why, "setting": "--grace=0s"},
-        {"reason": "address_alive", "why": ALIVE.why, "setting": None},
+        {"reason": "not_confirmed", "why": CANDIDATE.why, "setting": "--grace=0s"},
+        {"reason": "address_in_use", "why": UNMANAGED.why, "setting": None},
     ]
     assert (address["waited_seconds"], address["held_seconds"], address["entry"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     ("refusals", "setting"),
-    [((YOUNG,), "--grace=0s"), ((YOUNG, BUDGET), "--grace=0s --max=4"), ((YOUNG, ALIVE), None), ((ALIVE,), None)],
+    [
+        ((CANDIDATE,), "--grace=0s"),
+        ((CANDIDATE, BUDGET), "--grace=0s --max=4"),
+        ((CANDIDATE, UNMANAGED), None),
+        ((UNMANAGED,), None),
+    ],
 )
 def test_the_setting_is_what_lifts_all_of_it_or_null(refusals: tuple[Refusal, ...], setting: str | None) -> None:
     assert told(cleaning(refused(*refusals)))["addresses"][0]["setting"] == setting
@@ -84,7 +89,7 @@ def test_each_address_of_a_sandbox_is_told_and_counted() -> None:
 
 
 def test_an_empty_file_and_an_unknown_pod_are_null() -> None:
-    (address,) = told(cleaning(refused(YOUNG, of=(empty_file("10.244.1.9"),))))["addresses"]
+    (address,) = told(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),))))["addresses"]
     assert (address["container_id"], address["pod"]) == (None, None)
 
 
@@ -92,14 +97,14 @@ def test_in_the_dark_nothing_is_zero() -> None:
     tree = told(
         cleaning(
             applied=False,
-            unread=(Unread("containers", "timed out"),),
+            unavailable=(Unavailable("containers", "timed out"),),
             free_before={"kubenet": None, "storage": 4},
             free_after={"kubenet": None, "storage": 4},
         )
     )
     assert tree["networks"][0] == {"network": "kubenet", "free_before": None, "free_after": None}
     assert tree["network"] == "kubenet,storage"
-    assert tree["unread"] == [{"source": "containers", "why": "timed out"}]
+    assert tree["unavailable"] == [{"source": "containers", "why": "timed out"}]
     assert (tree["applied"], tree["addresses"]) == (False, [])
 
 
@@ -112,8 +117,8 @@ def test_what_was_asked_for_and_is_no_candidate_is_told_apart() -> None:
 
 
 def test_that_cleaning_stopped_and_what_to_look_after_are_told() -> None:
-    tree = told(cleaning(stopped="it is there again", warnings=("journal: line 3",)))
-    assert (tree["stopped"], tree["warnings"]) == ("it is there again", ["journal: line 3"])
+    tree = told(cleaning(halted="it is there again", warnings=("journal: line 3",)))
+    assert (tree["halted"], tree["warnings"]) == ("it is there again", ["journal: line 3"])
 
 
 # The journal
@@ -122,8 +127,10 @@ AT = datetime(2026, 3, 26, 19, 0, 0, 5, tzinfo=UTC)
 
 
 def test_the_journal_is_told_with_every_byte() -> None:
-    text = Kept(RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001)
-    binary = Kept("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
+    text = FileImage(
+        RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001
+    )
+    binary = FileImage("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
     kept = Journal(
         (Entry(ENTRY, AT, "run", GONE, "shop/cart", (text, binary), Verdict.RELEASED, "", AT),), ("line 3: no",)
     )

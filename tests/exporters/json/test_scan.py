@@ -9,9 +9,9 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.exporters.json.scan import document, in_order, moment
-from agent.model.assessment import Scene, State
-from agent.model.finding import Finding, Judged
-from agent.model.rejections import Cause, Fate
+from agent.model.assessment import Assessment, State
+from agent.model.finding import Finding, TrackedFinding
+from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.report import Report
 from agent.model.snapshot import Node
 from tests.builders import (
@@ -20,18 +20,18 @@ from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
+    assessment,
     cni_result,
-    daemons,
     dark_node,
     device_plugins,
     empty_file,
-    foreign,
     late_plugins,
     node,
+    processes,
     registered,
     reservation,
     scanned,
-    scene,
+    unrecognized,
     without,
     without_api,
 )
@@ -79,14 +79,14 @@ def test_a_healthy_node_is_told_in_full() -> None:
         ],
         "device_plugins": [],
         "findings": [],
-        "unread": [],
-        "blind": [],
+        "unavailable": [],
+        "insufficient_data": [],
     }
 
 
 def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
     hour = timedelta(hours=1)
-    report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), daemons=[daemons(kubelet=hour)]))
+    report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), processes=[processes(kubelet=hour)]))
     (finding,) = told(report)["findings"]
     assert finding == {
         "detector": "leaked_reservation",
@@ -100,7 +100,7 @@ def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
         "network": "kubenet",
         "pod": "shop/cart",
         "resource": None,
-        "fate": None,
+        "pod_outcome": None,
         "strength": None,
     }
 
@@ -117,9 +117,9 @@ def test_in_the_dark_nothing_is_zero() -> None:
         "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None
     }  # fmt: skip
     assert tree["reservations"] == []
-    assert {one["source"] for one in tree["unread"]} >= {"reservations", "containers", "pods"}
-    assert all(one["why"] == "it gave no word" for one in tree["unread"])
-    assert {one["detector"] for one in tree["blind"]} == {detector.NAME for detector in DETECTORS}
+    assert {one["source"] for one in tree["unavailable"]} >= {"reservations", "containers", "pods"}
+    assert all(one["why"] == "it gave no word" for one in tree["unavailable"])
+    assert {one["detector"] for one in tree["insufficient_data"]} == {detector.NAME for detector in DETECTORS}
 
 
 def test_a_server_version_that_is_not_known_is_null() -> None:
@@ -128,18 +128,18 @@ def test_a_server_version_that_is_not_known_is_null() -> None:
 
 def test_what_was_left_alone_by_choice_is_not_unread_but_blinds() -> None:
     tree = told(scanned(without_api(node())))
-    assert tree["unread"] == []
-    assert {one["detector"]: one["why"] for one in tree["blind"]}["shared_ip"] == "pods: --api=off"
+    assert tree["unavailable"] == []
+    assert {one["detector"]: one["why"] for one in tree["insufficient_data"]}["shared_ip"] == "pods: --api=off"
 
 
 def test_a_foreign_entry_has_a_name_and_no_more() -> None:
-    tree = told(scanned(node(foreign("notes.txt"))))
+    tree = told(scanned(node(unrecognized("notes.txt"))))
     assert tree["reservations"][-1] == {
         "network": "kubenet",
         "ip": "notes.txt",
         "container_id": None,
         "ifname": None,
-        "state": "foreign",
+        "state": "unrecognized",
         "pod": None,
         "age_seconds": None,
         "why": "it is a directory",
@@ -186,24 +186,26 @@ def test_times_are_utc_to_the_second(when: datetime, text: str) -> None:
 
 def test_addresses_are_in_the_order_in_which_people_count_them() -> None:
     names = ["10.244.1.9", "10.244.1.10", "10.244.0.200", "fd00::9", "fd00::10", "fd00::a", "fd00:0:1::1", "fd00::"]
-    snapshot = node(*(reservation(ip) for ip in names), foreign("zebra"), foreign("alpha"), reservations=[])
-    assert ordered(scene(snapshot)) == [
+    snapshot = node(*(reservation(ip) for ip in names), unrecognized("zebra"), unrecognized("alpha"), reservations=[])
+    assert ordered(assessment(snapshot)) == [
         "10.244.0.200", "10.244.1.9", "10.244.1.10",
         "fd00::", "fd00::9", "fd00::a", "fd00::10", "fd00:0:1::1", "alpha", "zebra",
     ]  # fmt: skip
 
 
-def ordered(told: Scene) -> list[str]:
-    return [one.name for one in in_order(told.occupancies)]
+def ordered(told: Assessment) -> list[str]:
+    return [one.name for one in in_order(told.classified_reservations)]
 
 
 def test_networks_are_kept_apart_in_the_order() -> None:
     snapshot = node(reservation("10.0.0.1", network="storage"), reservations=[LOST])
-    assert ordered(scene(snapshot)) == ["10.244.1.9", "10.0.0.1"]
+    assert ordered(assessment(snapshot)) == ["10.244.1.9", "10.0.0.1"]
 
 
 def test_what_could_not_be_read_is_told_with_its_reason() -> None:
-    assert told(scanned(without(node(), "daemons")))["unread"] == [{"source": "daemons", "why": "it gave no word"}]
+    assert told(scanned(without(node(), "processes")))["unavailable"] == [
+        {"source": "processes", "why": "it gave no word"}
+    ]
 
 
 # Devices
@@ -239,7 +241,14 @@ def test_plugins_that_were_not_read_are_null_and_not_none() -> None:
 
 
 def test_a_refused_pod_is_told_with_its_resource_and_its_fate() -> None:
-    finding = Finding("shared_ip", "shop/render", "refused", resource=KVM, fate=Fate.STUCK, cause=Cause.KUBELET_RESTART)
-    report = replace(scanned(node()), findings=(Judged(finding, NOW, confirmed=True),))
+    finding = Finding(
+        "shared_ip",
+        "shop/render",
+        "refused",
+        resource=KVM,
+        pod_outcome=PodOutcome.STUCK,
+        cause=RejectionCause.KUBELET_RESTART,
+    )
+    report = replace(scanned(node()), findings=(TrackedFinding(finding, NOW, confirmed=True),))
     (one,) = told(report)["findings"]
-    assert (one["resource"], one["fate"], one["cause"]) == (KVM, "stuck", "kubelet_restart")
+    assert (one["resource"], one["pod_outcome"], one["cause"]) == (KVM, "stuck", "kubelet_restart")

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.cleanup.restore import Restoration
 from agent.exporters.text.clean import journal, restoration, table
 from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file, reservation
 from tests.exporters.cleanings import (
-    ALIVE,
     BUDGET,
+    CANDIDATE,
     DUAL,
     ENTRY,
     LOST,
-    YOUNG,
+    UNMANAGED,
     cleaning,
     many,
     outcome,
@@ -58,11 +58,11 @@ def test_a_dry_run_says_so_aloud_and_how_to_do_it() -> None:
 
 
 def test_a_refusal_is_told_with_its_words_and_the_setting_that_lifts_it() -> None:
-    told = lines(table(cleaning(refused(YOUNG, ALIVE))))
-    assert "kubenet 10.244.1.9 999999999999 - refused: too_young, address_alive" in told
-    assert "too_young (10.244.1.9): 30 s old, and --grace is 300 s; --grace=0s would lift this" in told
-    assert "address_alive (10.244.1.9): process 7 (nginx) has 10.244.1.9 configured" in told
-    assert "0 released, 1 refused (1 too_young)" in told
+    told = lines(table(cleaning(refused(CANDIDATE, UNMANAGED))))
+    assert "kubenet 10.244.1.9 999999999999 - refused: not_confirmed, address_in_use" in told
+    assert "not_confirmed (10.244.1.9): 30 s old, and --grace is 300 s; --grace=0s would lift this" in told
+    assert "address_in_use (10.244.1.9): process 7 (nginx) has 10.244.1.9 configured" in told
+    assert "0 released, 1 refused (1 not_confirmed)" in told
 
 
 def test_a_reason_that_holds_for_all_is_told_once() -> None:
@@ -111,15 +111,17 @@ def test_each_address_of_a_sandbox_has_its_line() -> None:
 
 
 def test_an_empty_file_has_no_container() -> None:
-    assert "10.244.1.9 (empty file) - refused: too_young" in " ".join(
-        lines(table(cleaning(refused(YOUNG, of=(empty_file("10.244.1.9"),)))))
+    assert "10.244.1.9 (empty file) - refused: not_confirmed" in " ".join(
+        lines(table(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),)))))
     )
 
 
 def test_refusals_are_counted_by_their_weightiest_reason_the_most_frequent_first() -> None:
     one, two, three = many(3)
-    text = table(cleaning(refused(YOUNG, BUDGET, of=(one,)), refused(BUDGET, of=(two,)), refused(BUDGET, of=(three,))))
-    assert "0 released, 3 refused (2 over_budget, 1 too_young)" in text
+    text = table(
+        cleaning(refused(CANDIDATE, BUDGET, of=(one,)), refused(BUDGET, of=(two,)), refused(BUDGET, of=(three,)))
+    )
+    assert "0 released, 3 refused (2 over_budget, 1 not_confirmed)" in text
 
 
 def test_an_empty_store_has_nothing_to_release() -> None:
@@ -152,7 +154,7 @@ def test_in_the_dark_nothing_is_said_to_be_well() -> None:
     told = lines(
         table(
             cleaning(
-                unread=(Unread("containers", "docker: timed out"),),
+                unavailable=(Unavailable("containers", "docker: timed out"),),
                 free_before={"kubenet": None},
                 free_after={"kubenet": None},
             )
@@ -165,7 +167,7 @@ def test_in_the_dark_nothing_is_said_to_be_well() -> None:
 
 
 def test_cleaning_that_stopped_itself_says_why_and_what_to_do() -> None:
-    told = table(cleaning(stopped="container 9999 is there again"))
+    told = table(cleaning(halted="container 9999 is there again"))
     assert "CLEANING HAS STOPPED ITSELF: container 9999 is there again\n  Do: find out how" in told
     assert "`nodeleak restore ENTRY --apply`" in told
 
@@ -178,14 +180,14 @@ def test_warnings_are_told() -> None:
     "outcome",
     [
         outcome(Verdict.FAILED, reservation("10.244.1.9", network=STEERING), why=STEERING, entry=STEERING),
-        refused(Refusal(Reason.ADDRESS_ALIVE, STEERING, STEERING)),
+        refused(Refusal(Reason.ADDRESS_IN_USE, STEERING, STEERING)),
     ],
     ids=["failed", "refused"],
 )
 def test_nothing_that_is_told_can_steer_the_readers_terminal(outcome: Outcome) -> None:
     hostile = replace(outcome, candidate=replace(outcome.candidate, pod=STEERING))
     text = table(
-        cleaning(hostile, stopped=STEERING, warnings=(STEERING,), passed_over=(PassedOver(STEERING, STEERING),))
+        cleaning(hostile, halted=STEERING, warnings=(STEERING,), passed_over=(PassedOver(STEERING, STEERING),))
     )
     assert text.replace("\n", "").isprintable()
     assert "[2J" in text
@@ -197,7 +199,7 @@ AT = datetime(2026, 3, 26, 19, 0, tzinfo=UTC)
 
 
 def entry(verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
-    kept = Kept(RESERVATION, "kubenet", LOST.ip, f"{GONE}\r\neth0".encode(), 0o644, 0, 0, 7, LOST.mtime_ns)
+    kept = FileImage(RESERVATION, "kubenet", LOST.ip, f"{GONE}\r\neth0".encode(), 0o644, 0, 0, 7, LOST.mtime_ns)
     return replace(Entry(ENTRY, AT, "clean", GONE, "shop/cart", (kept,), verdict), **more)
 
 

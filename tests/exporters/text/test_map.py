@@ -8,7 +8,7 @@ from hypothesis import given
 from agent.exporters.range_map import Mark
 from agent.exporters.text.map import LETTERS, drawn
 from agent.model.snapshot import Snapshot
-from tests.builders import cni_result, dark_node, foreign, node, ranges, reservation, scanned, without
+from tests.builders import cni_result, dark_node, node, ranges, reservation, scanned, unrecognized, without
 from tests.strategies import nodes
 
 LOST = reservation("10.244.1.9")
@@ -77,11 +77,11 @@ def test_in_the_dark_nothing_is_drawn_and_that_is_said() -> None:
 
 
 def test_what_is_elsewhere_is_named_and_cannot_steer_the_terminal() -> None:
-    lines = plain(node(foreign("evil\x1b[2J"), *(reservation(f"10.9.9.{n}", f"{n:064x}") for n in range(1, 50))))
+    lines = plain(node(unrecognized("evil\x1b[2J"), *(reservation(f"10.9.9.{n}", f"{n:064x}") for n in range(1, 50))))
     assert "  Entries of no known range:" in lines
     assert "    L 10.9.9.1" in lines
     assert "    and 10 more: -o json lists all" in lines
-    assert not any("\x1b" in line for line in plain(node(foreign("evil\x1b[2J"))))
+    assert not any("\x1b" in line for line in plain(node(unrecognized("evil\x1b[2J"))))
 
 
 @given(nodes(two_networks=True))

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from agent.exporters.text.scan import grid, table
-from agent.model.devices import Happening
+from agent.model.devices import TransitionKind
 from agent.model.finding import Gap
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
@@ -13,15 +13,15 @@ from tests.builders import (
     cni_result,
     dark_node,
     device_plugins,
-    foreign,
     late_plugins,
-    milestone,
     node,
     plugin_socket,
     registered,
     reservation,
     sandbox,
     scanned,
+    transition,
+    unrecognized,
     without,
     without_api,
 )
@@ -54,14 +54,20 @@ def test_a_leak_is_listed_and_told_in_words() -> None:
 
 def test_what_is_in_order_is_counted_and_not_listed() -> None:
     text = table(scanned(node(LOST, sandbox(GONE, "shop/cart", "exited"))))
-    assert "2 in_use, 1 held" in text
+    assert "2 in_use, 1 not_ready" in text
     assert LOST.ip not in text
 
 
 def test_what_is_on_its_way_is_listed_with_why() -> None:
     young = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
-    told = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, foreign("notes"))))
-    for word in ("teardown_pending", "young", "foreign", "the kubelet keeps a checkpoint", "it is a directory"):
+    told = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
+    for word in (
+        "teardown_pending",
+        "candidate",
+        "unrecognized",
+        "the kubelet keeps a checkpoint",
+        "it is a directory",
+    ):
         assert word in told
     assert "No findings." in told
 
@@ -156,7 +162,7 @@ def test_a_socket_of_no_known_resource_is_listed_too() -> None:
 
 
 def test_a_socket_that_is_gone_or_that_nobody_is_connected_to_says_so() -> None:
-    gone = device_plugins(registered(KVM), milestone(Happening.SOCKET_GONE, socket="kubevirt-kvm.sock"))
+    gone = device_plugins(registered(KVM), transition(TransitionKind.SOCKET_GONE, socket="kubevirt-kvm.sock"))
     assert "kubevirt-kvm.sock (gone)" in table(scanned(node(device_plugins=gone)))
     alone = device_plugins(registered(KVM), plugin_socket(connected=False))
     assert "kubevirt-kvm.sock (not connected)" in table(scanned(node(device_plugins=alone)))

@@ -8,7 +8,7 @@ import pytest
 
 from agent.exporters.text.timeline import document, table
 from agent.exporters.timeline import Event, Timeline, What
-from agent.model.snapshot import Unread
+from agent.model.snapshot import Unavailable
 from tests.builders import NOW
 
 HOUR = timedelta(hours=1)
@@ -19,7 +19,7 @@ def event(at: datetime = NOW - HOUR, *, exact: bool = True, what: What = What.RE
 
 
 def timeline(*events: Event, **more: Any) -> Timeline:
-    return Timeline("worker-1", NOW, events, **{"unread": (), **more})
+    return Timeline("worker-1", NOW, events, **{"unavailable": (), **more})
 
 
 def lines(told: Timeline, since: str = "") -> list[str]:
@@ -48,15 +48,15 @@ def test_a_sign_that_is_not_used_is_not_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "unread", "said"),
+    ("since", "unavailable", "said"),
     [
         ("", (), "Nothing is known to have happened."),
         ("1h30m", (), "Nothing is known to have happened in the last 1h30m."),
-        ("", (Unread("pods", "dark"),), "Nothing is known to have happened, as far as could be read."),
+        ("", (Unavailable("pods", "dark"),), "Nothing is known to have happened, as far as could be read."),
     ],
 )
-def test_nothing_is_said(since: str, unread: tuple[Unread, ...], said: str) -> None:
-    assert lines(timeline(unread=unread), since)[2] == said
+def test_nothing_is_said(since: str, unavailable: tuple[Unavailable, ...], said: str) -> None:
+    assert lines(timeline(unavailable=unavailable), since)[2] == said
 
 
 def test_a_storm_is_cut_and_says_how_much_of_it_there_is() -> None:
@@ -71,7 +71,9 @@ def test_a_storm_is_cut_and_says_how_much_of_it_there_is() -> None:
 
 
 def test_what_was_not_read_and_what_is_damaged_is_told() -> None:
-    told = lines(timeline(unread=(Unread("pods", "it gave no word"),), warnings=("journal: line 3",), undated=2))
+    told = lines(
+        timeline(unavailable=(Unavailable("pods", "it gave no word"),), warnings=("journal: line 3",), undated=2)
+    )
     assert "Could not be read (what it would tell is missing above):" in told
     assert "  pods: it gave no word" in told
     assert "warning: journal: line 3" in told
@@ -89,7 +91,7 @@ def test_a_clock_that_is_right_is_not_told() -> None:
 
 
 def test_a_name_cannot_steer_the_readers_terminal() -> None:
-    told = table(timeline(event(text="\x1b[2J\u202e\nrefused"), unread=(Unread("pods", "\x07"),)), "")
+    told = table(timeline(event(text="\x1b[2J\u202e\nrefused"), unavailable=(Unavailable("pods", "\x07"),)), "")
     assert not {"\x1b", "\u202e", "\x07"} & set(told)
     assert len(told.splitlines()) == 7
 
@@ -102,7 +104,7 @@ def test_programs_are_told_everything_in_closed_keys() -> None:
                     event(exact=False, text="it\x1b happened"),
                     undated=1,
                     warnings=("damage",),
-                    unread=(Unread("pods", "dark"),),
+                    unavailable=(Unavailable("pods", "dark"),),
                     api_skew=timedelta(milliseconds=-400),
                 )
             ),
@@ -123,10 +125,10 @@ def test_programs_are_told_everything_in_closed_keys() -> None:
                 "source": "device_plugins",
             }
         ],
-        "undated_refusals": 1,
+        "undated_rejections": 1,
         "api_skew_seconds": -0.4,
         "warnings": ["damage"],
-        "unread": [{"source": "pods", "why": "dark"}],
+        "unavailable": [{"source": "pods", "why": "dark"}],
     }
 
 

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 
 from agent.checks.registry import DETECTORS
 from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, Kept
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters import timeline
 from agent.exporters.web import page_view
 from agent.exporters.web.page import Page
 from agent.exporters.web.page_map import in_short
 from agent.exporters.web.server import LINKS
-from agent.exporters.web.status import Mood
-from agent.exporters.web.status import of as verdict_of
+from agent.exporters.web.status import Status
+from agent.exporters.web.status import node_status as verdict_of
 from agent.model.finding import Gap
 from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Address, Snapshot, Unread
+from agent.model.snapshot import Address, Snapshot, Unavailable
 from tests.builders import (
     GONE,
     INSTANCE,
@@ -35,23 +35,23 @@ from tests.builders import (
     cni_result,
     dark_node,
     device_plugins,
-    foreign,
     node,
     plugin_socket,
     registered,
     reservation,
     sandbox,
     scanned,
+    unrecognized,
     without,
     without_api,
     worker,
 )
-from tests.exporters.cleanings import ALIVE, cleaning, refused, released
+from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.strategies import nodes
 
 LOST = reservation("10.244.1.9")
 EVIL = "<script>alert('x')</script>&\"<b onclick=x>"
-RELEASED = Entry("e1", NOW, "run", GONE, "shop/cart", (Kept(RESERVATION, "kubenet", "10.244.1.8", b"", 0o644, 0, 0, 7, 0),), Verdict.RELEASED)  # fmt: skip # noqa: E501
+RELEASED = Entry("e1", NOW, "run", GONE, "shop/cart", (FileImage(RESERVATION, "kubenet", "10.244.1.8", b"", 0o644, 0, 0, 7, 0),), Verdict.RELEASED)  # fmt: skip # noqa: E501
 
 
 def page(*entries: Entry) -> Page:
@@ -91,7 +91,7 @@ def marks(text: str) -> dict[str, str]:
 
 def test_a_healthy_node_is_green_and_says_so() -> None:
     text = drawn(scanned(node()))
-    assert 'class="verdict mood-well"' in text
+    assert 'class="verdict status-well"' in text
     said = words(text)
     assert "nodeleak on worker-1" in said
     assert "All is in order" in said
@@ -105,16 +105,16 @@ def test_what_is_good_to_know_is_no_trouble() -> None:
     report = scanned(node(node=[scaling_down]))
     assert (len(report.findings), report.troubles) == (1, ())
     text = drawn(report)
-    assert 'class="verdict mood-well"' in text
+    assert 'class="verdict status-well"' in text
     assert "Nothing is wrong, and 1 finding to know of" in words(text)
     with_a_leak = drawn(scanned(node(LOST, node=[scaling_down])))
-    assert 'class="verdict mood-trouble"' in with_a_leak
+    assert 'class="verdict status-trouble"' in with_a_leak
     assert "Something is wrong: 1 finding" in words(with_a_leak)
 
 
 def test_a_leak_is_shown_with_its_pod_its_age_and_what_to_do() -> None:
     text = drawn(scanned(node(LOST, cni_result(GONE, "shop/cart", "10.244.1.0/24"))))
-    assert 'class="verdict mood-trouble"' in text
+    assert 'class="verdict status-trouble"' in text
     assert marks(text)["10.244.1.9"] == "leaked"
     assert "<title>10.244.1.9: leaked\nshop/cart\nreserved 2h ago\n" in text
     said = words(text)
@@ -127,14 +127,14 @@ def test_a_leak_is_shown_with_its_pod_its_age_and_what_to_do() -> None:
 
 
 def test_each_address_has_its_cell_and_its_colour() -> None:
-    found = marks(drawn(scanned(node(LOST, foreign("10.244.1.77", blocks=True)))))
+    found = marks(drawn(scanned(node(LOST, unrecognized("10.244.1.77", blocks=True)))))
     assert len(found) == 254
     assert {ip: mark for ip, mark in found.items() if mark != "free"} == {
         "10.244.1.1": "gateway",
         "10.244.1.2": "in_use",
         "10.244.1.3": "in_use",
         "10.244.1.9": "leaked",
-        "10.244.1.77": "foreign",
+        "10.244.1.77": "unrecognized",
     }
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_confirmed_yet_is_a_suspicion() -> None:
     report = scanned(node(LOST))
     doubtful = replace(report, findings=tuple(replace(one, confirmed=False) for one in report.findings))
     said = words(drawn(doubtful))
-    assert verdict_of(doubtful, alive=True).mood is Mood.DOUBT
+    assert verdict_of(doubtful, alive=True).status is Status.DOUBT
     assert "1 suspicion, none confirmed yet" in said
     assert "(not confirmed yet)" in said
 
@@ -178,7 +178,7 @@ def test_the_timeline_has_the_newest_first_and_the_releases() -> None:
 
 
 def test_a_journal_that_cannot_be_read_is_told() -> None:
-    silent = Page(lambda: (Unread("journal", "it is damaged"), ("line 3",)), LINKS)
+    silent = Page(lambda: (Unavailable("journal", "it is damaged"), ("line 3",)), LINKS)
     said = words(silent.draw(scanned(node()), alive=True, refreshing=True).decode())
     assert "May lack events: journal: it is damaged" in said
     assert "May lack events: journal: line 3" in said
@@ -191,20 +191,20 @@ def test_a_long_timeline_is_cut_and_says_so() -> None:
 
 
 def test_the_last_rounds_releases_are_shown_with_why_not() -> None:
-    report = replace(scanned(node(LOST)), cleaning=cleaning(released(), refused(ALIVE)))
+    report = replace(scanned(node(LOST)), cleaning=cleaning(released(), refused(UNMANAGED)))
     said = words(drawn(report))
     assert "Releases of the last round" in said
     assert "10.244.1.9 shop/cart released" in said
-    assert f"refused {ALIVE.why}" in said
+    assert f"refused {UNMANAGED.why}" in said
     assert "Dry run" not in said
     assert "Dry run" in words(drawn(replace(report, cleaning=cleaning(applied=False))))
     assert "Releases of the last round" not in words(drawn(scanned(node())))
 
 
 def test_cleaning_that_has_stopped_is_trouble_by_itself() -> None:
-    report = replace(scanned(node()), cleaning=cleaning(stopped="it was there again"))
+    report = replace(scanned(node()), cleaning=cleaning(halted="it was there again"))
     text = drawn(report)
-    assert "mood-trouble" in text
+    assert "status-trouble" in text
     assert "Something is wrong: cleaning has stopped itself" in words(text)
     assert "Cleaning has stopped itself: it was there again." in words(text)
 
@@ -220,7 +220,7 @@ def test_every_detectors_advice_is_found() -> None:
 @pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints", "pods", "device_plugins", "node"])
 def test_an_agent_that_cannot_read_something_looks_blind_and_never_green(source: str) -> None:
     text = drawn(scanned(without(node(), source)))
-    assert 'class="verdict mood-blind partly"' in text
+    assert 'class="verdict status-blind partly"' in text
     said = words(text)
     assert "This agent cannot see everything" in said
     assert f"Not read: {source}." in said
@@ -238,7 +238,7 @@ def test_in_the_dark_nothing_is_drawn_as_free() -> None:
 
 def test_reservations_that_were_not_read_are_hatched_and_not_free() -> None:
     found = marks(drawn(scanned(without(node(), "reservations"))))
-    assert set(found.values()) == {"unread", "gateway"}
+    assert set(found.values()) == {"unavailable", "gateway"}
 
 
 def test_whose_container_is_unknown_is_unknown() -> None:
@@ -249,19 +249,19 @@ def test_whose_container_is_unknown_is_unknown() -> None:
 def test_what_was_found_in_the_twilight_is_trouble_that_may_be_more() -> None:
     blind = without(node(LOST), "device_plugins")
     text = drawn(scanned(blind))
-    assert 'class="verdict mood-trouble partly"' in text
+    assert 'class="verdict status-trouble partly"' in text
     assert "There may be more, which could not be judged." in words(text)
 
 
 def test_a_detector_that_failed_is_no_green_either() -> None:
     text = drawn(replace(scanned(node()), gaps=(Gap("shared_ip", "ZeroDivisionError", broken=True),)))
-    assert "mood-blind partly" in text
+    assert "status-blind partly" in text
     assert "Failed: shared_ip." in words(text)
 
 
 def test_an_agent_that_hangs_says_that_what_it_shows_is_old() -> None:
     text = drawn(scanned(node()), alive=False)
-    assert "mood-blind partly" in text
+    assert "status-blind partly" in text
     assert "This agent hangs No round has ended for too long: what is shown is old." in words(text)
 
 
@@ -273,7 +273,7 @@ def test_a_host_may_be_called_anything() -> None:
 
 def test_what_was_left_alone_by_choice_is_said_and_no_fault() -> None:
     text = drawn(scanned(without_api(node())))
-    assert "mood-well" in text
+    assert "status-well" in text
     assert "Judged without the API server (--api=off)" in words(text)
 
 
@@ -281,10 +281,10 @@ def test_what_was_left_alone_by_choice_is_said_and_no_fault() -> None:
 @settings(max_examples=60)
 def test_green_is_only_who_has_read_all_and_found_no_trouble(snapshot: Snapshot) -> None:
     report = scanned(snapshot)
-    well = verdict_of(report, alive=True).mood is Mood.WELL
-    assert well == (report.complete and not report.unread and not report.troubles)
+    well = verdict_of(report, alive=True).status is Status.WELL
+    assert well == (report.complete and not report.unavailable and not report.troubles)
     text = drawn(report)
-    assert ("mood-well" in text.partition("</style>")[2]) == well
+    assert ("status-well" in text.partition("</style>")[2]) == well
     parsed(text)
 
 
@@ -298,8 +298,8 @@ def strange_node() -> Snapshot:
         reservation("10.244.1.10", "8" * 64),
         Address("10.244.1.10", 7, EVIL),
         cni_result(GONE, EVIL, "10.244.1.0/24"),
-        foreign(EVIL),
-        foreign("\x1b[2J\udcff"),
+        unrecognized(EVIL),
+        unrecognized("\x1b[2J\udcff"),
         sandbox("7" * 64, EVIL),
         reservation("10.244.1.11", "7" * 64),
         device_plugins=device_plugins(plugin_socket(EVIL), registered(EVIL, "d0")),
@@ -313,7 +313,7 @@ def strange_node() -> Snapshot:
         scanned(node()),
         scanned(strange_node()),
         scanned(dark_node()),
-        replace(scanned(node(LOST)), cleaning=cleaning(released(), refused(ALIVE), stopped=EVIL)),
+        replace(scanned(node(LOST)), cleaning=cleaning(released(), refused(UNMANAGED), halted=EVIL)),
     ],
     ids=["before", "healthy", "strange", "dark", "cleaning"],
 )

@@ -118,14 +118,14 @@ def check_health(exporter: HttpExporter, heart: Heart) -> None:
 
 def test_it_is_ready_after_one_round(fresh: HttpExporter, report: Report) -> None:
     assert ask(fresh, "/readyz") == (503, "text/plain; charset=utf-8", "no round yet\n")
-    fresh.tell(report, 0.1)
+    fresh.export(report, 0.1)
     assert ask(fresh, "/readyz") == (200, "text/plain; charset=utf-8", "ok\n")
 
 
 def test_the_report_is_the_scan_document_of_the_last_round(fresh: HttpExporter, report: Report) -> None:
     assert ask(fresh, "/api/v1/report")[::2] == (503, "no round yet\n")
-    fresh.tell(scanned(node()), 0.1)
-    fresh.tell(report, 0.1)
+    fresh.export(scanned(node()), 0.1)
+    fresh.export(report, 0.1)
     status, kind, body = ask(fresh, "/api/v1/report")
     assert (status, kind) == (200, "application/json")
     assert json.loads(body) == json.loads(json.dumps(document(report)))
@@ -146,7 +146,7 @@ def test_the_report_is_for_this_machine_only(host: str, report: Report) -> None:
     outside = outward_address()
     needs(bool(outside) and not outside.startswith("127."), "an address that is not loopback")
     with listening((host, 0)) as exporter:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
         status, _, body = ask(exporter, "/api/v1/report", host=outside)
         assert (status, body) == (403, "the report names pods and addresses: from this machine only\n")
         assert ask(exporter, "/metrics", host=outside)[0] == 200
@@ -172,7 +172,7 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     status, kind, body = ask(exporter, "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert "The first look is under way" in body
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     assert "10.244.1.9" in ask(exporter, "/")[2]
     heart.beats = False
     assert "No round has ended for too long" in ask(exporter, "/")[2]
@@ -195,7 +195,7 @@ def test_the_page_is_on_unless_it_is_turned_off(setting: str, status: int, repor
     exporter = daemon.listening(load("run", given, {}), CollectorRegistry(), heartbeat)
     exporter.start()
     try:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
         assert ask(exporter, "/")[0] == status
         assert ask(exporter, "/metrics")[0] == 200
     finally:
@@ -206,7 +206,7 @@ def test_the_page_is_for_this_machine_only(report: Report) -> None:
     outside = outward_address()
     needs(bool(outside) and not outside.startswith("127."), "an address that is not loopback")
     with listening(("", 0), page=True) as exporter:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
         status, kind, body = ask(exporter, "/", host=outside)
         assert (status, kind) == (403, "text/plain; charset=utf-8")
         assert body == "the page names pods and addresses: from this machine only\n"
@@ -214,13 +214,13 @@ def test_the_page_is_for_this_machine_only(report: Report) -> None:
 
 
 def test_what_names_pods_is_not_kept_by_anybody(exporter: HttpExporter, report: Report) -> None:
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     assert headers(exporter, "/api/v1/report")["Cache-Control"] == "no-store"
 
 
 def test_many_who_look_at_once_all_see_it(report: Report) -> None:
     with listening(LOCAL, page=True) as exporter, ThreadPoolExecutor(4) as lookers:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
         assert {status for status, _, _ in lookers.map(lambda _: ask(exporter, "/"), range(20))} == {200}
 
 
@@ -238,7 +238,7 @@ def test_many_who_look_at_once_all_see_it(report: Report) -> None:
     ],
 )
 def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: str, allowed: bool) -> None:
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     assert exporter.answer("/api/v1/report", client).status == (200 if allowed else 403)
 
 
@@ -258,7 +258,7 @@ def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: 
     ],
 )
 def test_by_which_name_it_is_asked(exporter: HttpExporter, report: Report, host: str, allowed: bool) -> None:
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     assert exporter.answer("/api/v1/report", "127.0.0.1", host).status == (200 if allowed else 403)
     assert exporter.answer("/metrics", "127.0.0.1", host).status == 200
     said = raw(exporter, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -352,7 +352,7 @@ def test_what_is_no_request_costs_nothing(
 def test_a_client_that_goes_away_in_the_middle_is_no_news(
     exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     for _ in range(5):
         connection = socket.create_connection(("127.0.0.1", exporter.port))
         connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
@@ -421,14 +421,14 @@ def test_an_address_that_is_not_ours_is_known_at_once() -> None:
 def test_ipv6_is_served_too(listen: str, host: str, report: Report) -> None:
     needs(socket.has_ipv6, "IPv6")
     with listening((listen, 0)) as exporter:
-        exporter.tell(report, 0.1)
+        exporter.export(report, 0.1)
         assert ask(exporter, "/api/v1/report", host=host)[0] == 200
 
 
 def test_a_bug_is_loud_and_does_not_end_the_server(
     exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter.tell(report, 0.1)
+    exporter.export(report, 0.1)
     monkeypatch.setattr(served, "document", lambda _: 1 / 0)
     assert raw(exporter, b"GET /api/v1/report HTTP/1.1\r\n\r\n") == b""
     until(lambda: "ZeroDivisionError" in capfd.readouterr().err, "the traceback is shown")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Address
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import addresses
 from tests.wire import NOBODY, as_nobody, needs, run, until
 
@@ -129,7 +129,7 @@ def test_whoever_names_an_interface_cannot_blind_us(tmp_path: Path, name: bytes)
 @pytest.mark.parametrize("line", ["fd00", "xyz 03 40 00 82 eth0", "1 2 3"])
 def test_what_is_no_line_of_the_kernels_is_unread(tmp_path: Path, line: str) -> None:
     process(tmp_path, 1, FIB_TRIE, if_inet6=f"{line}\n")
-    with pytest.raises(Unavailable, match="if_inet6"):
+    with pytest.raises(SourceError, match="if_inet6"):
         addresses.read(tmp_path)
 
 
@@ -145,23 +145,23 @@ def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
 def test_unread_is_not_empty_a_namespace_we_may_not_look_into_is_unread(open_dir: Path, name: str) -> None:
     home = process(open_dir, 1, ONE_LEAF)
     (home / "net" / name).chmod(0o000)
-    with as_nobody(), pytest.raises(Unavailable, match=f"{home}/net/{name}: Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match=f"{home}/net/{name}: Permission denied"):
         addresses.read(open_dir)
 
 
 def test_unread_is_not_empty_a_table_without_processes_is_unread(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"{tmp_path} shows no process's network"):
+    with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
         addresses.read(tmp_path)
 
 
 def test_unread_is_not_empty_a_directory_that_only_looks_like_a_table_is_unread(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
-    with pytest.raises(Unavailable, match=f"{tmp_path} shows no process's network"):
+    with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
         addresses.read(tmp_path)
 
 
 def test_a_table_that_is_not_there_is_unread(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"{tmp_path}/proc: No such file or directory"):
+    with pytest.raises(SourceError, match=f"{tmp_path}/proc: No such file or directory"):
         addresses.read(tmp_path / "proc")
 
 
@@ -204,7 +204,7 @@ def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace
 
 def test_it_takes_no_capability(namespace: str) -> None:
     # As in the pod: uid 0, every capability dropped.
-    code = "from agent.sources import addresses; from pathlib import Path; print(addresses.read(Path('/proc')))"
+    code = "from agent.sources.host import addresses; from pathlib import Path; print(addresses.read(Path('/proc')))"
     needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
     with living_in(namespace):
         assert "198.18.77.1" in run(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Checkpoint
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import checkpoints
 from tests.wire import ID, as_nobody
 
@@ -16,7 +16,7 @@ CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "da
 
 
 def why(*directories: Path) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         checkpoints.read(directories)
     return str(raised.value)
 
@@ -127,13 +127,13 @@ def test_a_checkpoint_that_is_no_file_still_protects_when_asked_for(
 def test_unread_is_not_gone_a_place_that_hides_its_files_gives_no_word(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o700)
-    with as_nobody(), pytest.raises(Unavailable, match="Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match="Permission denied"):
         checkpoints.has([open_dir, closed], ID)
 
 
 def test_unread_is_not_gone_a_file_where_the_directory_should_be_gives_no_word(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
-    with pytest.raises(Unavailable, match=f"{tmp_path}/sandbox: Not a directory"):
+    with pytest.raises(SourceError, match=f"{tmp_path}/sandbox: Not a directory"):
         checkpoints.has([tmp_path / "sandbox"], ID)
 
 

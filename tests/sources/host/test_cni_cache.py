@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.model.ranges import usable
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host.cni_cache import CniResults, belongs, names_of, parse
 from tests.wire import ID, as_nobody
 
@@ -218,14 +218,14 @@ def test_a_networks_name_may_hold_dashes(tmp_path: Path) -> None:
 
 
 def test_unread_is_not_empty_without_any_directory_it_is_unread(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
+    with pytest.raises(SourceError, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
         CniResults([tmp_path / "a", tmp_path / "b"], ["kubenet"]).read()
 
 
 def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
     closed = open_dir / "results"
     closed.mkdir(0o000)
-    with as_nobody(), pytest.raises(Unavailable, match=f"{closed}: Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match=f"{closed}: Permission denied"):
         CniResults([open_dir, closed], ["kubenet"]).read()
 
 

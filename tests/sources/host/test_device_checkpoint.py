@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.devices import Allocation, Registered
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host.device_checkpoint import DeviceCheckpoint, fnv1a, parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
@@ -34,7 +34,7 @@ REGISTERED: Final = (Registered(KVM, ()), Registered(GPU, ("GPU-a", "GPU-b")))
 
 
 def why(content: bytes) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         parse(content)
     return str(raised.value)
 
@@ -230,7 +230,7 @@ TREES = st.fixed_dictionaries(
 def test_whatever_the_bytes_there_is_a_checkpoint_or_a_reason(content: bytes) -> None:
     try:
         found: DeviceCheckpoint | str = parse(content)
-    except Unavailable as error:
+    except SourceError as error:
         found = str(error)
     if isinstance(found, str):
         assert found.startswith("kubelet_internal_checkpoint: ")

@@ -6,35 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import FILE, Chronicle, dumps
-from agent.model.devices import Happening
-from agent.sources.host.device_history import LARGEST, StoredChronicle
-from tests.builders import KVM, milestone
+from agent.model.device_history import FILE, StoredHistory, dumps
+from agent.model.devices import TransitionKind
+from agent.sources.host.device_history import LARGEST, HistoryFile
+from tests.builders import KVM, transition
 from tests.wire import as_nobody
 
-SEEN = milestone(Happening.REGISTERED, KVM)
-LOST = milestone(Happening.LOST, KVM)
+SEEN = transition(TransitionKind.REGISTERED, KVM)
+LOST = transition(TransitionKind.LOST, KVM)
 
 
 def test_what_is_stored_is_read(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(dumps([SEEN, LOST]))
-    assert StoredChronicle(tmp_path).read() == Chronicle((SEEN, LOST))
+    assert HistoryFile(tmp_path).read() == StoredHistory((SEEN, LOST))
 
 
 def test_without_a_file_or_its_directory_there_is_no_history_and_nothing_is_wrong(tmp_path: Path) -> None:
-    assert StoredChronicle(tmp_path).read() == Chronicle()
-    assert StoredChronicle(tmp_path / "none").read() == Chronicle()
+    assert HistoryFile(tmp_path).read() == StoredHistory()
+    assert HistoryFile(tmp_path / "none").read() == StoredHistory()
 
 
 def test_what_is_added_is_seen_by_the_next_look(tmp_path: Path) -> None:
-    stored = StoredChronicle(tmp_path)
+    stored = HistoryFile(tmp_path)
     (tmp_path / FILE).write_text(dumps([SEEN]))
-    assert stored.read() == Chronicle((SEEN,))
+    assert stored.read() == StoredHistory((SEEN,))
     (tmp_path / "new").write_text(dumps([SEEN, LOST]))
     (tmp_path / "new").rename(tmp_path / FILE)
-    assert stored.read() == Chronicle((SEEN, LOST))
+    assert stored.read() == StoredHistory((SEEN, LOST))
     (tmp_path / FILE).unlink()
-    assert stored.read() == Chronicle()
+    assert stored.read() == StoredHistory()
 
 
 @pytest.mark.parametrize(
@@ -49,24 +49,24 @@ def test_what_is_added_is_seen_by_the_next_look(tmp_path: Path) -> None:
 )
 def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / FILE).write_bytes(content)
-    stored = StoredChronicle(tmp_path)
+    stored = HistoryFile(tmp_path)
     for _ in range(2):
-        assert stored.read() == Chronicle((), f"{tmp_path}/{FILE}: {why}")
+        assert stored.read() == StoredHistory((), f"{tmp_path}/{FILE}: {why}")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
 def test_what_is_no_file_is_damage(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / FILE)
-    assert StoredChronicle(tmp_path).read().trouble.startswith(f"{tmp_path}/{FILE}: ")
+    assert HistoryFile(tmp_path).read().trouble.startswith(f"{tmp_path}/{FILE}: ")
 
 
 def test_a_history_that_may_not_be_read_is_told(open_dir: Path) -> None:
     (open_dir / FILE).write_text(dumps([SEEN]))
     (open_dir / FILE).chmod(0o600)
     with as_nobody():
-        assert StoredChronicle(open_dir).read() == Chronicle((), f"{open_dir}/{FILE}: Permission denied")
+        assert HistoryFile(open_dir).read() == StoredHistory((), f"{open_dir}/{FILE}: Permission denied")
 
 
 def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    assert StoredChronicle(tmp_path / "state").read() == Chronicle((), f"{tmp_path}/state/{FILE}: Not a directory")
+    assert HistoryFile(tmp_path / "state").read() == StoredHistory((), f"{tmp_path}/state/{FILE}: Not a directory")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import Chronicle
-from agent.model.devices import Allocation, DevicePlugins, Happening, PluginSocket, Registered
-from agent.sources.error import Unavailable
+from agent.model.device_history import StoredHistory
+from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered, TransitionKind
+from agent.sources.error import SourceError
 from agent.sources.host.device_plugins import DeviceManager
-from tests.builders import KVM, KVM_SOCKET, milestone
+from tests.builders import KVM, KVM_SOCKET, transition
 from tests.sources.host.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
 from tests.wire import as_nobody
 
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manager(directory: Path, proc: Path) -> DeviceManager:
-    return DeviceManager(directory, proc, Chronicle)
+    return DeviceManager(directory, proc, StoredHistory)
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def replace(directory: Path, content: bytes) -> None:
 
 
 def why(manager: DeviceManager) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         manager.read()
     return str(raised.value)
 
@@ -172,7 +172,7 @@ def test_a_connection_to_the_kubelet_is_none_to_a_plugin(manager: DeviceManager,
 
 
 def test_unread_is_not_empty_without_the_nodes_list_nobody_knows_who_is_connected(directory: Path) -> None:
-    manager = DeviceManager(directory, directory / "none", Chronicle)
+    manager = DeviceManager(directory, directory / "none", StoredHistory)
     with bound(directory / "kubelet.sock", directory / "a.sock") as (_, plugin), connected_to(plugin):
         assert connections(manager) == {"a.sock": None}
 
@@ -195,7 +195,7 @@ def test_unread_is_not_empty_a_list_without_the_kubelets_socket_is_another_names
 ) -> None:
     proc = listing(tmp_path, f"{LISTENS}{directory}/a.sock", f"{CONNECTED}{directory}/a.sock")
     with bound(directory / "kubelet.sock", directory / "a.sock"):
-        assert connections(DeviceManager(directory, proc, Chronicle)) == {"a.sock": None}
+        assert connections(DeviceManager(directory, proc, StoredHistory)) == {"a.sock": None}
 
 
 def test_the_kubelets_own_name_of_the_directory_counts_where_it_is_mounted_elsewhere(
@@ -208,7 +208,7 @@ def test_the_kubelets_own_name_of_the_directory_counts_where_it_is_mounted_elsew
         f"{CONNECTED}/elsewhere/b.sock",
     )
     with bound(directory / "a.sock", directory / "b.sock"):
-        assert connections(DeviceManager(directory, proc, Chronicle)) == {"a.sock": True, "b.sock": False}
+        assert connections(DeviceManager(directory, proc, StoredHistory)) == {"a.sock": True, "b.sock": False}
 
 
 # The checkpoint
@@ -247,11 +247,11 @@ def test_a_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManage
 def test_a_damaged_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
     replace(directory, b"x" * len(BY_NUMA_NODE))
     dated(directory / CHECKPOINT, MADE)
-    with pytest.raises(Unavailable) as first:
+    with pytest.raises(SourceError) as first:
         manager.read()
     (directory / CHECKPOINT).write_bytes(BY_NUMA_NODE)
     dated(directory / CHECKPOINT, MADE)
-    with pytest.raises(Unavailable, match=re.escape(str(first.value))):
+    with pytest.raises(SourceError, match=re.escape(str(first.value))):
         manager.read()
 
 
@@ -300,37 +300,37 @@ def test_unread_is_not_empty_what_is_no_file_is_no_checkpoint(
 
 
 def test_unread_is_not_empty_a_directory_that_does_not_exist_is_unread(proc: Path, tmp_path: Path) -> None:
-    assert why(DeviceManager(tmp_path / "none", proc, Chronicle)) == f"{tmp_path}/none does not exist"
+    assert why(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
 
 
 def test_unread_is_not_empty_what_may_not_be_read_is_unread(open_dir: Path, proc: Path) -> None:
-    manager = DeviceManager(open_dir, proc, Chronicle)
+    manager = DeviceManager(open_dir, proc, StoredHistory)
     replace(open_dir, BY_NUMA_NODE)
     (open_dir / CHECKPOINT).chmod(0o600)
     with as_nobody():
         assert why(manager) == f"{CHECKPOINT}: Permission denied"
     (open_dir / "closed").mkdir(0o000)
     with as_nobody():
-        assert why(DeviceManager(open_dir / "closed", proc, Chronicle)) == f"{open_dir}/closed: Permission denied"
+        assert why(DeviceManager(open_dir / "closed", proc, StoredHistory)) == f"{open_dir}/closed: Permission denied"
 
 
 def test_a_file_where_the_directory_should_be_is_unread(directory: Path, proc: Path) -> None:
     (directory / "file").touch()
-    assert why(DeviceManager(directory / "file", proc, Chronicle)) == f"{directory}/file: Not a directory"
+    assert why(DeviceManager(directory / "file", proc, StoredHistory)) == f"{directory}/file: Not a directory"
 
 
 # Earlier looks
 
 
 def test_what_earlier_looks_left_behind_is_passed_on(directory: Path, proc: Path) -> None:
-    seen = milestone(Happening.REGISTERED, KVM)
-    found = DeviceManager(directory, proc, lambda: Chronicle((seen,))).read()
+    seen = transition(TransitionKind.REGISTERED, KVM)
+    found = DeviceManager(directory, proc, lambda: StoredHistory((seen,))).read()
     assert (found.history, found.trouble) == ((seen,), "")
 
 
 def test_a_damaged_history_costs_the_history_only(directory: Path, proc: Path) -> None:
     replace(directory, BY_NUMA_NODE)
-    found = DeviceManager(directory, proc, lambda: Chronicle(trouble="it is not JSON")).read()
+    found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="it is not JSON")).read()
     assert (found.history, found.trouble) == ((), "it is not JSON")
     assert len(found.registered) == 2
 
@@ -343,6 +343,6 @@ def test_no_handle_is_left_open(manager: DeviceManager, directory: Path) -> None
             for _ in range(3):
                 try:
                     assert manager.read().sockets[0] == PluginSocket("a.sock", MADE, connected=False)
-                except Unavailable:
+                except SourceError:
                     assert content == b"{"
         assert len(os.listdir("/proc/self/fd")) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.volumes import Mount
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host.mounts import read
 from tests.builders import CLOUD_DISK, DISK
 
@@ -110,26 +110,26 @@ def test_what_was_unmounted_meanwhile_is_passed_over(node: Node) -> None:
 def test_unread_is_not_unmounted_a_damaged_note_says_so(node: Node, text: str) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     node.note("plugins/kubernetes.io/csi/pv/pvc-1", text)
-    with pytest.raises(Unavailable, match=r"pvc-1/vol_data\.json: it is not the kubelet's note of a volume"):
+    with pytest.raises(SourceError, match=r"pvc-1/vol_data\.json: it is not the kubelet's note of a volume"):
         node.read()
 
 
 def test_unread_is_not_unmounted_a_note_that_is_a_directory_says_so(node: Node) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     (node.kubelet / "plugins/kubernetes.io/csi/pv/pvc-1/vol_data.json").mkdir(parents=True)
-    with pytest.raises(Unavailable, match="Is a directory"):
+    with pytest.raises(SourceError, match="Is a directory"):
         node.read()
 
 
 def test_unread_is_not_unmounted_without_the_kubelets_directory_nothing_is_known(node: Node) -> None:
     (node.kubelet / "plugins").rmdir()
-    with pytest.raises(Unavailable, match="kubelet/plugins does not exist: is it the kubelet's directory, and mounted"):
+    with pytest.raises(SourceError, match="kubelet/plugins does not exist: is it the kubelet's directory, and mounted"):
         node.read()
 
 
 def test_unread_is_not_unmounted_without_a_mount_table_nothing_is_known(node: Node) -> None:
     (node.proc / "1" / "mountinfo").unlink()
-    with pytest.raises(Unavailable, match=r"/1/mountinfo: No such file"):
+    with pytest.raises(SourceError, match=r"/1/mountinfo: No such file"):
         node.read()
 
 
@@ -140,7 +140,7 @@ def test_unread_is_not_unmounted_a_link_to_the_kubelets_directory_is_not_where_m
     node.mount(place)
     link = node.kubelet.with_name("link")
     link.symlink_to(node.kubelet)
-    with pytest.raises(Unavailable) as failed:
+    with pytest.raises(SourceError) as failed:
         read(node.proc, link)
     assert str(failed.value) == f"volumes are mounted below {node.kubelet}, and nothing below {link}: is it a link?"
 
@@ -149,6 +149,6 @@ def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None
     (tmp_path / "plugins").mkdir()
     try:
         told = str(read(Path("/proc"), tmp_path))
-    except Unavailable as error:
+    except SourceError as error:
         told = str(error)
     assert re.fullmatch(r"\(\)|volumes are mounted below .*", told), "it may be a node with volumes"

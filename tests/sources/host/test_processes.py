@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.snapshot import Daemons
-from agent.sources.error import Unavailable
+from agent.model.snapshot import ProcessStartTimes
+from agent.sources.error import SourceError
 from agent.sources.host.processes import ProcessTable
 from tests.wire import needs, run
 
@@ -46,7 +46,7 @@ def after(seconds: int) -> datetime:
 
 
 def why(table: ProcessTable) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         table.read()
     return str(raised.value)
 
@@ -55,12 +55,12 @@ def test_boot_kubelet_and_docker_are_told(proc: Path) -> None:
     process(proc, 1, "systemd", 0)
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
-    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", after(31), after(20))
+    assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", after(31), after(20))
 
 
 def test_a_daemon_that_does_not_run_has_not_started(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
-    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", None, after(20))
+    assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, after(20))
 
 
 @pytest.mark.parametrize("command", ["kube let)", "(sd-pam)", ") S 1 1 (", "a\nb", "kubelet) S 0 (x", "tmux: server"])
@@ -77,7 +77,7 @@ def test_a_restarted_kubelet_is_noticed(proc: Path) -> None:
     table.read()
     end(proc, 80)
     process(proc, 95, "kubelet", 500)
-    assert table.read() == Daemons(BOOTED, "b-1", after(500), after(20))
+    assert table.read() == ProcessStartTimes(BOOTED, "b-1", after(500), after(20))
 
 
 def test_a_restarted_kubelet_is_noticed_even_with_its_old_pid(proc: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_daemons_are_remembered_and_others_not_looked_at_again(proc: Path) -
 @pytest.mark.parametrize("runtime", ["containerd", "crio", "k3s-server"])
 def test_a_node_may_have_another_runtime(proc: Path, runtime: str) -> None:
     process(proc, 7, runtime, 3)
-    assert ProcessTable(proc).read() == Daemons(BOOTED, "b-1", None, None)
+    assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, None)
 
 
 def test_unread_is_not_empty_the_table_of_a_container_is_unread(proc: Path) -> None:
@@ -153,10 +153,10 @@ def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path, text: s
 def test_the_real_table_tells_the_real_boot() -> None:
     table = run("ps", "-e", "-o", "comm=").split()
     needs("dockerd" in table or "kubelet" in table, "a docker engine or a kubelet on this machine")
-    daemons = ProcessTable(Path("/proc")).read()
-    assert daemons.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    for started in (daemons.kubelet, daemons.docker):
-        assert started is None or started >= daemons.booted
+    processes = ProcessTable(Path("/proc")).read()
+    assert processes.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for started in (processes.kubelet, processes.docker):
+        assert started is None or started >= processes.booted
 
 
 def test_a_docker_in_a_container_does_not_hide_that_the_nodes_own_restarted(proc: Path) -> None:
@@ -204,11 +204,11 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     table = ProcessTable(proc)
     table.read()
-    with pytest.raises(Unavailable, match="shows no kubelet"):
+    with pytest.raises(SourceError, match="shows no kubelet"):
         table.kubelet_flags("cloud-provider")
     process(proc, 80, "kubelet", 31)
     table.read()
-    with pytest.raises(Unavailable, match=r"80: the kubelet.s command line cannot be read"):
+    with pytest.raises(SourceError, match=r"80: the kubelet.s command line cannot be read"):
         table.kubelet_flags("cloud-provider")
 
 

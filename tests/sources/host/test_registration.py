@@ -9,15 +9,15 @@ import pytest
 
 from agent.model.last_seen import FILE, dumps
 from agent.model.registration import Expected, LastSeen, Registration
-from agent.model.snapshot import Node, NotAsked, Pod, Reading, Seen, Unread
-from agent.sources.error import Unavailable
-from agent.sources.host.registration import LARGEST, Registrar
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
+from agent.sources.error import SourceError
+from agent.sources.host.registration import LARGEST, RegistrationTracker
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
 
 LATER = NOW + timedelta(seconds=15)
-IN_ORDER: Reading[Node] = Seen((worker(provider_id=INSTANCE),))
-GONE: Reading[Node] = Seen(())
-NO_PODS: Reading[Pod] = Seen(())
+IN_ORDER: Reading[Node] = Known((worker(provider_id=INSTANCE),))
+GONE: Reading[Node] = Known(())
+NO_PODS: Reading[Pod] = Known(())
 
 
 class Kubelet:
@@ -30,15 +30,17 @@ class Kubelet:
     def __call__(self, *names: str) -> Mapping[str, str]:
         self.asked += 1
         if not self.flags:
-            raise Unavailable("it has ended")
+            raise SourceError("it has ended")
         return {name: self.flags[name] for name in names if name in self.flags}
 
 
-def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = Expected.AUTO) -> Registrar:
-    return Registrar("worker-1", expected, state, kubelet or Kubelet(), state / "proc")
+def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = Expected.AUTO) -> RegistrationTracker:
+    return RegistrationTracker("worker-1", expected, state, kubelet or Kubelet(), state / "proc")
 
 
-def known(one: Registrar, node: Reading[Node], pods: Reading[Pod] = NO_PODS, late: bool = False) -> Registration:
+def known(
+    one: RegistrationTracker, node: Reading[Node], pods: Reading[Pod] = NO_PODS, late: bool = False
+) -> Registration:
     (told,) = one.read(node, pods, LATER if late else NOW).known()
     return told
 
@@ -53,9 +55,9 @@ def test_a_node_in_order_is_remembered_and_no_flag_is_read(tmp_path: Path) -> No
 def test_a_node_that_is_gone_is_remembered_as_it_was_last_seen(tmp_path: Path) -> None:
     one = registrar(tmp_path)
     known(one, IN_ORDER)
-    told = known(one, GONE, Seen(PODS), late=True)
+    told = known(one, GONE, Known(PODS), late=True)
     assert (told.last, told.listed_pods) == (LastSeen("worker-1", WORKER_UID, INSTANCE, NOW), 3)
-    assert known(one, Unread("node", "timed out"), late=True).last == told.last
+    assert known(one, Unavailable("node", "timed out"), late=True).last == told.last
     assert known(one, IN_ORDER, late=True).last == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
 
 
@@ -89,7 +91,7 @@ def test_a_memory_that_cannot_be_read_is_none_and_says_so(tmp_path: Path, conten
     assert known(one, GONE).why == "", "what was seen since is known"
 
 
-@pytest.mark.parametrize("node", [GONE, Seen((worker(),))], ids=["gone", "without a provider ID"])
+@pytest.mark.parametrize("node", [GONE, Known((worker(),))], ids=["gone", "without a provider ID"])
 def test_the_kubelets_own_name_and_cloud_are_told_where_the_node_is_out_of_order(
     tmp_path: Path, node: Reading[Node]
 ) -> None:
@@ -116,5 +118,5 @@ def test_a_kubelet_that_has_ended_says_nothing(tmp_path: Path) -> None:
 
 
 def test_without_the_api_server_nothing_is_said_by_choice(tmp_path: Path) -> None:
-    off = registrar(tmp_path).read(NotAsked("node", "--api=off"), NotAsked("pods", "--api=off"), NOW)
-    assert off == NotAsked("registration", "--api=off")
+    off = registrar(tmp_path).read(NotRequested("node", "--api=off"), NotRequested("pods", "--api=off"), NOW)
+    assert off == NotRequested("registration", "--api=off")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Foreign, Reservation, Seen, Store, Unread
+from agent.model.snapshot import Known, Reservation, Store, Unavailable, UnrecognizedEntry
 from agent.sources.host import reservations
 from tests.wire import ID, as_nobody, needs, run
 
@@ -34,20 +34,20 @@ def read(directory: Path) -> Store:
 def seen(directory: Path) -> dict[str, Reservation]:
     """Return what is reserved, by address; nothing may be foreign."""
     store = read(directory)
-    assert store.foreign == ()
+    assert store.unrecognized == ()
     return {one.ip: one for one in store.reading.known()}
 
 
-def only_foreign(directory: Path) -> Foreign:
+def only_foreign(directory: Path) -> UnrecognizedEntry:
     store = read(directory)
-    assert store.reading == Seen(())
-    (foreign,) = store.foreign
-    return foreign
+    assert store.reading == Known(())
+    (unrecognized,) = store.unrecognized
+    return unrecognized
 
 
 def why_unread(directory: Path) -> str:
     reading = read(directory).reading
-    assert isinstance(reading, Unread)
+    assert isinstance(reading, Unavailable)
     assert reading.source == "reservations"
     return reading.why
 
@@ -102,9 +102,9 @@ def test_host_locals_own_files_are_neither_reservations_nor_foreign(kubenet: Pat
 )  # fmt: skip
 def test_any_other_name_is_foreign_and_blocks_nothing(kubenet: Path, name: str) -> None:
     (kubenet / name).write_text(ID)
-    foreign = only_foreign(kubenet)
-    assert foreign.why == "its name is not an address as host-local writes it"
-    assert not foreign.blocks
+    unrecognized = only_foreign(kubenet)
+    assert unrecognized.why == "its name is not an address as host-local writes it"
+    assert not unrecognized.blocks
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_any_other_name_is_foreign_and_blocks_nothing(kubenet: Path, name: str) 
 )
 def test_a_strange_name_is_shown_as_any_terminal_can_bear_it(kubenet: Path, name: bytes, shown: str) -> None:
     (Path(os.fsdecode(os.fsencode(kubenet) + b"/" + name))).write_text(ID)
-    foreign = only_foreign(kubenet)
-    assert (foreign.name, foreign.why) == (shown, "its name is not an address as host-local writes it")
+    unrecognized = only_foreign(kubenet)
+    assert (unrecognized.name, unrecognized.why) == (shown, "its name is not an address as host-local writes it")
 
 
 def make_link_to_shadow(path: Path) -> None:
@@ -177,9 +177,9 @@ def test_what_host_local_never_writes_is_foreign_and_blocks_its_address(
     kubenet: Path, put: Callable[[Path], object], why: str
 ) -> None:
     put(kubenet / "10.244.1.7")
-    foreign = only_foreign(kubenet)
-    assert (foreign.name, foreign.blocks) == ("10.244.1.7", True)
-    assert why in foreign.why
+    unrecognized = only_foreign(kubenet)
+    assert (unrecognized.name, unrecognized.blocks) == ("10.244.1.7", True)
+    assert why in unrecognized.why
 
 
 def test_no_link_is_followed_whatever_it_points_to(kubenet: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_no_link_is_followed_whatever_it_points_to(kubenet: Path, tmp_path: Path
     secret.write_text(f"{ID}\r\neth0")
     (kubenet / "10.244.1.7").symlink_to(secret)
     store = read(kubenet)
-    assert store.reading == Seen(())
+    assert store.reading == Known(())
     assert ID not in repr(store)
 
 
@@ -203,7 +203,7 @@ def test_foreign_entries_do_not_hide_the_reservations_beside_them(kubenet: Path)
     (kubenet / "notes.txt").write_text("do not delete")
     store = read(kubenet)
     assert [one.ip for one in store.reading.known()] == ["10.244.1.7"]
-    assert sorted(one.name for one in store.foreign) == ["10.244.1.8", "notes.txt"]
+    assert sorted(one.name for one in store.unrecognized) == ["10.244.1.8", "notes.txt"]
 
 
 def test_unread_is_not_empty_a_missing_directory_is_unread(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_unread_is_not_empty_a_missing_directory_is_unread(tmp_path: Path) -> No
 
 
 def test_unread_is_not_empty_an_empty_directory_is_empty(kubenet: Path) -> None:
-    assert read(kubenet) == Store("kubenet", Seen(()))
+    assert read(kubenet) == Store("kubenet", Known(()))
 
 
 def test_a_missing_network_names_those_beside_it(tmp_path: Path) -> None:
@@ -310,12 +310,12 @@ def test_whatever_a_file_holds_it_is_a_reservation_or_foreign(kubenet: Path, con
     (kubenet / "10.244.1.7").write_bytes(content)
     store = read(kubenet)
     found = store.reading.known()
-    assert len(found) + len(store.foreign) == 1
+    assert len(found) + len(store.unrecognized) == 1
     for one in found:
         assert re.fullmatch("([0-9a-f]{64})?", one.container_id)
         assert one.ifname.isprintable()
         assert one.size == len(content)
-    for other in store.foreign:
+    for other in store.unrecognized:
         assert other.blocks
         assert other.why.isprintable()
 
@@ -329,7 +329,7 @@ def test_whatever_a_name_is_it_can_be_printed(kubenet: Path, name: bytes) -> Non
     path.write_text(ID)
     try:
         store = read(kubenet)
-        for shown in (*(one.ip for one in store.reading.known()), *(one.name for one in store.foreign)):
+        for shown in (*(one.ip for one in store.reading.known()), *(one.name for one in store.unrecognized)):
             assert shown.isprintable()
             assert shown.encode()
     finally:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.host import unix_sockets
 from agent.sources.host.unix_sockets import UnixSockets, find
 
@@ -62,7 +62,7 @@ def test_no_line_can_break_it(lines: list[bytes]) -> None:
 
 
 def test_unread_is_not_empty_without_the_nodes_process_table_there_is_no_word(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         unix_sockets.read(tmp_path, [KVM])
     assert str(raised.value) == f"{tmp_path}/1/net/unix: No such file or directory"
 

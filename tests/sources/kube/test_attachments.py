@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.model.snapshot import Pod, Seen, Unread
+from agent.model.snapshot import Known, Pod, Unavailable
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.deadline import Deadline
 from agent.sources.kube.attachments import MOST, AttachmentsSource, Connection
@@ -163,8 +163,8 @@ def test_a_claim_without_volume_leads_nowhere(ask: Ask, told: Any) -> None:
 )
 def test_a_right_that_is_lacking_is_said_and_no_fault(ask: Ask, refused: list[str], missing: list[str]) -> None:
     read, _ = ask(**dict.fromkeys(refused, REFUSED))
-    assert isinstance(read, Seen)
-    assert list(the(read).not_asked) == missing
+    assert isinstance(read, Known)
+    assert list(the(read).not_requested) == missing
 
 
 def test_a_right_that_is_lacking_is_asked_for_once(ask: Ask) -> None:
@@ -177,7 +177,7 @@ def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
     pods = tuple(waiting_pod(f"shop/db-{n}") for n in range(2 * MOST))
     read, asked = ask(pods=pods)
     assert len(asked) == MOST
-    assert the(read).not_asked == (f"more than {MOST} objects",)
+    assert the(read).not_requested == (f"more than {MOST} objects",)
 
 
 @pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])
@@ -195,7 +195,7 @@ def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
 )  # fmt: skip
 def test_unread_is_not_attached_an_answer_that_is_none_is_no_word(ask: Ask, place: str, told: bytes) -> None:
     read, _ = ask(**{place: told})
-    assert isinstance(read, Unread)
+    assert isinstance(read, Unavailable)
     assert (read.source, read.why[:12]) == ("attachments", "API server: ")
     assert len(read.why) < 300
 
@@ -203,7 +203,7 @@ def test_unread_is_not_attached_an_answer_that_is_none_is_no_word(ask: Ask, plac
 def test_unread_is_not_attached_a_server_that_hangs_is_no_word(tmp_path: Path) -> None:
     server: Standin = Standin(lambda _: hang(server))
     with server:
-        assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unread)
+        assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unavailable)
 
 
 def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path
         asked = []
         for pods in ((WAITS,), (WAITS,), (WAITS, other), (other,), (WAITS,), (WAITS,)):
             before = len(server.requests)
-            assert isinstance(asking.read((DISK,), pods), Seen)
+            assert isinstance(asking.read((DISK,), pods), Known)
             asked.append(len(server.requests) - before)
     assert [bool(one) for one in asked] == [True, False, True, False, False, True]
 
@@ -225,7 +225,7 @@ def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits
         asking = source(tmp_path, server, lambda: float(next(seconds)))
         asked = []
         for _ in range(4):
-            assert isinstance(asking.read((DISK,), (WAITS,)), Unread)
+            assert isinstance(asking.read((DISK,), (WAITS,)), Unavailable)
             asked.append(len(server.asked(ATTACHMENT)))
     assert asked == [1, 1, 1, 2]
 

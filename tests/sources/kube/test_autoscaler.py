@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
-from agent.model.snapshot import Node, NotAsked, Reading, Seen, Unread
-from agent.sources.error import Unavailable
-from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, Cluster, status
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
+from agent.sources.error import SourceError
+from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
 from agent.sources.kube.client import Api, Query
 from tests.builders import INSTANCE, last_seen, registration, worker
 from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
@@ -146,9 +146,9 @@ def test_an_odd_count_is_none(odd: str) -> None:
 
 # Asking
 
-NO_ID: Reading[Node] = Seen((worker(),))
-GONE: Reading[Node] = Seen(())
-UNKNOWN: Reading[Registration] = Seen((registration(),))
+NO_ID: Reading[Node] = Known((worker(),))
+GONE: Reading[Node] = Known(())
+UNKNOWN: Reading[Registration] = Known((registration(),))
 
 
 class Asked:
@@ -158,7 +158,7 @@ class Asked:
         self.questions: list[tuple[str, Query]] = []
         self.now = 0.0
         self.answers = answers
-        self.cluster = Cluster("worker-1", self._get, lambda: self.now)
+        self.cluster = AutoscalerClient("worker-1", self._get, lambda: self.now)
 
     def _get(self, path: str, query: Query) -> bytes:
         self.questions.append((path, query))
@@ -187,17 +187,17 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
 @pytest.mark.parametrize(
     ("node", "known", "why"),
     [
-        (Seen((worker(provider_id=INSTANCE),)), UNKNOWN, "the node is registered"),
-        (NO_ID, Seen((registration(expected=Expected.IGNORED),)), "--provider-id=ignored"),
+        (Known((worker(provider_id=INSTANCE),)), UNKNOWN, "the node is registered"),
+        (NO_ID, Known((registration(expected=Expected.IGNORED),)), "--provider-id=ignored"),
         (GONE, UNKNOWN, "there is no Node named 'worker-1', and nobody says that there was"),
-        (Unread("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
-        (NotAsked("node", "--api=off"), NotAsked("registration", "--api=off"), "--api=off"),
+        (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
+        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
 )
 def test_without_a_reason_nothing_is_asked(node: Reading[Node], known: Reading[Registration], why: str) -> None:
     asked = Asked()
     told = asked.read(node, known)
-    assert isinstance(told, NotAsked)
+    assert isinstance(told, NotRequested)
     assert told.why.endswith(why)
     assert asked.questions == []
 
@@ -208,7 +208,7 @@ def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autosc
     assert (told.others, told.others_with_id, told.long_unregistered) == (2, 1, 1)
     assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
     bare = Asked(nodes=listed("", ""))
-    assert bare.read() == Seen((Autoscaler(others=2),))
+    assert bare.read() == Known((Autoscaler(others=2),))
     assert bare.paths == ["nodes"]
 
 
@@ -217,18 +217,18 @@ def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autosc
     [
         (NO_ID, registration(expected=Expected.REQUIRED)),
         (NO_ID, registration(cloud_provider="external")),
-        (Seen((worker(Taint(UNINITIALIZED)),)), registration()),
+        (Known((worker(Taint(UNINITIALIZED)),)), registration()),
         (GONE, registration(last_seen())),
     ],
 )
 def test_where_the_node_itself_tells_other_nodes_are_left_alone(node: Reading[Node], known: Registration) -> None:
     asked = Asked(status=CONFIGMAP)
-    (told,) = asked.read(node, Seen((known,))).known()
+    (told,) = asked.read(node, Known((known,))).known()
     assert (told.others, told.unregistered) == (0, 2)
     assert asked.paths == ["cluster-autoscaler-status"]
 
 
-@pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (Unavailable("timed out"), FAILED_AGAIN)])
+@pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (SourceError("timed out"), FAILED_AGAIN)])
 def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_answer(
     answer: Any, again: float
 ) -> None:
@@ -241,7 +241,7 @@ def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_a
 def test_the_status_is_asked_for_once_in_two_minutes() -> None:
     asked = Asked(status=CONFIGMAP)
     for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
-        asked.read(GONE, Seen((registration(last_seen()),)))
+        asked.read(GONE, Known((registration(last_seen()),)))
     assert len(asked.paths) == 2
 
 
@@ -272,7 +272,7 @@ def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscale
 
     server: Standin = Standin(answers)
     with server:
-        return Cluster("worker-1", get_of(server), lambda: 0.0).read(NO_ID, UNKNOWN)
+        return AutoscalerClient("worker-1", get_of(server), lambda: 0.0).read(NO_ID, UNKNOWN)
 
 
 NODES = http(json.dumps(listed("kind://a")))
@@ -280,7 +280,7 @@ NODES = http(json.dumps(listed("kind://a")))
 
 def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
     told = told_by(get_of, FORBIDDEN)
-    assert isinstance(told, NotAsked)
+    assert isinstance(told, NotRequested)
     assert told.why.startswith("may not `list` nodes, to see their provider IDs (API server: 403 nodes is forbidden")
 
 
@@ -296,7 +296,7 @@ def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
 )
 def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: Any, nodes: bytes, why: str) -> None:
     told = told_by(get_of, nodes)
-    assert isinstance(told, Unread)
+    assert isinstance(told, Unavailable)
     assert why in told.why
 
 

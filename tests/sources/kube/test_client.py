@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube import node, pods
-from agent.sources.kube.client import Api, NoCredentials, Refused, list_all, parse_list
+from agent.sources.kube.client import Api, ApiError, NoCredentials, list_all, parse_list
 from agent.sources.kube.list_watch import list_once
 from agent.sources.kube.server_clock import ServerClock
 from tests.wire import (
@@ -68,7 +68,7 @@ def always(answer: bytes) -> Answers:
 
 
 def why(api: Api) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         list_once(api, pods.PATH, pods.query("worker-1"), pods.parse)
     text = str(raised.value)
     assert text.startswith("API server: ")
@@ -123,7 +123,7 @@ def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[objec
 )
 def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> None:
     item = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": status}
-    with Standin(always(http(listing(item)))) as server, pytest.raises(Unavailable, match="an object lacks"):
+    with Standin(always(http(listing(item)))) as server, pytest.raises(SourceError, match="an object lacks"):
         list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
 
 
@@ -175,7 +175,7 @@ def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: st
 
 
 def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
-    with Standin(always(http("{}", "410 Gone"))) as server, pytest.raises(Refused) as raised:
+    with Standin(always(http("{}", "410 Gone"))) as server, pytest.raises(ApiError) as raised:
         api_of(server).get(pods.PATH)
     assert raised.value.status == 410
 
@@ -288,7 +288,7 @@ def test_a_list_cut_anywhere_is_no_list(cut: int) -> None:
         _, _, items = parse_list(listing(POD, POD).encode()[:cut])
         return list(items)
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(SourceError):
         whole()
 
 
@@ -297,7 +297,7 @@ def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
     try:
         _, _, items = parse_list(body)
         listed = list(items)
-    except Unavailable:
+    except SourceError:
         return
     assert b"items" in body or listed == []
 
@@ -420,7 +420,7 @@ def test_a_watch_gives_its_lines_as_they_come(api_of: Any) -> None:
 
 
 def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
-    with Standin(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(Refused):
+    with Standin(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(ApiError):
         api_of(server).stream(pods.PATH, (), 5)
 
 
@@ -437,7 +437,7 @@ def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[b
     with Standin(lambda _: pieces) as server:
         lines = api_of(server).stream(pods.PATH, (), 5)
         assert next(lines) == b'{"a":1}'
-        with pytest.raises(Unavailable, match=text):
+        with pytest.raises(SourceError, match=text):
             next(lines)
 
 
@@ -450,7 +450,7 @@ def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
     with server:
         lines = api_of(server).stream(pods.PATH, (), 0.2)
         assert next(lines) == b'{"a":1}'
-        with pytest.raises(Unavailable, match="timed out"):
+        with pytest.raises(SourceError, match="timed out"):
             next(lines)
 
 
@@ -518,7 +518,7 @@ def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: 
     with Standin(always(answer)) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         api = clocked(tmp_path, server, clock)
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(SourceError):
             list_once(api, pods.PATH, (), pods.parse)
         assert clock.skew is None
         api.close()

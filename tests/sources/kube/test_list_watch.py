@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agent.model.snapshot import Reading, Seen, Unread
+from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api, NoCredentials
-from agent.sources.kube.list_watch import Cause, Reflector
+from agent.sources.kube.list_watch import Reflector, RestartCause
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, Request, Standin, chunk, hang, http, kubeconfig, until
 
 Script = Callable[[Standin], Answer]
@@ -61,7 +61,7 @@ def bookmark(version: int) -> bytes:
 
 
 @dataclass
-class Scene:
+class Assessment:
     """A reflector, its script and its clock."""
 
     server: Standin
@@ -86,13 +86,13 @@ class Scene:
         assert self.asked()[: len(expected)] == list(expected)
 
     def until_seen(self, *expected: str) -> None:
-        until(lambda: self.reading() == Seen(expected), f"{expected}, but only {self.reading()}")
+        until(lambda: self.reading() == Known(expected), f"{expected}, but only {self.reading()}")
 
 
 @contextmanager
 def playing(
     directory: Path, lists: Iterable[Script], watches: Iterable[Script], *, stale: float = 120
-) -> Iterator[Scene]:
+) -> Iterator[Assessment]:
     """Run a reflector against a script; where it ends, the server hangs."""
     to_list, to_watch = iter(lists), iter(watches)
 
@@ -110,7 +110,7 @@ def playing(
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
         try:
-            yield Scene(server, reflector, thread, stop, clock)
+            yield Assessment(server, reflector, thread, stop, clock)
         finally:
             stop.set()
             server.__exit__(None, None, None)
@@ -130,18 +130,18 @@ def lasting(*pieces: bytes) -> Script:
 
 
 def test_before_the_first_word_nothing_is_known(tmp_path: Path) -> None:
-    with playing(tmp_path, [], []) as scene:
-        scene.until_asked("list 0")
-        assert scene.reading() == Unread("pods", "the API server has not answered yet")
-        assert not scene.reflector.answered.is_set()
+    with playing(tmp_path, [], []) as assessment:
+        assessment.until_asked("list 0")
+        assert assessment.reading() == Unavailable("pods", "the API server has not answered yet")
+        assert not assessment.reflector.answered.is_set()
 
 
 def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as scene:
-        scene.until_asked("list 0", "watch 40")
-        scene.until_seen("a")
-        assert scene.reflector.answered.is_set()
-    query = parse_qs(urlsplit(scene.server.requests[1].target).query)
+    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as assessment:
+        assessment.until_asked("list 0", "watch 40")
+        assessment.until_seen("a")
+        assert assessment.reflector.answered.is_set()
+    query = parse_qs(urlsplit(assessment.server.requests[1].target).query)
     assert query["allowWatchBookmarks"] == ["true"]
     assert query["fieldSelector"] == ["x=y"]
     assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before silence would count"
@@ -149,27 +149,27 @@ def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
 
 def test_after_watches_that_end_in_due_time_nothing_is_listed_again(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", thing("b", 41))), streamed(bookmark(55)), streamed(), lasting()]
-    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scene:
-        scene.until_asked("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
-        scene.until_seen("a", "b")
-        assert +scene.reflector.restarts == {Cause.ENDED: 3}
+    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as assessment:
+        assessment.until_asked("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
+        assessment.until_seen("a", "b")
+        assert +assessment.reflector.restarts == {RestartCause.ENDED: 3}
 
 
 def test_a_dropped_watch_goes_on_from_where_it_was(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", thing("b", 41)), half), dropped(), streamed(half), lasting()]
-    with playing(tmp_path, [listed(40)], watches) as scene:
-        scene.until_asked("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
-        scene.until_seen("b")
-        assert +scene.reflector.restarts == {Cause.BROKEN: 3}
+    with playing(tmp_path, [listed(40)], watches) as assessment:
+        assessment.until_asked("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
+        assessment.until_seen("b")
+        assert +assessment.reflector.restarts == {RestartCause.BROKEN: 3}
 
 
 def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path: Path) -> None:
     replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
-    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as scene:
-        scene.until_asked("list 0", "watch 40", "watch 40")
-        scene.until_seen("b")
-        assert scene.reflector.regressions >= 1
+    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as assessment:
+        assessment.until_asked("list 0", "watch 40", "watch 40")
+        assessment.until_seen("b")
+        assert assessment.reflector.regressions >= 1
 
 
 @pytest.mark.parametrize(
@@ -183,26 +183,26 @@ def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path
 )
 def test_an_expired_version_is_listed_anew_and_nothing_older(tmp_path: Path, expired: Script) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [expired, lasting()]) as scene:
-        scene.until_asked("list 0", "watch 40", "list 40", "watch 90")
-        scene.until_seen("c")
-        assert +scene.reflector.restarts == {Cause.EXPIRED: 1}
+    with playing(tmp_path, lists, [expired, lasting()]) as assessment:
+        assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
+        assessment.until_seen("c")
+        assert +assessment.reflector.restarts == {RestartCause.EXPIRED: 1}
 
 
 @pytest.mark.parametrize("answer", [refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)])
 def test_a_list_that_cannot_be_had_so_is_read_through_to_etcd(tmp_path: Path, answer: Script) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
     lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
-    with playing(tmp_path, lists, [gone, lasting()]) as scene:
+    with playing(tmp_path, lists, [gone, lasting()]) as assessment:
         # The last one is a restored etcd: its versions are lower, and true.
-        scene.until_asked("list 0", "watch 40", "list 40", "list", "watch 12")
-        scene.until_seen("z")
+        assessment.until_asked("list 0", "watch 40", "list 40", "list", "watch 12")
+        assessment.until_seen("z")
 
 
 def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -> None:
-    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as scene:
-        scene.until_asked("list 0", "list", "watch 40")
-        scene.until_seen()
+    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as assessment:
+        assessment.until_asked("list 0", "list", "watch 40")
+        assessment.until_seen()
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -
     ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
 )
 def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Script, text: str) -> None:
-    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as scene:
-        assert scene.reflector.answered.wait(5)
-        first = scene.reading()
-        assert isinstance(first, (Unread, Seen))
-        if isinstance(first, Unread):
+    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as assessment:
+        assert assessment.reflector.answered.wait(5)
+        first = assessment.reading()
+        assert isinstance(first, (Unavailable, Known))
+        if isinstance(first, Unavailable):
             assert text in first.why
-        scene.until_asked("list 0", "list 0", "list 0", "watch 40")
-        scene.until_seen("a")
+        assessment.until_asked("list 0", "list 0", "list 0", "watch 40")
+        assessment.until_seen("a")
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Scr
     ids=["401", "403", "500", "HTML", "head", "nothing", "error"],
 )
 def test_a_watch_that_fails_in_any_way_is_started_again_from_our_version(tmp_path: Path, answer: Script) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scene:
-        scene.until_asked("list 0", "watch 40", "watch 40")
-        scene.until_seen("a")
+    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as assessment:
+        assessment.until_asked("list 0", "watch 40", "watch 40")
+        assessment.until_seen("a")
 
 
 STRANGE = [
@@ -259,32 +259,32 @@ STRANGE = [
 @pytest.mark.parametrize("said", STRANGE, ids=["null", "no uid", "no field", "HTML"])
 def test_an_event_that_is_none_is_not_waited_for_again_but_listed(tmp_path: Path, said: bytes) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [streamed(said), lasting()]) as scene:
-        scene.until_asked("list 0", "watch 40", "list 40", "watch 90")
-        scene.until_seen("c")
+    with playing(tmp_path, lists, [streamed(said), lasting()]) as assessment:
+        assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
+        assessment.until_seen("c")
 
 
 def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None:
     def page(_: Standin) -> Answer:
         return [http(HTML, kind="text/html")]
 
-    with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as scene:
-        scene.until_asked("list 0", "watch 40", "watch 40", "watch 40")
-        scene.clock[0] += 121
-        scene.until_asked(*scene.asked(), "watch 40", "watch 40")
-        assert scene.reading() == Unread(
+    with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as assessment:
+        assessment.until_asked("list 0", "watch 40", "watch 40", "watch 40")
+        assessment.clock[0] += 121
+        assessment.until_asked(*assessment.asked(), "watch 40", "watch 40")
+        assert assessment.reading() == Unavailable(
             "pods", "no word for 121 s: API server: it answered text/html where JSON was asked for"
         )
 
 
 def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], []) as scene:
-        scene.until_asked("list 0", "watch 40")
-        scene.until_seen("a")
-        scene.clock[0] += 120
-        assert scene.reading() == Seen(("a",))
-        scene.clock[0] += 1
-        assert scene.reading() == Unread("pods", "no word for 121 s: the watch is silent")
+    with playing(tmp_path, [listed(40, thing("a", 7))], []) as assessment:
+        assessment.until_asked("list 0", "watch 40")
+        assessment.until_seen("a")
+        assessment.clock[0] += 120
+        assert assessment.reading() == Known(("a",))
+        assessment.clock[0] += 1
+        assert assessment.reading() == Unavailable("pods", "no word for 121 s: the watch is silent")
 
 
 def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
@@ -296,16 +296,16 @@ def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path
             yield from lasting()(server)
         yield from refused("503 Service Unavailable", 503, "away")(server)
 
-    with playing(tmp_path, [listed(40, thing("a", 7))], [watched] * 500) as scene:
-        scene.until_asked("list 0", "watch 40")
-        scene.until_seen("a")
-        scene.clock[0] += 121
+    with playing(tmp_path, [listed(40, thing("a", 7))], [watched] * 500) as assessment:
+        assessment.until_asked("list 0", "watch 40")
+        assessment.until_seen("a")
+        assessment.clock[0] += 121
         leaves.set()
-        scene.until_asked("list 0", *["watch 40"] * 5)
-        assert scene.reading() == Unread("pods", "no word for 121 s: API server: 503 away")
+        assessment.until_asked("list 0", *["watch 40"] * 5)
+        assert assessment.reading() == Unavailable("pods", "no word for 121 s: API server: 503 away")
         back.set()
-        scene.until_seen("a")
-        assert scene.asked().count("list 0") == 1, "it is heard again, without a list"
+        assessment.until_seen("a")
+        assert assessment.asked().count("list 0") == 1, "it is heard again, without a list"
 
 
 def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
@@ -321,9 +321,9 @@ def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
     thread = threading.Thread(target=reflector.run, args=(stop,))
     thread.start()
     try:
-        until(lambda: reflector.restarts[Cause.BROKEN] >= 3, "it is tried again and again")
+        until(lambda: reflector.restarts[RestartCause.BROKEN] >= 3, "it is tried again and again")
         reading = reflector.reading()
-        assert isinstance(reading, Unread)
+        assert isinstance(reading, Unavailable)
         assert "Connection refused" in reading.why
     finally:
         stop.set()
@@ -340,31 +340,31 @@ def test_every_event_is_a_word(tmp_path: Path) -> None:
         yield bookmark(41)
         yield from hang(server)
 
-    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as scene:
-        scene.until_asked("list 0", "watch 40")
-        scene.clock[0] += 121
-        assert isinstance(scene.reading(), Unread)
+    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as assessment:
+        assessment.until_asked("list 0", "watch 40")
+        assessment.clock[0] += 121
+        assert isinstance(assessment.reading(), Unavailable)
         heard.set()
-        scene.until_seen("a")
+        assessment.until_seen("a")
 
 
 def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
-    with playing(tmp_path, [listed(40)], [streamed()] * 500) as scene:
-        scene.until_asked("list 0", "watch 40")
+    with playing(tmp_path, [listed(40)], [streamed()] * 500) as assessment:
+        assessment.until_asked("list 0", "watch 40")
         threading.Event().wait(0.5)
-        assert len(scene.asked()) < 15
+        assert len(assessment.asked()) < 15
 
 
 def test_it_leaves_at_once_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (60.0, 60.0))
-    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as scene:
-        assert scene.reflector.answered.wait(5)
-        scene.stop.set()
-        scene.thread.join(1)
-        assert not scene.thread.is_alive()
+    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as assessment:
+        assert assessment.reflector.answered.wait(5)
+        assessment.stop.set()
+        assessment.thread.join(1)
+        assert not assessment.thread.is_alive()
 
 
 def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
         stop = threading.Event()
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
-        until(lambda: reflector.reading() == Seen(("a",)), "the new token is used")
+        until(lambda: reflector.reading() == Known(("a",)), "the new token is used")
         stop.set()
     thread.join(5)
     assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
@@ -409,12 +409,12 @@ def test_credentials_that_are_away_for_a_moment_do_not_end_the_thread(tmp_path: 
         assert tries.acquire(timeout=5)
         assert tries.acquire(timeout=5)
         reading = reflector.reading()
-        assert isinstance(reading, Unread)
+        assert isinstance(reading, Unavailable)
         assert str(path) in reading.why
         with pytest.raises(NoCredentials):
             Api(path, 5)
         kubeconfig(tmp_path / "new", server.url).rename(path)
-        until(lambda: reflector.reading() == Seen(("a",)), "it connects when they are back")
+        until(lambda: reflector.reading() == Known(("a",)), "it connects when they are back")
         stop.set()
     thread.join(5)
     assert not thread.is_alive()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.rejections import Refused
+from agent.model.rejections import RejectionKind
 from agent.sources.kube.pods import parse
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
@@ -140,7 +140,7 @@ def test_a_refused_pod_says_how_it_was_refused() -> None:
     fields = [{"manager": "kubelet", "subresource": "status", "time": "2026-01-01T00:00:20Z"}]
     parsed = parse(pod(metadata={"managedFields": fields}, spec={"containers": [asking({KVM: 1})]}, status=status))
     assert parsed.rejection is not None
-    assert (parsed.rejection.refused, parsed.rejection.resource) == (Refused.PLUGIN_GONE, KVM)
+    assert (parsed.rejection.refused, parsed.rejection.resource) == (RejectionKind.PLUGIN_GONE, KVM)
     assert (parsed.rejection.at, parsed.rejection.by_api) == (at(20), True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.rejections import Refused, Rejection
+from agent.model.rejections import Rejection, RejectionKind
 from agent.sources.kube.rejections import read
 
 KVM = "devices.kubevirt.io/kvm"
@@ -46,7 +46,7 @@ FRAMES = {
 class Told(NamedTuple):
     """What a refusal says, without its time and its text."""
 
-    refused: Refused
+    refused: RejectionKind
     resource: str = ""
     requested: int | None = None
     available: int | None = None
@@ -54,55 +54,58 @@ class Told(NamedTuple):
 
 
 CAUSES = [
-    (f"can't allocate unregistered device {KVM}", Told(Refused.UNREGISTERED, KVM)),
-    (f"cannot allocate unregistered device {KVM}", Told(Refused.UNREGISTERED, KVM)),
-    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Told(Refused.NO_HEALTHY, GPU)),
+    (f"can't allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
+    (f"cannot allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
+    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Told(RejectionKind.NO_HEALTHY, GPU)),
     (
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
-        Told(Refused.NO_HEALTHY, GPU),
+        Told(RejectionKind.NO_HEALTHY, GPU),
     ),
     (
         f"requested number of devices unavailable for {KVM}. Requested: 1, Available: 0",
-        Told(Refused.INSUFFICIENT, KVM, 1, 0),
+        Told(RejectionKind.INSUFFICIENT, KVM, 1, 0),
     ),
     (
         "requested number of devices unavailable for nvidia.com/GRID_P40-1Q.v2. Requested: 8, Available: 3",
-        Told(Refused.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
+        Told(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
     ),
-    (f"unknown Device Plugin {KVM}", Told(Refused.PLUGIN_GONE, KVM)),
-    (f"endpoint not found in cache for a registered resource: {KVM}", Told(Refused.PLUGIN_GONE, KVM)),
-    (f"endpoint {STRUCT_1_18} has been stopped", Told(Refused.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
-    (f"endpoint {STRUCT_1_25} has been stopped", Told(Refused.PLUGIN_GONE, KVM)),
+    (f"unknown Device Plugin {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint not found in cache for a registered resource: {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint {STRUCT_1_18} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
+    (f"endpoint {STRUCT_1_25} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM)),
     (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
-        Told(Refused.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
-        Told(Refused.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
-        Told(Refused.PLUGIN_GONE, socket="gpu"),
+        Told(RejectionKind.PLUGIN_GONE, socket="gpu"),
     ),
-    (f"{GONE} transport is closing", Told(Refused.PLUGIN_GONE)),
-    (f"{GONE} error reading from server: EOF", Told(Refused.PLUGIN_GONE)),
-    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Told(Refused.PLUGIN_GONE)),
-    (f"{PREFERRED} {GONE} transport is closing", Told(Refused.PLUGIN_GONE)),
-    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Told(Refused.OTHER)),
+    (f"{GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
+    (f"{GONE} error reading from server: EOF", Told(RejectionKind.PLUGIN_GONE)),
+    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Told(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} {GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Told(RejectionKind.OTHER)),
     (
         "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
-        Told(Refused.OTHER),
+        Told(RejectionKind.OTHER),
     ),
     (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
-        Told(Refused.OTHER, KVM, 2),
+        Told(RejectionKind.OTHER, KVM, 2),
     ),
-    (f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2", Told(Refused.OTHER, KVM, 2)),
-    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Told(Refused.OTHER, "", 2)),
-    ("no containers return in allocation response &AllocateResponse{}", Told(Refused.OTHER)),
-    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Told(Refused.OTHER)),
-    ("a device of words that no version has said yet", Told(Refused.OTHER)),
+    (
+        f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
+        Told(RejectionKind.OTHER, KVM, 2),
+    ),
+    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Told(RejectionKind.OTHER, "", 2)),
+    ("no containers return in allocation response &AllocateResponse{}", Told(RejectionKind.OTHER)),
+    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Told(RejectionKind.OTHER)),
+    ("a device of words that no version has said yet", Told(RejectionKind.OTHER)),
 ]
 
 
@@ -137,12 +140,12 @@ def test_a_refusal_for_a_device_is_understood_in_every_version(frame: str, cause
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ("requested: 1, used: 0, capacity: 0", Told(Refused.NO_CAPACITY, KVM, 1, 0)),
-        ("requested: 2, used: 3, capacity: 0", Told(Refused.NO_CAPACITY, KVM, 2, 0)),
-        ("requested: 1, used: 110, capacity: 110", Told(Refused.INSUFFICIENT, KVM, 1, 0)),
-        ("requested: 4, used: 108, capacity: 110", Told(Refused.INSUFFICIENT, KVM, 4, 2)),
-        ("requested: 1, used: 9, capacity: 8", Told(Refused.INSUFFICIENT, KVM, 1, 0)),
-        ("and in other words", Told(Refused.OTHER, KVM)),
+        ("requested: 1, used: 0, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
+        ("requested: 2, used: 3, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
+        ("requested: 1, used: 110, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("requested: 4, used: 108, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 4, 2)),
+        ("requested: 1, used: 9, capacity: 8", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("and in other words", Told(RejectionKind.OTHER, KVM)),
     ],
 )
 def test_a_node_out_of_a_device_is_told_from_one_that_has_none_yet(prefix: str, counts: str, expected: Told) -> None:
@@ -156,7 +159,7 @@ def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
         "Requested: 1, Available: 0, which is unexpected"
     )
     assert refusal("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
-        refused=Refused.INSUFFICIENT,
+        refused=RejectionKind.INSUFFICIENT,
         resource="devices.lab/kvm",
         requested=1,
         available=0,

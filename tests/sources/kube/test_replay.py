@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agent.model.snapshot import Seen, Unread
+from agent.model.snapshot import Known, Unavailable
 from agent.model.watches import Evidence, Watch
 from agent.sources.collector import Moment
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api
-from agent.sources.kube.list_watch import Cause, Reflector
+from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.kube.server_version import ServerVersion
-from agent.sources.kube.watch_monitor import Witness
+from agent.sources.kube.watch_monitor import WatchMonitor
 from tests.builders import NOW, UPTIME
 from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, Standin, chunk, http, kubeconfig, until
@@ -73,10 +73,10 @@ class Ours:
         path = kubeconfig(directory / "kubeconfig", url)
         self.version = ServerVersion()
         self.moments = 0
-        self.witness = Witness("pods", self._now, lambda: self.version.said)
+        self.witness = WatchMonitor("pods", self._now, lambda: self.version.said)
         self.reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120, saw=self.witness.saw, greet=self.version.asking(5),
+            clock=lambda: 0.0, stale_after=120, saw=self.witness.saw, on_connect=self.version.asking(5),
         )  # fmt: skip
 
     def _now(self) -> Moment:
@@ -87,7 +87,7 @@ class Ours:
     @property
     def pods(self) -> set[str] | None:
         reading = self.reflector.reading()
-        return set(reading.items) if isinstance(reading, Seen) else None
+        return set(reading.items) if isinstance(reading, Known) else None
 
     @property
     def shown(self) -> dict[Evidence, Watch]:
@@ -223,7 +223,7 @@ def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tm
     with following(tmp_path, answering) as (ours, server):
         until(lambda: len(server.requests) > 3, "it is tried again")
         reading = ours.reflector.reading()
-        assert reading == Unread("pods", "API server: it listed version 0, which is none to watch from")
+        assert reading == Unavailable("pods", "API server: it listed version 0, which is none to watch from")
         assert watched_from(server) == [], "no such watch is ever started"
         assert ours.shown == {}
 
@@ -235,10 +235,10 @@ def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: 
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
         etcd.delete("uid-0")
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
-        assert ours.reflector.restarts[Cause.EXPIRED] == 0
+        assert ours.reflector.restarts[RestartCause.EXPIRED] == 0
         # Far behind: its cache still has the pod, and is not older than the version we know.
         old.behind, old.compacted = 1, FIRST + 100
-        until(lambda: ours.reflector.restarts[Cause.REGRESSED] >= 1, "the list has what was deleted")
+        until(lambda: ours.reflector.restarts[RestartCause.REGRESSED] >= 1, "the list has what was deleted")
         old.behind, old.compacted = 0, 0
         until(lambda: len(watched_from(server)) > 1 and watched_from(server)[-1] == FIRST + 3, "etcd itself was asked")
         assert ours.pods == {"uid-1"}
@@ -284,11 +284,11 @@ def test_one_server_after_another_that_deletes_with_old_versions_resurrects_noth
         until(lambda: ours.pods is not None, "ours has listed")
         live = play(etcd)
         until(lambda: ours.pods == {"uid-1", live}, "ours follows")
-        ends = ours.reflector.restarts[Cause.ENDED] + 10
+        ends = ours.reflector.restarts[RestartCause.ENDED] + 10
 
         def watched_on() -> bool:
             assert ours.pods == {"uid-1", live}
-            return ours.reflector.restarts[Cause.ENDED] >= ends
+            return ours.reflector.restarts[RestartCause.ENDED] >= ends
 
         until(watched_on, "watches end and are started again")
 

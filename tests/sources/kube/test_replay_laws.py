@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Seen
+from agent.model.snapshot import Known
 from agent.model.watches import Evidence
-from agent.sources.error import Unavailable
-from agent.sources.kube.client import Api, Query, Refused
+from agent.sources.error import SourceError
+from agent.sources.kube.client import Api, ApiError, Query
 from agent.sources.kube.list_watch import Reflector
 from agent.sources.kube.replica import MOST_DEAD, Replica
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, pod
@@ -58,7 +58,7 @@ class World(Api):
         status, body = self.server.list(version)
         self._never_raises_the_dead()
         if status != 200:
-            raise Refused(status, "Too large resource version")
+            raise ApiError(status, "Too large resource version")
         if version == "":
             # Read through to etcd: the truth, whatever was told before.
             self._highest = self.etcd.revision
@@ -73,7 +73,7 @@ class World(Api):
         refusal = self.server.refusal(version)
         if refusal:
             self._catch_up_at_the_end()
-            raise Refused(*refusal)
+            raise ApiError(*refusal)
         return self._shown(version)
 
     def close(self) -> None: ...
@@ -99,7 +99,7 @@ class World(Api):
                     self._turn(step[0], number)
                     return
                 case "break", _:
-                    raise Unavailable("it broke")
+                    raise SourceError("it broke")
                 case "gone", number:
                     self._turn("lag", number)
                     yield line("ERROR", {"code": 410, "message": "too old resource version"})
@@ -152,13 +152,13 @@ class World(Api):
         self._never_raises_the_dead()
         if self.server.behind == 0:
             reading = self.reflector.reading()
-            assert isinstance(reading, Seen)
+            assert isinstance(reading, Known)
             assert set(reading.items) == set(self.etcd.at(self.etcd.revision))
             self.checked += 1
 
     def _never_raises_the_dead(self) -> None:
         reading = self.reflector.reading()
-        assert not isinstance(reading, Seen) or not self._told_dead & set(reading.items)
+        assert not isinstance(reading, Known) or not self._told_dead & set(reading.items)
 
 
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=12, max_size=50)
@@ -188,7 +188,7 @@ def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple
     for kind, number, version in events:
         try:
             replica.apply(line(kind, pod(f"uid-{number}", version)))
-        except Unavailable:
+        except SourceError:
             assert f"uid-{number}" in dead
         if kind == "DELETED":
             dead.add(f"uid-{number}")

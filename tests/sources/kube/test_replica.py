@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.kube.replica import Expired, Regressed, Replica
 
 
@@ -41,10 +41,10 @@ def test_a_list_is_taken_whole() -> None:
 def test_a_list_that_breaks_off_changes_nothing() -> None:
     def breaking() -> Any:
         yield thing("c", 11, "c")
-        raise Unavailable("it broke off")
+        raise SourceError("it broke off")
 
     replica = at(10, thing("a", 3, "a"))
-    with pytest.raises(Unavailable, match="it broke off"):
+    with pytest.raises(SourceError, match="it broke off"):
         replica.replace(12, breaking(), consistent=False)
     assert (replica.items(), replica.version) == (("a",), 10)
 
@@ -105,7 +105,7 @@ def test_an_older_list_read_through_to_etcd_is_true() -> None:
     ],
 )
 def test_an_error_of_the_stream_says_whether_a_list_would_help(status: dict[str, Any], expired: bool) -> None:
-    with pytest.raises(Unavailable, match=status.get("message", "API server")) as raised:
+    with pytest.raises(SourceError, match=status.get("message", "API server")) as raised:
         at(10).apply(event("ERROR", status))
     assert isinstance(raised.value, Expired) is expired
 
@@ -125,7 +125,7 @@ def test_an_error_of_the_stream_says_whether_a_list_would_help(status: dict[str,
 )  # fmt: skip
 def test_what_is_no_event_of_ours_is_told_and_changes_nothing(line: bytes) -> None:
     replica = at(10, thing("a", 3, "a"))
-    with pytest.raises(Unavailable, match=r"^API server: "):
+    with pytest.raises(SourceError, match=r"^API server: "):
         replica.apply(line)
     assert (replica.items(), replica.version) == (("a",), 10)
 
@@ -154,7 +154,7 @@ def test_whatever_a_line_is_it_is_applied_or_unavailable(line: bytes) -> None:
     replica = at(10)
     try:
         replica.apply(line)
-    except Unavailable:
+    except SourceError:
         assert replica.items() == ()
     assert replica.version >= 10
 

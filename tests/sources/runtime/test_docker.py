@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.snapshot import Container
-from agent.sources.error import Unavailable
+from agent.sources.error import SourceError
 from agent.sources.runtime.docker import Docker
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, Request, Standin, chunk, hang, http, needs, run
 
@@ -69,7 +69,7 @@ def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
 
 
 def why(client: Docker) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         client.containers()
     text = str(raised.value)
     assert len(text) < 300, "an operator reads this in one line"
@@ -254,7 +254,7 @@ def answers_of(found: bytes) -> Answers:
 
 
 def why_not_told(client: Docker) -> str:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(SourceError) as raised:
         client.has(ID)
     text = str(raised.value)
     assert len(text) < 400, "an operator reads this in one line"
@@ -347,13 +347,13 @@ def test_an_engine_on_tcp_is_read_too() -> None:
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
 def test_a_host_that_is_none_is_told_when_it_is_given(host: str) -> None:
-    with pytest.raises(Unavailable, match=r"^docker: ."):
+    with pytest.raises(SourceError, match=r"^docker: ."):
         Docker(host, 5)
 
 
 def test_a_host_of_the_environment_that_is_none_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
-    with pytest.raises(Unavailable, match="docker: Invalid bind address protocol: nonsense"):
+    with pytest.raises(SourceError, match="docker: Invalid bind address protocol: nonsense"):
         Docker(None, 5)
 
 
@@ -361,7 +361,7 @@ def test_missing_tls_certificates_of_the_environment_are_told(monkeypatch: pytes
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match=r"docker: .*cert"):
+    with pytest.raises(SourceError, match=r"docker: .*cert"):
         Docker(None, 5)
 
 
@@ -393,7 +393,7 @@ def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object)
     client._client = Lists(listed)  # type: ignore[assignment]  # noqa: SLF001 (see Lists)
     try:
         containers = client.containers()
-    except Unavailable:
+    except SourceError:
         return
     assert isinstance(listed, list)
     assert len(containers) == len(listed)
