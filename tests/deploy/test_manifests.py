@@ -152,7 +152,7 @@ def test_probes_and_scrapers_ask_for_what_is_served(name: str) -> None:
 
 def test_the_image_is_this_versions() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert container("base")["image"] == f"nodeleak/nodeleak:{version}"
+    assert container("base")["image"] == f"registry.invalid/nodeleak:{version}"
 
 
 @pytest.mark.parametrize("name", [one for one in AGENTS if one != "overlays/node-condition"])
