@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.parser import make_parser
-from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, told
+from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, known_metrics
 
 INDEX = RUNBOOKS / "README.md"
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page != INDEX)
@@ -65,7 +65,7 @@ def test_the_index_lists_every_alert_with_its_severities_and_summary() -> None:
 
 @pytest.mark.parametrize("page", ALL)
 def test_a_page_refers_only_to_what_exists(page: Path) -> None:
-    text, known = page.read_text(), told()
+    text, known = page.read_text(), known_metrics()
     assert [name for name in re.findall(r"\bnodeleak_[a-z_]+\b", text) if name not in known] == []
     assert [link for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text) if not (RUNBOOKS / link).exists()] == []
     assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= set(ALERTS)
