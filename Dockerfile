@@ -1,29 +1,29 @@
-# Two stages: the first has what building takes, the second only what runs. `hack/image` builds it without a registry.
+# Two stages: the first has the build tools, the second only what runs. `hack/image` builds it without a registry.
 #
-# PYTHON_IMAGE  any Debian-like image with python3 >= 3.11. Give a digest where builds must repeat:
+# PYTHON_IMAGE  any Debian-like image with python3 >= 3.11. Use a digest for reproducible builds:
 #               --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:…
-# BUILD_IMAGE   the same Python, with what reaching your package index takes: a certificate authority, a pip.conf
-# COMMIT        what `nodeleak --version` says it was built from
-# VERSION       for the label; the agent knows its own
+# BUILD_IMAGE   the same Python, with what your package index needs: a certificate authority, a pip.conf
+# COMMIT        the commit that `nodeleak --version` prints
+# VERSION       for the image's label
 ARG PYTHON_IMAGE=python:3.13-slim
 ARG BUILD_IMAGE=${PYTHON_IMAGE}
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
 COPY requirements.txt requirements-build.txt ./
-# Every file that is installed is one whose hash is in the repository; nothing is resolved, nothing else is downloaded.
+# Only files whose hashes are in the repository are installed. Nothing is resolved, and nothing else is downloaded.
 RUN python3 -m venv /build \
     && /build/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-build.txt \
     && python3 -m venv --without-pip /opt/nodeleak \
     && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --require-hashes --no-deps \
        -r requirements.txt
-# More than half of it is a second client, for asyncio. The smoke test below fails the build where it is needed after all.
+# More than half of the package is an unused asyncio client. The smoke test below fails the build if it is needed.
 RUN rm -r /opt/nodeleak/lib/python3.*/site-packages/kubernetes/aio
 COPY pyproject.toml README.md LICENSE ./
 COPY hack/smoke.py ./
 COPY agent agent
 ARG COMMIT=
-# Hashes in byte code, not times: layers are free to change times, and on a read-only root nobody could compile again.
+# Byte code with hashes instead of times: layers may change times, and a read-only root cannot be compiled again.
 RUN printf '%s\n' "${COMMIT}" > agent/commit \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist . \
     && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --no-deps --no-index /dist/*.whl \
@@ -34,7 +34,7 @@ FROM ${PYTHON_IMAGE}
 ARG COMMIT=
 ARG VERSION=
 LABEL org.opencontainers.image.title="nodeleak" \
-      org.opencontainers.image.description="Says what a Kubernetes node's records disagree about: leaked addresses first" \
+      org.opencontainers.image.description="Finds and releases leaked pod addresses on Kubernetes nodes" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
@@ -43,7 +43,7 @@ COPY --from=build /opt/nodeleak /opt/nodeleak
 ENV PATH=/opt/nodeleak/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# uid 0 on purpose: host-local's files and docker's socket are root's. It needs no capability: deploy/ drops all of them.
+# uid 0, because host-local's files and docker's socket belong to root. It needs no capability: deploy/ drops all of them.
 # hadolint ignore=DL3002
 USER 0:0
 ENTRYPOINT ["nodeleak"]
