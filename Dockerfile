@@ -34,7 +34,7 @@ FROM ${PYTHON_IMAGE}
 ARG COMMIT=
 ARG VERSION=
 LABEL org.opencontainers.image.title="nodeleak" \
-      org.opencontainers.image.description="Finds and releases leaked pod addresses on Kubernetes nodes" \
+      org.opencontainers.image.description="Finds and releases leaked CNI addresses on Kubernetes nodes" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
