@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.parser import make_parser
+from agent.cli.parser import parse
 from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, told
 
 INDEX = RUNBOOKS / "README.md"
@@ -50,7 +50,7 @@ def test_a_page_names_what_there_is(page: Path) -> None:
 @pytest.mark.parametrize("page", ALL)
 def test_a_command_on_a_page_is_one_that_the_agent_takes(page: Path) -> None:
     for by_itself, in_a_sentence in COMMAND.findall(page.read_text()):
-        make_parser().parse_args((by_itself or in_a_sentence).split())
+        parse((by_itself or in_a_sentence).split())
 
 
 @pytest.mark.parametrize("page", ALL)
