@@ -9,11 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from agent.app import api_server, cleaning, loop
-from agent.app.sources import node_name, sources
+from agent.app.sources import NodeSources, node_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.sources.live import LiveSources
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -41,9 +40,9 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     api, watches = api_server.watched(config)
-    live = sources(config, api)
+    sources = node_sources(config, api)
     heartbeat = _heartbeat(config)
-    cleaner = _cleaner(config, live, heartbeat)
+    cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
     http = http_exporter(config, registry, heartbeat)
     log = configure(config.log_format)
@@ -57,7 +56,7 @@ def run_daemon(config: Config) -> int:
     _enable_garbage_collection()
     try:
         _wait_for_watches(config, watches)
-        _run_loop(config, live, exporters, cleaner, heartbeat, stop)
+        _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
         queue.end()
@@ -72,12 +71,14 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, live: LiveSources, heartbeat: loop.Heartbeat) -> Cleaner:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
-    return cleaning.cleaner(config, config.cleanup, "run", live, cleaning.limits(config), budget, heartbeat.beat)
+    return cleaning.cleaner(
+        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
+    )
 
 
 def http_exporter(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
@@ -155,14 +156,14 @@ def _wait_for_watches(config: Config, watches: "Sequence[Reflector[Any]]") -> No
 
 def _run_loop(
     config: Config,
-    live: LiveSources,
+    sources: NodeSources,
     exporters: Sequence[loop.Exporter],
     cleaner: Cleaner,
     heartbeat: loop.Heartbeat,
     stop: threading.Event,
 ) -> None:
     loop.run(
-        live,
+        sources.snapshot,
         node_name(config),
         exporters,
         cleaner,

@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app.cleaning import clean_once
-    from agent.app.sources import sources_for_a_look
+    from agent.app.sources import for_command
 
     config, only, most = _options(arguments)
     mode = "auto" if arguments.apply else "dry-run"
-    sources = sources_for_a_look(config)
+    sources = for_command(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
             cleaning = clean_once(config, sources, until_written, only=only, most=most, mode=mode)

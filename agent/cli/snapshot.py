@@ -14,10 +14,10 @@ def record_node(config: Config) -> "Recording":
     from datetime import timedelta
 
     from agent.app import loop
-    from agent.app.sources import node_name, sources_for_a_look
+    from agent.app.sources import for_command, node_name
     from agent.model.recording import Recording
 
-    sources = sources_for_a_look(config)
+    sources = for_command(config).snapshot
     with progress("taking a snapshot of the node"):
         snapshots = loop.take_snapshots(sources, node_name(config), config.grace, config.confirm_after)
     return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)
