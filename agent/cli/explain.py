@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -46,21 +46,24 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.word is None:
         write("\n".join(_list(known)) + "\n")
         return DONE
-    found = [entry for entry in known if entry.word.lower() == _normal(arguments.word, known)]
+    found = _find(arguments.word, known)
     if not found:
         raise _unknown(arguments.word, known)
     write("\n\n".join(f"{entry.word} ({entry.kind})\n\n{_wrap(entry.text)}" for entry in found) + "\n")
     return DONE
 
 
-def _normal(word: str, known: Iterable["Entry"]) -> str:
-    """Return the word as it is listed: an option by its setting, a sample by its metric."""
-    words = {entry.word.lower() for entry in known}
-    plain = word.lower().lstrip("-").replace("-", "_")
-    for one in (plain, plain.removeprefix("nodeleak_"), re.sub(r"_(bucket|count|sum)$", "", plain)):
-        if one in words:
-            return one
-    return plain
+def _find(word: str, known: Sequence["Entry"]) -> list["Entry"]:
+    """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
+    plain = _plain(word)
+    for one in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
+        if found := [entry for entry in known if _plain(entry.word) == one]:
+            return found
+    return []
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[-_]", "", word.lower())
 
 
 def _unknown(word: str, known: Sequence["Entry"]) -> UsageError:

@@ -23,6 +23,11 @@ METRIC: Final = "metric"
 SETTING: Final = "setting"
 SOURCE: Final = "source"
 
+PHASES: Final = {
+    "candidate": "Seen, but not yet for as long as --confirm-after. It may go away by itself.",
+    "confirmed": "It has lasted for as long as --confirm-after.",
+}
+
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
@@ -70,6 +75,19 @@ SOURCES: Final = {
     "attachments": "VolumeAttachments, claims and events, asked for only while a pod waits for a volume.",
     "journal": "The journal of releases, in --state-dir.",
 }
+
+CLUSTER: Final = {
+    "CNIAddressPressure": "Condition of the Node object: True if the node has fewer free pod addresses than it may get "
+    "pods. Maintained with --node-condition=on.",
+    "CNIAddressesAvailable": "Reason of the condition CNIAddressPressure: there are enough free pod addresses.",
+    "CNIAddressesScarce": "Reason of the condition CNIAddressPressure: the node may get more pods than it has free "
+    "addresses.\nRun: nodeleak explain exhausted_range",
+    "CNIAddressesExhausted": "Reason of the condition CNIAddressPressure: a network has no free address.\n"
+    "Run: nodeleak explain exhausted_range",
+    "CNIAddressesUnknown": "Reason of the condition CNIAddressPressure: some data are unavailable.\nRun: nodeleak scan",
+    "ReleasedReservation": "Reason of an Event: cleanup released leaked addresses.\nRun: nodeleak journal",
+}
+"""Conditions and reasons of Events. An Event of a finding has the name of its detector as reason: LeakedReservation."""
 
 ALERTS: Final = {
     "NodeleakLeakedAddresses": "Pod addresses of a node are leaked: reserved for containers that are gone. Nothing on "
@@ -167,6 +185,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
 
     yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
+    yield "phase of a finding", PHASES
     yield "state of a reservation", _documented(State)
     yield "likely cause of a leak", LEAK_CAUSES
     yield "reason why clean refuses an address", _documented(Reason)
@@ -175,6 +194,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "outcome of a rejected pod", POD_OUTCOMES
     yield "evidence that a volume is lost", _documented(Strength)
     yield SOURCE, SOURCES
+    yield "Kubernetes condition or Event", CLUSTER
     yield ALERT, ALERTS
     yield METRIC, METRICS
     yield SETTING, {name: _setting(name) for name in all_settings()}

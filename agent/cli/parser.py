@@ -71,6 +71,7 @@ commands:
 {commands}
 
 examples:
+  kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide   (the POD of each node)
   kubectl exec -n kube-system POD -- nodeleak scan
   nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
   nodeleak explain leaked_reservation
@@ -91,10 +92,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     name, *rest = arguments or [HELP]
     name = _ALIASES.get(name, name)
     if name == HELP:
-        if not rest or rest[0].startswith("-"):
+        if not rest or rest[0] == HELP or rest[0].startswith("-"):
             return argparse.Namespace(command=HELP, page=overview())
         name, rest = rest[0], ["--help"]
-    if name not in COMMANDS and name != HELP:
+    if name not in COMMANDS:
         raise _unknown_command(name)
     for flag, full in (("-h", False), ("--help", False), ("--help-all", True)):
         if flag in rest:
@@ -161,7 +162,8 @@ def _unknown_command(name: str) -> UsageError:
     if name.startswith("-"):
         return UsageError(f"unknown option {quote(name)}: options follow the command: nodeleak scan ...", _see_help())
     return UsageError(
-        f"unknown command {quote(name)}{did_you_mean(name, {one: one for one in (*COMMANDS, HELP)})}", _see_help()
+        f"unknown command {quote(name)}{did_you_mean(name.lower(), {one: one for one in (*COMMANDS, HELP)})}",
+        _see_help(),
     )
 
 

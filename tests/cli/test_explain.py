@@ -11,11 +11,12 @@ from agent.checks.registry import DETECTORS
 from agent.cli import glossary, main
 from agent.cli.exit_codes import DONE, USAGE
 from agent.config import settings_of
+from agent.kube_events import condition, messages
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, Severity
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
-from agent.model.snapshot import SOURCES
+from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES
 from agent.model.volumes import Strength
 from tests.exporters.test_metrics import CLOSED
 
@@ -65,6 +66,11 @@ def test_every_source_is_explained() -> None:
     assert words(glossary.SOURCE) == {*SOURCES, "journal"}
 
 
+def test_conditions_and_reasons_of_events_are_explained() -> None:
+    reasons = {condition.AVAILABLE, condition.SCARCE, condition.EXHAUSTED, condition.UNKNOWN, messages.RELEASED}
+    assert set(glossary.CLUSTER) == {ADDRESS_PRESSURE, *reasons}
+
+
 def test_every_setting_is_explained() -> None:
     assert words(glossary.SETTING) == set(settings_of("run"))
 
@@ -73,9 +79,10 @@ def test_every_setting_is_explained() -> None:
     ("word", "starts"),
     [
         ("leaked_reservation", "leaked_reservation (finding)\n\n"),
-        ("Leaked-Reservation", "leaked_reservation (finding)\n\n"),
+        ("LeakedReservation", "leaked_reservation (finding)\n\n"),
         ("outside_range", "outside_range (reason why clean refuses an address)\n\n"),
         ("gone", "gone (result of clean for an address)\n\n"),
+        ("leaked-reservation", "leaked_reservation (finding)\n\n"),
         ("nodeleakrangeexhausted", "NodeleakRangeExhausted (alert)\n\n"),
         ("nodeleak_sync_seconds_bucket", "nodeleak_sync_seconds (metric)\n\n"),
         ("lock-timeout", "lock_timeout (setting)\n\n"),
