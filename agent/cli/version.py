@@ -1,8 +1,6 @@
 """version: which build this is."""
 
 import argparse
-from importlib.metadata import version
-from importlib.resources import files
 from typing import Final
 
 from agent.cli.exit_codes import DONE
@@ -20,12 +18,16 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def execute(_: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
     write(f"nodeleak {version('nodeleak')}, commit {_commit() or 'unknown (not built as an image)'}\n")
     return DONE
 
 
 def _commit() -> str:
     """Return the commit. The image build writes it to a file beside the code; a checkout has no such file."""
+    from importlib.resources import files
+
     try:
         return files("agent").joinpath("commit").read_text().strip()
     except FileNotFoundError:
