@@ -160,8 +160,7 @@ def test_the_setting_that_a_refusal_names_lifts_it(wrong: Situation) -> None:
 
 @each
 def test_a_setting_is_one_that_the_commands_have(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([wrong.command, "--help"])
+    main([wrong.command, "--help-all"])
     helped = capsys.readouterr().out
     for no in wrong.refusals:
         for word in no.setting.split():
