@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, NoReturn
 
-from agent.cli.exit_codes import DONE, USAGE
+from agent.cli.exit_codes import DONE, OUTPUT, USAGE
 from agent.cli.parser import make_parser
 from agent.cli.progress import say_no_more
 from agent.cli.scan import run
@@ -58,8 +58,8 @@ def _excuse(error: Exception) -> int:
             return DONE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
             say_no_more()
-            print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
-            return USAGE
+            print(f"nodeleak: cannot write the output: {error.strerror}", file=sys.stderr)
+            return OUTPUT
         case _:
             traceback.print_exception(error)
             return BUG

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, UNAVAILABLE
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.options import config_of
 from agent.cli.progress import progress, say_no_more
 from agent.config import Config, UsageError, positive
@@ -34,9 +34,21 @@ def clean(given: argparse.Namespace) -> int:
             from agent.exporters.text.clean import table
 
             _write(table(cleaning))
+        if cleaning.interrupted:
+            from agent.cleanup.signals import forget
+
+            forget()
+    return _exit_code(cleaning)
+
+
+def _exit_code(cleaning: "Cleaning") -> int:
     if cleaning.unavailable:
         return UNAVAILABLE
-    return FAILED if cleaning.failed else DONE
+    if cleaning.applied and cleaning.journal_unwritable:
+        return OUTPUT
+    if cleaning.failed:
+        return FAILED
+    return INTERRUPTED if cleaning.interrupted else DONE
 
 
 def _json(cleaning: "Cleaning") -> str:

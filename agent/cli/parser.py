@@ -34,9 +34,10 @@ examples:
   nodeleak restore --last --apply              put the last released address back
 
 exit codes:
-  0  done    1  findings (only with --exit-code); some release or restoration failed
-  2  wrong usage or configuration    3  something needed was unread: nothing was touched
-  70 a bug of ours, with a traceback
+  0  done    1  findings (only with --exit-code)    2  wrong usage or configuration
+  3  a required source could not be read: nothing was released
+  4  a release or restoration failed    5  interrupted before all releases were done
+  70 a bug in nodeleak, with a traceback    74  the output or the journal could not be written
 
 Every option can be set as an environment variable: --stale-after is NODELEAK_STALE_AFTER. Options win.
 """
@@ -58,9 +59,11 @@ examples:
 
 exit codes:
   0  done: also when there was nothing to release, or every release was refused
-  1  some address could not be released (its lock was busy, or the system said no); it is where it was
-  2  wrong usage or configuration: nothing was touched; or the output could not be written (see nodeleak journal)
-  3  a source was unread, so nothing was touched
+  2  wrong usage or configuration: nothing was touched
+  3  a source could not be read: nothing was touched
+  4  some release failed (lock busy, or a system error): the address is where it was
+  5  interrupted by a signal: completed releases are in the output, no others began
+  74 the output could not be written (see nodeleak journal), or the journal could not: then nothing was released
 
 --apply, --dry-run, --ip and --max are options only: no environment can consent.
 """,
@@ -78,8 +81,9 @@ examples:
   nodeleak restore --last --apply              put the last release back
 
 exit codes:
-  0  restored, or it would be    1  it cannot be: the message says why; nothing was touched
+  0  restored, or it would be
   2  wrong usage or configuration, or the journal has no such entry
+  4  it cannot be restored: the message says why; nothing was touched
 """,
 )
 

@@ -82,8 +82,8 @@ def test_explain_has_a_line_on_each_reason_and_each_verdict(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("outside_range", "Not an address that this network gives out on this node."),
-        ("gone", "Somebody else, most likely the kubelet, had released it already."),
+        ("outside_range", "The network does not allocate this address on this node."),
+        ("gone", "Another process, most likely the kubelet, had already released it."),
     ],
 )
 def test_explain_says_what_clean_means_by_a_word(word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.exit_codes import OUTPUT
 from tests.sources.kube.old_server import FIRST, Etcd, Server
 from tests.wire import (
     HTML,
@@ -425,7 +426,7 @@ def test_a_closed_output_is_borne(arguments: list[str]) -> None:
 def test_a_full_disk_is_told() -> None:
     needs(Path("/dev/full").exists(), "/dev/full")
     done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (2, "nodeleak: the output is not whole: No space left on device\n")
+    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: No space left on device\n")
 
 
 def test_an_output_that_knows_ascii_only_is_borne(node: LittleNode) -> None:

@@ -65,12 +65,12 @@ _UNORDERED: Final = Without(
 )
 
 BITES: Final[dict[str, Without]] = {
-    "not_stopped": _guard("not_stopped", RETURNED),
+    "not_halted": _guard("not_halted", RETURNED),
     "allowed_network": _guard("allowed_network", UNRECOGNIZED),
-    "old_enough": _guard("old_enough", CANDIDATE),
+    "confirmed": _guard("confirmed", CANDIDATE),
     "inside_range": _guard("inside_range", UNRECOGNIZED),
-    "whole": _guard("whole", BY_NAME),
-    "believable_runtime": _guard("believable_runtime", LOSING),
+    "whole_sandbox": _guard("whole_sandbox", BY_NAME),
+    "trusted_runtime": _guard("trusted_runtime", LOSING),
     "settled": _guard("settled", SETTLED),
     "plausible_share": _guard("plausible_share", BLIND),
     BUDGET: Without(scenario=replace(BUDGETED, setup=Setup())),
@@ -84,8 +84,8 @@ BITES: Final[dict[str, Without]] = {
 }
 
 COVERED: Final[dict[str, Covered]] = {
-    "everything_read": Covered(
-        holds=_guard("everything_read", SILENT),
+    "sources_available": Covered(
+        holds=_guard("sources_available", SILENT),
         because="what was not read makes an address `unknown`, and every veto is blind with it",
     ),
     "no_container": Covered(
@@ -97,22 +97,22 @@ COVERED: Final[dict[str, Covered]] = {
         because="an address with a checkpoint is not `leaked`, and the directory is asked again",
         bites=Without(
             scenario=DOCKER,
-            guards=("no_checkpoint", "old_enough", "no_live_address"),
+            guards=("no_checkpoint", "confirmed", "no_configured_address"),
             parts=(bitten.KubeletAskedOnce,),
         ),
-        also="old_enough, no_live_address, asking the kubelet again",
+        also="confirmed, no_configured_address, asking the kubelet again",
     ),
-    "no_live_address": Covered(
-        holds=_guard("no_live_address", PARTLY),
+    "no_configured_address": Covered(
+        holds=_guard("no_configured_address", PARTLY),
         because="an address that is alive is not `leaked`, and the kernel is asked again",
-        bites=Without(scenario=PARTLY, guards=("no_live_address", "old_enough"), parts=(bitten.KernelAskedOnce,)),
-        also="old_enough, asking the kernel again",
+        bites=Without(scenario=PARTLY, guards=("no_configured_address", "confirmed"), parts=(bitten.KernelAskedOnce,)),
+        also="confirmed, asking the kernel again",
     ),
-    "no_claim": Covered(
-        holds=_guard("no_claim", CLAIMED),
+    "no_pod_claim": Covered(
+        holds=_guard("no_pod_claim", CLAIMED),
         because="an address that a pod claims is not `leaked`",
-        bites=Without(scenario=CLAIMED, guards=("no_claim", "old_enough")),
-        also="old_enough",
+        bites=Without(scenario=CLAIMED, guards=("no_pod_claim", "confirmed")),
+        also="confirmed",
     ),
     "journal_writable": Covered(
         holds=_guard("journal_writable", DISK),
@@ -145,8 +145,8 @@ COVERED: Final[dict[str, Covered]] = {
     "asking the kernel again": Covered(
         holds=_part(bitten.KernelAskedOnce, DOCKER),
         because="an address becomes alive only with a sandbox that docker or a checkpoint knows",
-        bites=Without(scenario=PARTLY, guards=("no_live_address", "old_enough"), parts=(bitten.KernelAskedOnce,)),
-        also="no_live_address, old_enough",
+        bites=Without(scenario=PARTLY, guards=("no_configured_address", "confirmed"), parts=(bitten.KernelAskedOnce,)),
+        also="no_configured_address, confirmed",
     ),
     "comparing the inode": Covered(
         holds=_part(bitten.ContentOnly, EMPTY),

@@ -14,10 +14,10 @@ from typing import Any, Final
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.book import Busy, JournalStore
 from agent.cleanup.cleaner import ApplyingCleaner
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import FileImage, Locked, Recheck
 from agent.cleanup.restore import RestoreOperations
 from agent.cleanup.runtime_history import RuntimeHistory, watch
@@ -186,13 +186,17 @@ class InMemory:
 
     # Hands
 
-    def check(self, networks: Sequence[str]) -> None: ...
-
     def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
 
     def cached(self, _candidate: ReleaseRequest) -> tuple[FileImage, ...]:
         return ()
+
+    def try_lock(self, networks: Sequence[str]) -> float | None:
+        if (locked := self.lock(networks)) is None:
+            return None
+        locked.unlock()
+        return locked.waited
 
     def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self if self._ask("lock") else None
@@ -297,7 +301,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             live.after_snapshot((snapshot,), report)
         return
     live = ApplyingCleaner(
-        _Judge(limits, setup, journal_store, ask), again, lambda: file_ops, journal_store, pen_time, 0.0
+        _Session(limits, setup, journal_store, ask), again, lambda: file_ops, journal_store, pen_time, 0.0
     )
     live.before_snapshot(START)
     snapshots: tuple[Snapshot, ...] = (look(),)
@@ -329,23 +333,23 @@ def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
         ask(MERGE, *all_that_counts)
 
 
-class _Judge(CleanupSession):
+class _Session(CleanupSession):
     """Says what it lets pass: nothing else of all that was read has any effect after that."""
 
     def __init__(self, limits: Limits, setup: Setup, journal_store: JournalStore, ask: Answered) -> None:
         super().__init__(limits, setup.budget, journal_store, "clean")
         self._ask, self._setup = ask, setup
 
-    def case(self, snapshots: Sequence[Snapshot], report: Report) -> GuardContext:
-        case = super().case(snapshots, report)
+    def context(self, report: Report) -> GuardContext:
+        context = super().context(report)
         _forget(
             self._ask,
             self._setup,
-            "judged",
-            tuple(one for one, refusals in guards.decide(case) if not refusals),
-            case.halted,
+            "decided",
+            tuple(request for request, refusals in guards.decide(context) if not refusals),
+            context.halted,
         )
-        return case
+        return context
 
 
 class Tree:
@@ -395,7 +399,7 @@ class Tree:
     @property
     def stopped(self) -> bool:
         """Whether cleaning stopped itself anywhere, because a released sandbox was there again."""
-        return any(question[1] == "judged" and question[-1] for question in self._places)
+        return any(question[1] == "decided" and question[-1] for question in self._places)
 
     def __len__(self) -> int:
         return len(self._read)
