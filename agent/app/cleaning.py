@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from agent.app import loop
-from agent.app.sources import node_name
+from agent.app.sources import NodeSources, node_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
@@ -19,14 +19,14 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unavailable
 from agent.sources.error import SourceError
-from agent.sources.live import LiveSources
+from agent.sources.recheck import NodeRecheck
 
 
 def cleaner(
     config: Config,
     mode: str,
     by: str,
-    sources: LiveSources,
+    recheck: NodeRecheck,
     limits: Limits,
     budget: Budget,
     beat: Callable[[], None] = lambda: None,
@@ -42,7 +42,7 @@ def cleaner(
         case _:
             lock_timeout = config.lock_timeout.total_seconds()
             return ApplyingCleaner(
-                session, sources, lambda: node_files(config), journal_store, loop.wall, lock_timeout, beat
+                session, recheck, lambda: node_files(config), journal_store, loop.wall, lock_timeout, beat
             )
 
 
@@ -65,7 +65,7 @@ def node_files(config: Config) -> NodeFiles:
 
 def clean_once(
     config: Config,
-    sources: LiveSources,
+    sources: NodeSources,
     until_reported: ExitStack,
     *,
     only: frozenset[str] | None,
@@ -77,9 +77,9 @@ def clean_once(
     `until_reported`: from the first release until it is closed, signals are held back.
     """
     budget = Budget(per_sync=None if most is None else ("--max", most))
-    once = cleaner(config, mode, "clean", sources, limits(config, only), budget)
+    once = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
     once.before_snapshot(loop.wall())
-    snapshots = loop.take_snapshots(sources, node_name(config), config.grace, config.confirm_after)
+    snapshots = loop.take_snapshots(sources.snapshot, node_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(deferred())
     cleaning = once.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)

@@ -11,7 +11,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
-from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
 
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
@@ -29,8 +29,8 @@ class GuardContext:
     halted: str = ""
     journal_trouble: str = ""
     """Why the journal cannot be written; empty if it can."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """How often the release of an address failed, by `network/ip`."""
+    failures: Mapping[ReservationKey, int] = field(default_factory=dict)
+    """How often the release of an address failed."""
     spent: Mapping[str, int] = field(default_factory=dict)
     """How much of each allowance earlier syncs used, by setting."""
 

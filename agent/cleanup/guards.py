@@ -16,7 +16,7 @@ from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
 from agent.model.assessment import Assessment, State
 from agent.model.ranges import RangeSets
 from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
 Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
@@ -40,7 +40,7 @@ def release_requests(assessment: Assessment, only: frozenset[str] | None = None)
     """
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    listed = {container.id for container in assessment.snapshot.containers.items}
+    listed = {container.id for container in assessment.snapshot.containers.value}
     sandboxes: defaultdict[tuple[str, ...], list[tuple[Reservation, str]]] = defaultdict(list)
     for one in assessment.classified_reservations:
         if isinstance(one.entry, Reservation) and one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
@@ -48,15 +48,12 @@ def release_requests(assessment: Assessment, only: frozenset[str] | None = None)
             sandboxes[sandbox].append((one.entry, one.pod))
     requests = (
         ReleaseRequest(
-            tuple(sorted((entry for entry, _ in several), key=_place)), next((pod for _, pod in several if pod), "")
+            tuple(sorted((entry for entry, _ in several), key=lambda entry: entry.key)),
+            next((pod for _, pod in several if pod), ""),
         )
         for several in sandboxes.values()
     )
     return tuple(one for one in requests if only is None or any(entry.ip in only for entry in one.reservations))
-
-
-def _place(reservation: Reservation) -> tuple[str, str]:
-    return reservation.network, reservation.ip
 
 
 def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
@@ -76,9 +73,9 @@ def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]
         yield PassedOver(ip, f"not known: cannot read network {', '.join(unread)}" if unread else "not reserved")
 
 
-def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, tuple[str, str]]:
-    failed = max(context.failures.get(f"{one.network}/{one.ip}", 0) for one in request.reservations)
-    return failed, request.oldest_ns, _place(request.reservations[0])
+def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, ReservationKey]:
+    failed = max(context.failures.get(one.key, 0) for one in request.reservations)
+    return failed, request.oldest_ns, request.reservations[0].key
 
 
 def _objections(request: ReleaseRequest, context: GuardContext) -> tuple[Refusal, ...]:
@@ -164,8 +161,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
             return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
     for reservation in request.reservations:
         classified = context.classified[reservation]
-        leaked = f"{classified.network}/{classified.name}" in context.confirmed_leaks
-        if classified.state is not State.LEAKED or not leaked:
+        if classified.state is not State.LEAKED or str(reservation.key) not in context.confirmed_leaks:
             return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
     return None
 
@@ -229,23 +225,18 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     settle = context.limits.settle
     if not settle:
         return None
-    now, known = context.snapshot.taken_at, context.snapshot.processes.known()
-    if not known:
-        return Refusal(
-            Reason.UNSETTLED, "the start times of the kubelet, docker and the node are not known", "--settle=0s"
-        )
-    for processes in known:
-        for name, start in (
-            ("the kubelet", processes.kubelet),
-            ("docker", processes.docker),
-            ("the node", processes.booted),
-        ):
-            if start is None:
-                return Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s")
-            if now - start < settle:
-                ago = max((now - start).total_seconds(), 0)
-                why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
-                return Refusal(Reason.UNSETTLED, why, "--settle=0s")
+    now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
+    for name, start in (
+        ("the kubelet", processes.kubelet),
+        ("docker", processes.docker),
+        ("the node", processes.booted),
+    ):
+        if start is None:
+            return Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s")
+        if now - start < settle:
+            ago = max((now - start).total_seconds(), 0)
+            why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
+            return Refusal(Reason.UNSETTLED, why, "--settle=0s")
     return None
 
 

@@ -15,7 +15,7 @@ from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
 from agent.model.release import Cleaning, Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, Reservation, Snapshot
+from agent.model.snapshot import InsufficientData, Known, ReservationKey, Snapshot
 from agent.sources.error import SourceError
 
 HOUR: Final = timedelta(hours=1)
@@ -52,7 +52,7 @@ class CleanupSession:
         self._now: datetime | None = None
         self.halted = ""
         """Why cleanup halted; empty if it did not. It stays halted."""
-        self._failures: Counter[str] = Counter()
+        self._failures: Counter[ReservationKey] = Counter()
         self._syncs = 0
 
     # These change the session.
@@ -78,9 +78,9 @@ class CleanupSession:
         for outcome in outcomes:
             for reservation in outcome.request.reservations:
                 if outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
-                    self._failures[_key(reservation)] += 1
+                    self._failures[reservation.key] += 1
                 elif outcome.verdict not in {Verdict.REFUSED, Verdict.INTERRUPTED}:
-                    self._failures.pop(_key(reservation), None)
+                    self._failures.pop(reservation.key, None)
 
     # These do not.
 
@@ -99,7 +99,7 @@ class CleanupSession:
 
     def due(self, request: ReleaseRequest) -> bool:
         """Tell whether to try the request in this sync: what failed is tried less and less often."""
-        failed = max(self._failures[_key(reservation)] for reservation in request.reservations)
+        failed = max(self._failures[reservation.key] for reservation in request.reservations)
         return failed == 0 or self._syncs % 2 ** min(failed, _MAX_BACKOFF) == 0
 
     def cleaning(self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool) -> Cleaning:
@@ -138,19 +138,15 @@ class CleanupSession:
         )
 
 
-def _key(reservation: Reservation) -> str:
-    return f"{reservation.network}/{reservation.ip}"
-
-
 def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry | None:
     """Return a release whose container, or a reservation of it in the same network, is in the snapshot."""
     if isinstance(snapshot.containers, Known):
-        for container in snapshot.containers.items:
+        for container in snapshot.containers.value:
             if entry := released.get(container.id):
                 return entry
     for store in snapshot.reservations:
         if isinstance(store.reading, Known):
-            for reservation in store.reading.items:
+            for reservation in store.reading.value:
                 entry = released.get(reservation.container_id)
                 if entry and any(image.network == store.network for image in entry.reservations):
                     return entry
@@ -159,7 +155,7 @@ def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry |
 
 def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[str, int | None]]:
     released = {
-        (reservation.network, reservation.ip)
+        reservation.key
         for outcome in outcomes
         if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
         for reservation in outcome.request.reservations
@@ -169,7 +165,7 @@ def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[s
             entries = report.assessment.of(network.name)
         except InsufficientData:
             entries = ()
-        taken = [one.name for one in entries if one.blocks and (network.name, one.name) not in released]
+        taken = [one.name for one in entries if one.blocks and ReservationKey(network.name, one.name) not in released]
         known = network.ranges is not None and network.free is not None
         yield network.name, free(network.ranges, taken) if known and network.ranges is not None else None
 

@@ -259,7 +259,7 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         (Verdict.GONE, 0),
     ):
         session.record([Outcome(candidate, verdict)])
-        assert session.context(scanned(node())).failures.get(f"kubenet/{THE_IP}", 0) == failed
+        assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
 
 
 def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:
