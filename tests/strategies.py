@@ -303,7 +303,10 @@ any_nodes = st.one_of(leaky_nodes(), leaky_nodes(), leaky_nodes(), nodes())
 
 def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
     """Say of a source what no source ever says, and a recording by hand may."""
-    odd: dict[str, Any] = {source: Known(()) if how else NotRequested(source, "it was left alone")}
+    lists = ("checkpoints", "containers", "cni_results", "addresses", "pods", "watches", "mounts")
+    empty: dict[str, Any] = {"node": None} | dict.fromkeys(lists, ())
+    known = how and source in empty
+    odd: dict[str, Any] = {source: Known(empty[source]) if known else NotRequested(source, "it was left alone")}
     return replace(snapshot, **odd)
 
 

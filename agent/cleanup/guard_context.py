@@ -1,6 +1,6 @@
 """Everything the guards may know. Each fact is computed once and serves all requests of a sync. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -112,15 +112,19 @@ class GuardContext:
 
     def _share(self, network: str) -> float:
         entries = self.assessment.of(network)
-        suspects = (one for one in entries if one.state in {State.LEAKED, State.CANDIDATE})
-        leaked = {one.container_id or one.name for one in suspects}
-        if len(leaked) < MIN_SUSPECTS:
+        leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
+        if leaked < MIN_SUSPECTS:
             return 0.0
-        reserved = {one.container_id or one.name for one in entries if one.state is not State.UNRECOGNIZED}
+        reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
         only_docker = isinstance(self.snapshot.pods, NotRequested)
-        if only_docker and len(leaked) >= MANY_SUSPECTS and len(leaked) >= len(reserved) * NEARLY_ALL:
+        if only_docker and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
             # The range may be far larger than what was ever allocated from it.
-            return len(leaked) / len(reserved)
+            return leaked / reserved
         sets = self.ranges[network]
         size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
-        return min(1.0, len(leaked) / max(1, size))
+        return min(1.0, leaked / max(1, size))
+
+
+def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
+    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
+    return len({one.container_id or one.name for one in entries if one.state in states})

@@ -13,7 +13,7 @@ from typing import Final
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets
 from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey
@@ -41,19 +41,25 @@ def release_requests(assessment: Assessment, only: frozenset[str] | None = None)
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
     listed = {container.id for container in assessment.snapshot.containers.value}
-    sandboxes: defaultdict[tuple[str, ...], list[tuple[Reservation, str]]] = defaultdict(list)
+    sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
     for one in assessment.classified_reservations:
-        if isinstance(one.entry, Reservation) and one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
+        if one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
             sandbox = (one.container_id,) if one.container_id else ("", one.network, one.name)
-            sandboxes[sandbox].append((one.entry, one.pod))
-    requests = (
-        ReleaseRequest(
-            tuple(sorted((entry for entry, _ in several), key=lambda entry: entry.key)),
-            next((pod for _, pod in several if pod), ""),
-        )
-        for several in sandboxes.values()
-    )
-    return tuple(one for one in requests if only is None or any(entry.ip in only for entry in one.reservations))
+            sandboxes[sandbox].append(one)
+    requests = (request for entries in sandboxes.values() if (request := _request(entries)))
+    return tuple(request for request in requests if _selected(request, only))
+
+
+def _selected(request: ReleaseRequest, only: frozenset[str] | None) -> bool:
+    return only is None or any(reservation.ip in only for reservation in request.reservations)
+
+
+def _request(entries: Iterable[ClassifiedReservation]) -> ReleaseRequest | None:
+    reservations = [one.entry for one in entries if isinstance(one.entry, Reservation)]
+    if not reservations:
+        return None
+    ordered = sorted(reservations, key=lambda reservation: reservation.key)
+    return ReleaseRequest(tuple(ordered), next((one.pod for one in entries if one.pod), ""))
 
 
 def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:

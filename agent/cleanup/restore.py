@@ -1,5 +1,6 @@
 """Restore released addresses, and recover entries that an agent left unfinished when it died."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -47,12 +48,17 @@ def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ..
     for image in missing:
         if file_ops.taken(image):
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
-    mine = {image.name for image in entry.reservations}
-    for network in {image.network for image in missing} if entry.container_id else ():
-        if others := set(file_ops.addresses_of(entry.container_id, network)) - mine:
-            held = ", ".join(sorted(others))
-            raise RestoreError(f"container {entry.container_id[:12]} has another address now: {held}")
+    if entry.container_id:
+        _check_addresses(entry, {image.network for image in missing}, file_ops)
     return missing
+
+
+def _check_addresses(entry: Entry, networks: Iterable[str], file_ops: RestoreOperations) -> None:
+    own = {image.name for image in entry.reservations}
+    for network in networks:
+        if others := set(file_ops.addresses_of(entry.container_id, network)) - own:
+            listed = ", ".join(sorted(others))
+            raise RestoreError(f"container {entry.container_id[:12]} has another address now: {listed}")
 
 
 def _missing(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:

@@ -154,20 +154,26 @@ def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry |
 
 
 def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[str, int | None]]:
-    released = {
-        reservation.key
-        for outcome in outcomes
-        if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
-        for reservation in outcome.request.reservations
-    }
+    released = _released(outcomes)
     for network in report.networks:
         try:
             entries = report.assessment.of(network.name)
         except InsufficientData:
             entries = ()
-        taken = [one.name for one in entries if one.blocks and ReservationKey(network.name, one.name) not in released]
+        blocking = (one.name for one in entries if one.blocks)
+        taken = [name for name in blocking if ReservationKey(network.name, name) not in released]
         known = network.ranges is not None and network.free is not None
         yield network.name, free(network.ranges, taken) if known and network.ranges is not None else None
+
+
+def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
+    """Return what was, or in a dry run would be, released."""
+    return frozenset(
+        reservation.key
+        for outcome in outcomes
+        if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
+        for reservation in outcome.request.reservations
+    )
 
 
 def _warnings(journal: Journal) -> tuple[str, ...]:
