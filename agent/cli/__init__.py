@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, NoReturn
 
-from agent.cli.exit_codes import DONE, USAGE
+from agent.cli.exit_codes import DONE, OUTPUT, USAGE
 from agent.cli.output import discard_output, write
 from agent.cli.parser import COMMANDS, HELP, parse
 from agent.config import BUG, UsageError
@@ -61,7 +61,7 @@ def _report(error: Exception) -> int:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
             discard_output()
             print(f"nodeleak: cannot write the output: {error.strerror}", file=sys.stderr)
-            return USAGE
+            return OUTPUT
         case _:
             traceback.print_exception(error)
             return BUG

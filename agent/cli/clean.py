@@ -4,12 +4,15 @@ import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import ip_address
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, UNAVAILABLE
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.options import add_apply, add_output, config_of
 from agent.cli.output import progress, write, write_json
 from agent.config import Config, UsageError, invalid, positive
+
+if TYPE_CHECKING:
+    from agent.model.release import Cleaning
 
 T = TypeVar("T")
 
@@ -30,9 +33,12 @@ examples:
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
-  1  a release failed; its address is still reserved
   2  wrong usage or configuration; nothing was released
   3  some data are unavailable; nothing was released
+  4  a release failed; its address is still reserved
+  5  interrupted by a signal; the output lists what was released
+  74 the output could not be written (see 'nodeleak journal'), or the journal could not: then
+     nothing was released
 """
 
 
@@ -66,9 +72,21 @@ def execute(arguments: argparse.Namespace) -> int:
             from agent.exporters.text.clean import table
 
             write(table(cleaning))
+        if cleaning.interrupted:
+            from agent.cleanup.signals import forget
+
+            forget()
+    return _exit_code(cleaning)
+
+
+def _exit_code(cleaning: "Cleaning") -> int:
     if cleaning.unavailable:
         return UNAVAILABLE
-    return FAILED if cleaning.failed else DONE
+    if cleaning.applied and cleaning.journal_unwritable:
+        return OUTPUT
+    if cleaning.failed:
+        return FAILED
+    return INTERRUPTED if cleaning.interrupted else DONE
 
 
 def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:

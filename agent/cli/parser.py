@@ -78,9 +78,10 @@ examples:
   nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
 
 exit codes:
-  0  success                               2  wrong usage or configuration
-  1  findings (with scan --exit-code),     3  incomplete: some data are unavailable
-     or a release or restore failed        70 bug in nodeleak
+  0  success                                 4  a release or a restore failed
+  1  scan --exit-code: there are findings    5  interrupted before all releases were done
+  2  wrong usage or configuration            70 bug in nodeleak
+  3  incomplete: some data are unavailable   74 the output or the journal could not be written
 
 Every setting is also an environment variable: --grace is NODELEAK_GRACE.
 Run 'nodeleak COMMAND --help' for the options of a command.

@@ -26,8 +26,8 @@ examples:
 
 exit codes:
   0  restored, or with a dry run: it can be restored
-  1  it cannot be restored; the message says why, and nothing was changed
   2  wrong usage or configuration, or the journal has no such release
+  4  it cannot be restored; the message says why, and nothing was changed
 """
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.exit_codes import OUTPUT
 from tests.sources.kube.old_server import FIRST, Etcd, Server
 from tests.wire import (
     HTML,
@@ -428,7 +429,7 @@ def test_a_closed_standard_output_is_no_bug(arguments: list[str]) -> None:
 def test_a_full_disk_is_reported() -> None:
     needs(Path("/dev/full").exists(), "/dev/full")
     done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (2, "nodeleak: cannot write the output: No space left on device\n")
+    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: No space left on device\n")
 
 
 def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
 from tests.cli.test_failures import Done, SmallNode, engine, hanging_api, nodeleak
