@@ -1,4 +1,4 @@
-"""Every knob, its unit and its reason. Text in, one frozen record out, or everything that is wrong with it at once."""
+"""Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,27 +12,40 @@ from agent.model.registration import Expected
 PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
-"""Exit code of a process that ends by a fault of its own (EX_SOFTWARE)."""
+"""Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
+
+RENAMED: Final = {"confirm": "confirm_after", "max_per_round": "max_per_sync"}
+"""Settings under names that they had before."""
 
 
 class UsageError(Exception):
-    """The user has to change something: all of it, a line each, with the setting, the value and the remedy."""
+    """The user has to change something. One line for each mistake, with the setting, the value and the remedy."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
+        """What to run next; shown after the lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: how its text is read, and how it is explained."""
+    """How one setting is read and explained."""
 
     parse: Callable[[str], Any]
     default: str
     group: str
     metavar: str
     help: str
+    """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
     commands: frozenset[str] = frozenset({"run", "scan", "record", "clean"})
     many: bool = False
+    """Whether it is a list."""
+    common: bool = False
+    """Whether `--help` shows it."""
 
 
-WHERE, BELIEF, CLEANUP, DAEMON = "where to look", "what to believe", "what to release", "the daemon"
+CONNECTIONS, PATHS = "API server and container runtime", "node paths"
+DETECTION, CLEANUP, DAEMON = "detection", "cleanup", "daemon"
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore"})
@@ -41,30 +54,28 @@ _EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
 def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
-    return field(metadata={"knob": Setting(parse, default, group, metavar, text, **more)})
+    return field(metadata={"setting": Setting(parse, default, group, metavar, text, **more)})
 
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(text: str) -> timedelta:
-    """Read `90s`, `5m`, `1h30m`: numbers with units, never a bare number of something."""
-    if not text or _SPAN.sub("", text):
-        raise ValueError("say a span with its unit, such as 90s, 5m or 1h30m")
+    """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
+    if not text or _DURATION.sub("", text):
+        raise ValueError("expected a duration such as 90s or 5m")
     try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text)))
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))
     except OverflowError as error:
-        raise ValueError("that is longer than any node lives") from error
+        raise ValueError("duration is too long") from error
 
 
 def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
-    """Return what reads a span that is neither shorter nor longer."""
-
     def parse(text: str) -> timedelta:
         period = duration(text)
         if not duration(least) <= period <= duration(most):
-            raise ValueError(f"it must be from {least} to {most}")
+            raise ValueError(f"expected a duration from {least} to {most}")
         return period
 
     return parse
@@ -75,7 +86,7 @@ short_duration = duration_between("1ms", "1h")
 
 def path(text: str) -> Path:
     if not text.startswith("/"):
-        raise ValueError("say an absolute path")
+        raise ValueError("expected an absolute path")
     return Path(text)
 
 
@@ -84,50 +95,54 @@ def optional_path(text: str) -> Path | None:
 
 
 def path_or_off(text: str) -> Path | None:
-    return None if text == "off" else path(text)
+    if text == "off":
+        return None
+    if not text.startswith("/"):
+        raise ValueError("expected an absolute path, or off")
+    return Path(text)
 
 
 def network_name(text: str) -> str:
-    """Read a network's name: it becomes a directory's name, and libcni's own rule is as strict."""
+    """Read the name of a CNI network. It becomes a directory name; libcni has the same rule."""
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", text):
-        raise ValueError("a CNI network's name has letters, digits, dots, dashes and underscores only")
+        raise ValueError("expected a CNI network name: letters, digits, dots, dashes and underscores")
     return text
 
 
 def node_name(text: str) -> str:
     if text and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
-        raise ValueError("a node's name has lower-case letters, digits, dots and dashes only")
+        raise ValueError("expected a node name: lower-case letters, digits, dots and dashes")
     return text
 
 
 def one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"say one of: {', '.join(words)}")
+            raise ValueError(f"expected one of: {', '.join(words)}")
         return text
 
     return parse
 
 
 def percentage(text: str) -> float:
-    """Read `50%`: never a bare number of something."""
+    """Read `50%`. A number without the percent sign is an error."""
     matched = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%", text)
     if matched is None or float(matched[1]) > 100:  # noqa: PLR2004 (percent)
-        raise ValueError("say a percentage from 0% to 100%, with its sign")
+        raise ValueError("expected a percentage from 0% to 100%, such as 50%")
     return float(matched[1]) / 100
 
 
 def positive(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("say a whole number of 1 or more")
+        raise ValueError("expected a whole number of 1 or more")
     return int(text)
 
 
 def listen(text: str) -> tuple[str, int]:
-    """Read `host:port`; an empty host is every address, an IPv6 host is in brackets."""
+    """Read `host:port`. An empty host means every address; an IPv6 host is in brackets."""
     matched = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*)):(\d{1,5})", text)
     if matched is None or not 0 <= int(matched[3]) <= 65535:  # noqa: PLR2004 (the range of a port)
-        raise ValueError("say HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747")
+        raise ValueError("expected HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747")
     return matched[1] or matched[2] or "", int(matched[3])
 
 
@@ -136,151 +151,169 @@ class Config:
     node: str = _setting(
         "",
         node_name,
-        WHERE,
+        CONNECTIONS,
         "NAME",
-        "name of this node's Node object; in a pod, from the downward API (spec.nodeName). "
-        "There is no default on purpose: a wrong one would look for another node's pods",
+        "name of this node's Node object; required unless --api=off. In a pod, set it from spec.nodeName. It has no "
+        "default, because a wrong name would read the pods of another node",
+        common=True,
+    )
+    kubeconfig: Path | None = _setting(
+        "",
+        optional_path,
+        CONNECTIONS,
+        "FILE",
+        "credentials for the API server; the kubelet's own file is enough. Without it: the service account of the "
+        "pod, then KUBECONFIG",
+        common=True,
+    )
+    api: str = _setting(
+        "on",
+        one_of("on", "off"),
+        CONNECTIONS,
+        "on|off",
+        "off: do not use the API server, for a node without credentials. Results then rest on the container runtime, "
+        "sandbox checkpoints and network namespaces",
+        common=True,
+    )
+    api_timeout: timedelta = _setting(
+        "10s", short_duration, CONNECTIONS, "DURATION", "how long to wait for one response of the API server"
+    )
+    docker_host: str = _setting(
+        "",
+        str,
+        CONNECTIONS,
+        "URL",
+        "docker engine, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default socket",
+    )
+    docker_timeout: timedelta = _setting(
+        "5s",
+        short_duration,
+        CONNECTIONS,
+        "DURATION",
+        "how long to wait for one response of docker. After that the containers count as unavailable",
     )
     network: tuple[str, ...] = _setting(
         "kubenet",
         network_name,
-        WHERE,
+        PATHS,
         "NAME",
-        "CNI network whose reservations are read, by the name of its directory; may be given again",
+        "CNI network to check, by the name of its host-local directory. Repeat the option for more networks",
         many=True,
+        common=True,
     )
     cni_networks_dir: Path = _setting(
         "/var/lib/cni/networks",
         path,
-        WHERE,
+        PATHS,
         "DIR",
-        "where host-local keeps its reservations (its dataDir)",
+        "directory of host-local's reservations (its dataDir)",
         commands=_EVERYWHERE,
     )
     cni_cache_dir: tuple[Path, ...] = _setting(
         "/var/lib/cni/cache/results,/var/lib/cni/results",
         path,
-        WHERE,
+        PATHS,
         "DIR",
-        "where libcni keeps its results: they tell which pod an id belonged to; may be given again",
+        "directory of libcni's cached results, which say which pod a container ID belonged to. Repeat the option for "
+        "more directories",
         commands=_EVERYWHERE,
         many=True,
     )
     checkpoint_dir: tuple[Path, ...] = _setting(
         "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox",
         path,
-        WHERE,
+        PATHS,
         "DIR",
-        "where the kubelet keeps its sandbox checkpoints; may be given again",
+        "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories",
         many=True,
     )
     device_plugins_dir: Path | None = _setting(
         "/var/lib/kubelet/device-plugins",
         path_or_off,
-        WHERE,
+        PATHS,
         "DIR|off",
-        "where the kubelet and its device plugins meet; off: do without. A directory that does not exist is a fault "
-        "only on a node with devices",
+        "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "
+        "only on a node that has devices",
     )
     kubelet_dir: Path | None = _setting(
         "/var/lib/kubelet",
         path_or_off,
-        WHERE,
+        PATHS,
         "DIR|off",
-        "the kubelet's directory, at the path that it has on the node: its notes tell which volumes are mounted. Read "
-        "only while the node's status misses a volume; off: do without",
+        "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
+        "while the status of the Node object lacks a volume",
     )
+    proc: Path = _setting("/proc", path, PATHS, "DIR", "the host's /proc. A pod needs hostPID for it")
     state_dir: Path = _setting(
         "/var/lib/nodeleak",
         path,
-        WHERE,
+        PATHS,
         "DIR",
-        "where the agent keeps its own: the journal of releases (in journal/), the lock of the node's one cleaner, "
-        "the history of the device plugins, and the Node as it was last seen",
+        "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
+        "cleanup at a time, the device history, and the last known Node object",
         commands=_STATE,
-    )
-    docker_host: str = _setting(
-        "", str, WHERE, "URL", "docker engine, such as unix:///run/docker.sock; default: DOCKER_HOST, then docker's own"
-    )
-    docker_timeout: timedelta = _setting(
-        "5s", short_duration, WHERE, "SPAN", "how long one answer of docker may take; a docker that hangs is unread"
-    )
-    proc: Path = _setting("/proc", path, WHERE, "DIR", "the node's process table (the host's /proc; needs hostPID)")
-    api: str = _setting(
-        "on",
-        one_of("on", "off"),
-        WHERE,
-        "on|off",
-        "off: judge without the API server, on a node without credentials; "
-        "verdicts then rest on docker, checkpoints and network namespaces",
-    )
-    kubeconfig: Path | None = _setting(
-        "",
-        optional_path,
-        WHERE,
-        "FILE",
-        "credentials for the API server (the kubelet's own will do); default: the service account, then KUBECONFIG",
-    )
-    api_timeout: timedelta = _setting(
-        "10s", short_duration, WHERE, "SPAN", "how long one answer of the API server may take"
     )
     grace: timedelta = _setting(
         "5m",
         duration,
-        BELIEF,
-        "SPAN",
-        "how old an ownerless reservation must be to be called leaked; 0s is safe on docker, where a sandbox exists "
-        "before its address is reserved",
+        DETECTION,
+        "DURATION",
+        "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, which "
+        "creates the sandbox before its address is reserved",
+        common=True,
     )
     confirm_after: timedelta = _setting(
         "",
         duration_between("0s", "1d"),
-        BELIEF,
-        "SPAN",
-        "how long trouble must last to be believed. scan: the time between its two looks (default 5ms); "
-        "clean: the same (default 3s); run: the age of a finding, seen in every round (default 30s)",
+        DETECTION,
+        "DURATION",
+        "how long a finding must last before it is confirmed. scan and record: the time between two snapshots "
+        "(default: 5ms); clean: the same (default: 3s); run: seen in every sync for so long (default: 30s)",
     )
     stale_after: timedelta = _setting(
         "2m",
         duration_between("2s", "1d"),
-        BELIEF,
-        "SPAN",
-        "how long the API server may be silent before what it said last is no longer believed",
+        DETECTION,
+        "DURATION",
+        "how long the last data of the API server stay valid when it stops responding",
         commands=_RUN,
     )
     provider_id: Expected = _setting(
         "auto",
         lambda text: Expected(one_of(*Expected)(text)),
-        BELIEF,
+        DETECTION,
         "auto|required|ignored",
-        "whether the Node must have a provider ID, without which a cluster-autoscaler deletes the instance; auto: "
-        "where the cluster is seen to use a cloud; ignored: on bare metal, or where nobody deletes instances",
+        "whether the Node object must have a provider ID; cluster-autoscaler deletes instances without one. auto: only "
+        "if the cluster uses a cloud provider; ignored: on bare metal, or without an autoscaler",
     )
     cleanup: str = _setting(
         "off",
         one_of("off", "dry-run", "auto"),
         CLEANUP,
         "off|dry-run|auto",
-        "off: only look; dry-run: say what would be released, and touch nothing; auto: release confirmed leaks that "
-        "pass every guard",
+        "off: only detect leaks; dry-run: report what would be released; auto: release confirmed leaks that pass "
+        "every guard",
         commands=_RUN,
+        common=True,
     )
     cleanup_network: tuple[str, ...] = _setting(
         "kubenet",
         network_name,
         CLEANUP,
         "NAME",
-        "CNI network whose addresses may be released; its sandboxes must be this docker's. May be given again",
+        "CNI network whose leaked addresses may be released. All of its sandboxes must belong to this docker. Repeat "
+        "the option for more networks",
         commands=_CLEANING,
         many=True,
+        common=True,
     )
     settle: timedelta = _setting(
         "5m",
         duration_between("0s", "1d"),
         CLEANUP,
-        "SPAN",
-        "how long the node, the kubelet and docker must have run, and docker's list been believable, before anything "
-        "is released: the kubelet's own retries come first",
+        "DURATION",
+        "how long the node, the kubelet and docker must have been running before anything is released. This leaves "
+        "time for the kubelet's own cleanup, and for docker's list of containers to become complete",
         commands=_CLEANING,
     )
     max_share: float = _setting(
@@ -288,35 +321,48 @@ class Config:
         percentage,
         CLEANUP,
         "PERCENT",
-        "how much of a network's range may look leaked; with more, our own eyes are suspected, and nothing is released",
+        "if more than this share of a range looks leaked, assume a faulty reading and release nothing",
         commands=_CLEANING,
     )
     max_per_sync: int = _setting(
-        "10", positive, CLEANUP, "N", "how many addresses one round may release, oldest first", commands=_RUN
+        "10", positive, CLEANUP, "N", "maximum number of addresses released in one sync, oldest first", commands=_RUN
     )
     max_per_hour: int = _setting(
-        "60", positive, CLEANUP, "N", "how many addresses the daemon may release in an hour", commands=_RUN
+        "60", positive, CLEANUP, "N", "maximum number of addresses released in one hour", commands=_RUN
     )
     lock_timeout: timedelta = _setting(
         "5s",
         duration_between("0s", "1m"),
         CLEANUP,
-        "SPAN",
-        "how long host-local's locks, or another cleaner of this node, are waited for",
+        "DURATION",
+        "how long to wait for host-local's locks, or for another cleanup on this node to end",
         commands=_WRITING,
     )
     interval: timedelta = _setting(
-        "15s", short_duration, DAEMON, "SPAN", "time from one round to the next", commands=_RUN
+        "15s",
+        short_duration,
+        DAEMON,
+        "DURATION",
+        "time from the start of one sync to the start of the next",
+        commands=_RUN,
+        common=True,
     )
     listen: tuple[str, int] = _setting(
-        ":9747", listen, DAEMON, "HOST:PORT", "where /metrics, /healthz and /readyz are served", commands=_RUN
+        ":9747",
+        listen,
+        DAEMON,
+        "HOST:PORT",
+        "address of the HTTP server: /metrics, /healthz, /readyz and the status page",
+        commands=_RUN,
+        common=True,
     )
     page: str = _setting(
         "on",
         one_of("on", "off"),
         DAEMON,
         "on|off",
-        "the page to look at, on / for clients of this machine (kubectl port-forward is one), because it names pods",
+        "the status page at /. It names pods, so only clients on this machine may read it, such as "
+        "`kubectl port-forward`",
         commands=_RUN,
     )
     events: str = _setting(
@@ -324,8 +370,8 @@ class Config:
         one_of("on", "off"),
         DAEMON,
         "on|off",
-        "Kubernetes Events of confirmed findings and of releases, on the node and its pods; needs create and patch of "
-        "events. With --api=off there are none",
+        "report confirmed findings and releases as Kubernetes Events of the node and its pods. Needs the verbs create "
+        "and patch on events. With --api=off no Events are sent",
         commands=_RUN,
     )
     node_condition: str = _setting(
@@ -333,7 +379,7 @@ class Config:
         one_of("on", "off"),
         DAEMON,
         "on|off",
-        "on: keep the condition CNIAddressPressure on the Node object; needs patch of nodes/status",
+        "on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on nodes/status",
         commands=_RUN,
     )
     log_format: str = _setting(
@@ -341,7 +387,7 @@ class Config:
         one_of("auto", "json", "text"),
         DAEMON,
         "auto|json|text",
-        "how log lines look; auto: text on a terminal, JSON elsewhere",
+        "format of log lines. auto: text on a terminal, JSON otherwise",
         commands=_RUN,
     )
 
@@ -351,9 +397,11 @@ DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "c
 
 def settings_of(command: str) -> dict[str, Setting]:
     """Return the settings of a command, by field."""
-    return {
-        one.name: one.metadata["knob"] for one in fields(Config) if command in one.metadata["knob"].commands
-    }  # fmt: skip
+    return {name: setting for name, setting in all_settings().items() if command in setting.commands}
+
+
+def all_settings() -> dict[str, Setting]:
+    return {one.name: one.metadata["setting"] for one in fields(Config)}
 
 
 def option(name: str) -> str:
@@ -365,61 +413,69 @@ def variable(name: str) -> str:
 
 
 def load(command: str, given: Mapping[str, str | list[str] | None], environment: Mapping[str, str]) -> Config:
-    """Read options, then the environment, then defaults; raises UsageError with everything that is wrong."""
+    """Read options, then the environment, then defaults; raises UsageError with every mistake."""
     mistakes = _unknown_variables(environment)
     values: dict[str, Any] = {}
-    for one in fields(Config):
-        setting: Setting = one.metadata["knob"]
-        default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if one.name == "confirm_after" else setting.default
-        spelled, text = _text(one.name, given.get(one.name), environment, default)
+    for name, setting in all_settings().items():
+        default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
+        source, text = _text(name, given.get(name), environment, default)
         try:
-            values[one.name] = _parse_many(setting, text) if setting.many else setting.parse(_single(text))
+            values[name] = _parse_many(setting, text) if setting.many else setting.parse(_single(text))
         except ValueError as error:
-            mistakes.append(f"{spelled}: {_shown(text)}: {error}")
+            mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
     if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
         mistakes.append(
-            f"{option('node')} ({variable('node')}): missing: say the name of this node's Node object, "
-            f"or {option('api')}=off to do without the API server"
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
+            f"or {option('api')}=off to run without the API server"
         )
-    mistakes += _not_looked_at(command, values) + _in_the_way(values) + _untellable(values)
+    mistakes += _unchecked_cleanup(command, values) + _state_below_networks(values) + _condition_without_api(values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
 
 
-def _not_looked_at(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Find that nothing which is looked at may be cleaned; that the default is not looked at is no mistake."""
+def invalid(source: str, text: str, error: ValueError) -> str:
+    """Describe an invalid value: which setting, the value, and what was expected."""
+    return f"{source}: invalid value {quote(text)}: {error}"
+
+
+def quote(text: str) -> str:
+    """Put text into double quotes, with control characters escaped."""
+    return f'"{repr(text)[1:-1]}"'
+
+
+def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
+    """Report networks that may be cleaned and are not checked. The default may be; it was not chosen."""
     allowed, read = values.get("cleanup_network", ()), values.get("network", ())
     default = (settings_of("clean")["cleanup_network"].default,)
     if "cleanup_network" not in settings_of(command) or allowed == default or set(allowed) & set(read):
         return []
-    named = ", ".join(map(repr, allowed))
-    return [f"{option('cleanup_network')}: {named}: not looked at: add {option('network')}={allowed[0]}"]
+    names = ",".join(allowed)
+    return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
 
 
-def _in_the_way(values: Mapping[str, Any]) -> list[str]:
-    """Find a state directory below host-local's: it reads every file that it finds there."""
+def _state_below_networks(values: Mapping[str, Any]) -> list[str]:
     state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
     if state_dir is None or networks_dir is None or not state_dir.is_relative_to(networks_dir):
         return []
     return [
-        f"{option('state_dir')}: '{state_dir}': host-local reads every file below {networks_dir}: say another place"
+        f"{option('state_dir')}={state_dir}: host-local reads every file below {networks_dir}: use another directory"
     ]
 
 
-def _untellable(values: Mapping[str, Any]) -> list[str]:
-    """Find a condition that was asked for, and no API server to tell it."""
+def _condition_without_api(values: Mapping[str, Any]) -> list[str]:
     if values.get("node_condition") != "on" or values.get("api") != "off":
         return []
-    return [f"{option('node_condition')}: 'on': {option('api')}=off does without the API server: say one of the two"]
+    return [f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"]
 
 
 def _text(
     name: str, given: str | list[str] | None, environment: Mapping[str, str], default: str
 ) -> tuple[str, str | list[str]]:
+    """Return where a value comes from, and the value."""
     if given is not None:
         return option(name), given
-    # An empty variable is one that is not set: manifests write it so.
+    # An empty variable counts as not set: manifests use it to clear a value.
     if text := environment.get(variable(name), ""):
         return variable(name), text
     return option(name), default
@@ -430,25 +486,21 @@ def _single(text: str | list[str]) -> str:
 
 
 def _parse_many(setting: Setting, text: str | list[str]) -> tuple[Any, ...]:
-    listed = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in listed))
-
-
-def _shown(text: str | list[str]) -> str:
-    return repr(text if isinstance(text, str) else ",".join(text))
+    parts = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in parts))
 
 
 _SERVICE_LINK = re.compile(
     r"\w+_SERVICE_(HOST|PORT\w*)=.*|\w+_PORT_\d+_(TCP|UDP|SCTP)\w*=.*|\w+_PORT=(tcp|udp|sctp)://.*"
 )
-"""What Kubernetes itself sets in every pod beside a Service named nodeleak, or nodeleak-metrics."""
+"""Variables that Kubernetes sets in every pod for a Service named nodeleak or nodeleak-metrics."""
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Find misspelt settings: a variable with our prefix that is none of ours would be passed over in silence."""
-    known = {variable(one.name) for one in fields(Config)}
+    """Report misspelled variables, which would otherwise be ignored."""
+    known = {variable(name) for name in all_settings()}
     return [
-        f"{name}: there is no such setting; did you mean {_nearest(name, known)}?"
+        f"{name}: unknown setting: did you mean {_nearest(name, known)}?"
         for name in sorted(environment)
         if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
     ]
@@ -457,4 +509,6 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
 def _nearest(name: str, known: set[str]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
 
+    if renamed := RENAMED.get(name.removeprefix(PREFIX).lower()):
+        return variable(renamed)
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")

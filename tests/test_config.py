@@ -1,4 +1,4 @@
-"""Every setting: how its text is read, who wins, and what is said of mistakes."""
+"""Settings: how text is read, precedence, and messages for mistakes."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,12 +14,12 @@ from agent.config import Config, UsageError, load, option, settings_of, variable
 OFF = {"api": "off"}
 COMMANDS = ("run", "scan", "record", "clean", "restore", "journal")
 MISSING_NODE = (
-    "--node (NODELEAK_NODE): missing: "
-    "say the name of this node's Node object, or --api=off to do without the API server"
+    "--node (NODELEAK_NODE) is not set: "
+    "give the name of this node's Node object, or --api=off to run without the API server"
 )
 
 
-def complaints(given: dict[str, Any], environment: dict[str, str] | None = None, command: str = "scan") -> list[str]:
+def mistakes(given: dict[str, Any], environment: dict[str, str] | None = None, command: str = "scan") -> list[str]:
     with pytest.raises(UsageError) as raised:
         load(command, given, environment or {})
     return str(raised.value).splitlines()
@@ -37,20 +37,20 @@ def complaints(given: dict[str, Any], environment: dict[str, str] | None = None,
         ("0s", timedelta(0)),
     ],
 )
-def test_a_span_has_its_unit(text: str, duration: timedelta) -> None:
+def test_a_duration_has_a_unit(text: str, duration: timedelta) -> None:
     assert config.duration(text) == duration
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "0", "5 m", " 5m", "5m ", "-5m", "m", "5x", "5mm", "1e3s", "five minutes", "5m3", "1.2.3s", "inf"]
 )
-def test_a_bare_number_is_not_a_span(text: str) -> None:
-    with pytest.raises(ValueError, match="say a span with its unit, such as 90s, 5m or 1h30m"):
+def test_a_number_without_unit_is_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration such as 90s or 5m"):
         config.duration(text)
 
 
-def test_a_span_that_no_node_lives_is_refused() -> None:
-    with pytest.raises(ValueError, match="longer than any node lives"):
+def test_a_duration_beyond_timedelta_is_rejected() -> None:
+    with pytest.raises(ValueError, match="duration is too long"):
         config.duration("9" * 400 + "d")
 
 
@@ -75,7 +75,7 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
         (config.node_name, "worker=1", "lower-case"),
         (config.node_name, "w" * 254, "lower-case"),
         *(
-            (config.percentage, text, "a percentage from 0% to 100%, with its sign")
+            (config.percentage, text, "expected a percentage from 0% to 100%, such as 50%")
             for text in (
                 "50",
                 "0.5",
@@ -98,16 +98,16 @@ def test_a_span_that_no_node_lives_is_refused() -> None:
         ),
         (config.duration_between("2s", "1m"), "1s", "from 2s to 1m"),
         (config.duration_between("2s", "1m"), "61s", "from 2s to 1m"),
-        (config.one_of("on", "off"), "yes", "say one of: on, off"),
-        (config.one_of("on", "off"), "", "say one of: on, off"),
-        (config.listen, "9747", "say HOST:PORT"),
-        (config.listen, ":65536", "say HOST:PORT"),
-        (config.listen, ":", "say HOST:PORT"),
-        (config.listen, "::1:9747", "say HOST:PORT"),
-        (config.listen, "[banana]:9747", "say HOST:PORT"),
+        (config.one_of("on", "off"), "yes", "expected one of: on, off"),
+        (config.one_of("on", "off"), "", "expected one of: on, off"),
+        (config.listen, "9747", "expected HOST:PORT"),
+        (config.listen, ":65536", "expected HOST:PORT"),
+        (config.listen, ":", "expected HOST:PORT"),
+        (config.listen, "::1:9747", "expected HOST:PORT"),
+        (config.listen, "[banana]:9747", "expected HOST:PORT"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], Any], text: str, why: str) -> None:
+def test_invalid_text_is_rejected_with_what_was_expected(parse: Callable[[str], Any], text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse(text)
 
@@ -140,14 +140,14 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(parse: Callable[[str], 
         (config.listen, "localhost:65535", ("localhost", 65535)),
     ],
 )
-def test_what_is_meant_is_read(parse: Callable[[str], Any], text: str, value: object) -> None:
+def test_valid_text_is_parsed(parse: Callable[[str], Any], text: str, value: object) -> None:
     assert parse(text) == value
 
 
-# Who wins
+# Precedence
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_defaults() -> None:
     settings = load("run", OFF, {})
     assert settings.network == ("kubenet",)
     assert settings.cni_networks_dir == Path("/var/lib/cni/networks")
@@ -157,7 +157,7 @@ def test_without_anything_the_defaults_hold() -> None:
     assert (settings.listen, settings.node, settings.kubeconfig, settings.docker_host) == (("", 9747), "", None, "")
 
 
-def test_nothing_is_released_unless_somebody_says_so() -> None:
+def test_nothing_is_released_by_default() -> None:
     settings = load("run", OFF, {})
     assert settings.cleanup == "off"
     assert settings.cleanup_network == ("kubenet",)
@@ -168,9 +168,9 @@ def test_nothing_is_released_unless_somebody_says_so() -> None:
 
 
 @pytest.mark.parametrize("text", ["on", "yes", "true", "apply", "auto ", "Auto", "clean"])
-def test_cleanup_is_turned_on_by_one_word_only(text: str) -> None:
-    assert complaints({**OFF, "cleanup": text}, command="run") == [
-        f"--cleanup: {text!r}: say one of: off, dry-run, auto"
+def test_only_auto_enables_cleanup(text: str) -> None:
+    assert mistakes({**OFF, "cleanup": text}, command="run") == [
+        f'--cleanup: invalid value "{text}": expected one of: off, dry-run, auto'
     ]
 
 
@@ -188,105 +188,106 @@ def test_cleanup_is_turned_on_by_one_word_only(text: str) -> None:
         ("NODELEAK_CONFIRM_AFTER", "1m", "confirm_after", timedelta(minutes=1)),
     ],
 )
-def test_what_is_released_can_be_bounded_from_the_environment(
-    name: str, value: str, field: str, expected: object
-) -> None:
+def test_cleanup_limits_can_be_set_in_the_environment(name: str, value: str, field: str, expected: object) -> None:
     assert getattr(load("run", OFF, {name: value}), field) == expected
 
 
 @pytest.mark.parametrize("name", ["NODELEAK_APPLY", "NODELEAK_IP", "NODELEAK_MAX", "NODELEAK_DRY_RUN", "NODELEAK_LAST"])
-def test_no_environment_can_consent_to_a_release(name: str) -> None:
-    (complaint,) = complaints(OFF, {name: "true"}, command="clean")
-    assert complaint.startswith(f"{name}: there is no such setting")
+def test_no_variable_can_allow_a_release(name: str) -> None:
+    (mistake,) = mistakes(OFF, {name: "true"}, command="clean")
+    assert mistake.startswith(f"{name}: unknown setting")
 
 
 @pytest.mark.parametrize(("command", "seconds"), [("run", 30), ("scan", 0.005), ("record", 0.005), ("clean", 3)])
-def test_a_daemon_confirms_by_age_and_a_scan_by_a_second_look(command: str, seconds: float) -> None:
+def test_confirm_after_has_a_default_per_command(command: str, seconds: float) -> None:
     assert load(command, OFF, {}).confirm_after == timedelta(seconds=seconds)
 
 
-def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+def test_options_override_the_environment_which_overrides_defaults() -> None:
     environment = {"NODELEAK_GRACE": "7m", "NODELEAK_API": "off"}
     assert load("scan", {"grace": None}, environment).grace == timedelta(minutes=7)
     assert load("scan", {"grace": "9m"}, environment).grace == timedelta(minutes=9)
     assert load("scan", {"grace": "0s"}, environment).grace == timedelta(0)
 
 
-def test_an_empty_variable_is_one_that_is_not_set() -> None:
+def test_an_empty_variable_counts_as_not_set() -> None:
     assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(
     "given", [["kubenet", "storage"], ["kubenet,storage"], "kubenet, storage", ["kubenet", "storage,kubenet"]]
 )
-def test_a_list_is_given_again_or_with_commas_and_names_each_once(given: Any) -> None:
+def test_a_list_is_repeated_or_comma_separated_without_duplicates(given: Any) -> None:
     assert load("scan", {**OFF, "network": given}, {}).network == ("kubenet", "storage")
 
 
-def test_a_list_in_the_environment_has_commas() -> None:
+def test_a_list_in_the_environment_is_comma_separated() -> None:
     assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
 
 
 @pytest.mark.parametrize("command", ["run", "scan", "record", "clean"])
-def test_device_plugins_can_be_left_alone(command: str) -> None:
+def test_device_plugins_can_be_disabled(command: str) -> None:
     assert load(command, OFF, {"NODELEAK_DEVICE_PLUGINS_DIR": "off"}).device_plugins_dir is None
     assert load(command, {**OFF, "device_plugins_dir": "/k3s"}, {}).device_plugins_dir == Path("/k3s")
 
 
-def test_of_an_option_given_twice_the_last_counts() -> None:
+def test_the_last_of_repeated_options_counts() -> None:
     assert load("scan", {"api": ["on", "off"]}, {}).api == "off"
 
 
 # Mistakes
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_setting_and_its_value() -> None:
+def test_every_mistake_is_reported_with_setting_and_value() -> None:
     given = {"grace": "5", "network": ["kubenet", "../etc"], "proc": "proc"}
     environment = {"NODELEAK_LISTEN": "9747", "NODELEAK_INTERVALL": "15s", "NODELEAK_GRACE": "ignored"}
-    assert complaints(given, environment) == [
-        "NODELEAK_INTERVALL: there is no such setting; did you mean NODELEAK_INTERVAL?",
-        "--network: 'kubenet,../etc': a CNI network's name has letters, digits, dots, dashes and underscores only",
-        "--proc: 'proc': say an absolute path",
-        "--grace: '5': say a span with its unit, such as 90s, 5m or 1h30m",
-        "NODELEAK_LISTEN: '9747': say HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747",
+    assert mistakes(given, environment) == [
+        "NODELEAK_INTERVALL: unknown setting: did you mean NODELEAK_INTERVAL?",
+        (
+            '--network: invalid value "kubenet,../etc": '
+            "expected a CNI network name: letters, digits, dots, dashes and underscores"
+        ),
+        '--proc: invalid value "proc": expected an absolute path',
+        '--grace: invalid value "5": expected a duration such as 90s or 5m',
+        'NODELEAK_LISTEN: invalid value "9747": expected HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747',
         MISSING_NODE,
     ]
 
 
 @pytest.mark.parametrize("command", ["run", "clean"])
-def test_that_nothing_which_is_looked_at_may_be_cleaned_is_a_mistake(command: str) -> None:
-    assert complaints({**OFF, "cleanup_network": ["storage"]}, command=command) == [
-        "--cleanup-network: 'storage': not looked at: add --network=storage"
+def test_a_cleanup_network_that_is_not_checked_is_a_mistake(command: str) -> None:
+    assert mistakes({**OFF, "cleanup_network": ["storage"]}, command=command) == [
+        "--cleanup-network=storage: network is not checked: add --network=storage"
     ]
     both: dict[str, Any] = {**OFF, "cleanup_network": ["storage"], "network": ["kubenet,storage"]}
     assert load(command, both, {}).cleanup_network == ("storage",)
 
 
-def test_a_default_that_is_not_looked_at_is_no_mistake() -> None:
+def test_a_default_cleanup_network_that_is_not_checked_is_no_mistake() -> None:
     assert load("clean", {**OFF, "network": ["storage"]}, {}).cleanup_network == ("kubenet",)
     assert load("scan", OFF, {"NODELEAK_CLEANUP_NETWORK": "storage"}).network == ("kubenet",)
 
 
 def test_yes_is_not_on() -> None:
-    assert complaints({"api": "yes"}) == ["--api: 'yes': say one of: on, off"]
+    assert mistakes({"api": "yes"}) == ['--api: invalid value "yes": expected one of: on, off']
 
 
-def test_a_node_has_no_default_name() -> None:
-    assert complaints({}) == [MISSING_NODE]
+def test_the_node_name_has_no_default() -> None:
+    assert mistakes({}) == [MISSING_NODE]
     assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
     assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_node_is_needed_by_those_who_ask_the_api_server(command: str) -> None:
+def test_commands_that_use_the_api_server_need_a_node_name(command: str) -> None:
     if "node" in settings_of(command):
-        assert complaints({}, command=command) == [MISSING_NODE]
+        assert mistakes({}, command=command) == [MISSING_NODE]
     else:
         assert command in {"restore", "journal"}
         assert load(command, {}, {}).node == ""
 
 
-def test_a_command_has_the_settings_that_it_uses() -> None:
+def test_settings_by_command() -> None:
     assert set(settings_of("journal")) == {"state_dir"}
     assert set(settings_of("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
     bounds = {"cleanup_network", "settle", "max_share", "lock_timeout"}
@@ -298,18 +299,18 @@ def test_a_command_has_the_settings_that_it_uses() -> None:
     assert {"cleanup", "max_per_sync", "max_per_hour"} <= set(settings_of("run")) - set(settings_of("clean"))
 
 
-def test_a_mistake_in_what_another_command_uses_is_told_too() -> None:
-    """A manifest's environment is one for all commands, and half of it wrong must not wait for the daemon."""
-    (complaint,) = complaints({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
-    assert complaint == "NODELEAK_MAX_SHARE: '50': say a percentage from 0% to 100%, with its sign"
+def test_invalid_variables_of_other_commands_are_reported_too() -> None:
+    """A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts."""
+    (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
+    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'
 
 
 @pytest.mark.parametrize(
     "name", ["NODELEAK_", "NODELEAK_X", "NODELEAK_GRACE_PERIOD", "NODELEAK_PORT", "NODELEAK_LISTEN_PORT"]
 )
-def test_a_variable_with_our_prefix_that_is_none_of_ours_is_a_mistake(name: str) -> None:
-    (complaint,) = complaints(OFF, {name: "5m"})
-    assert complaint.startswith(f"{name}: there is no such setting; did you mean NODELEAK_")
+def test_an_unknown_variable_with_the_prefix_is_a_mistake(name: str) -> None:
+    (mistake,) = mistakes(OFF, {name: "5m"})
+    assert mistake.startswith(f"{name}: unknown setting: did you mean NODELEAK_")
 
 
 @pytest.mark.parametrize(
@@ -331,37 +332,49 @@ def test_a_variable_with_our_prefix_that_is_none_of_ours_is_a_mistake(name: str)
             "NODELEAK_METRICS_PORT_9747_TCP_PROTO": "tcp",
         },
     ],
-    ids=["others'", "a Service named nodeleak", "a Service named nodeleak-metrics"],
+    ids=["other prefixes", "a Service named nodeleak", "a Service named nodeleak-metrics"],
 )
-def test_what_others_put_into_the_environment_is_no_mistake(environment: dict[str, str]) -> None:
+def test_variables_of_others_are_ignored(environment: dict[str, str]) -> None:
     assert load("scan", OFF, environment).grace == timedelta(minutes=5)
 
 
-# The record explains itself
+# The table of settings
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_setting_can_be_an_option_and_a_variable(command: str) -> None:
+def test_every_setting_has_an_option_a_variable_and_a_help_text(command: str) -> None:
     for name, setting in settings_of(command).items():
         assert option(name) == f"--{name.replace('_', '-')}"
         assert variable(name) == f"NODELEAK_{name.upper()}"
         assert setting.help
+        assert not setting.help.endswith(".")
         assert setting.metavar
 
 
-def test_every_setting_belongs_to_some_command() -> None:
+@pytest.mark.parametrize(("old", "new"), [("CONFIRM", "CONFIRM_AFTER"), ("MAX_PER_ROUND", "MAX_PER_SYNC")])
+def test_a_former_name_suggests_the_new_one(old: str, new: str) -> None:
+    (mistake,) = mistakes(OFF, {f"NODELEAK_{old}": "5"})
+    assert mistake == f"NODELEAK_{old}: unknown setting: did you mean NODELEAK_{new}?"
+
+
+def test_control_characters_in_values_are_escaped() -> None:
+    (mistake,) = mistakes({**OFF, "grace": "\x1b[2J"})
+    assert "\x1b" not in mistake
+
+
+def test_every_setting_belongs_to_a_command() -> None:
     assert {name for command in COMMANDS for name in settings_of(command)} == {one.name for one in fields(Config)}
 
 
-def test_every_default_is_a_text_that_would_be_accepted() -> None:
+def test_every_default_is_valid() -> None:
     for name, setting in settings_of("run").items():
         text = config.DEFAULT_CONFIRM_AFTER["run"] if name == "confirm_after" else setting.default
-        silent, said = {"node": "worker-1"}, {"node": "worker-1", **({name: text} if name != "node" else {})}
-        assert load("run", said, {}) == load("run", silent, {})
+        absent, given = {"node": "worker-1"}, {"node": "worker-1", **({name: text} if name != "node" else {})}
+        assert load("run", given, {}) == load("run", absent, {})
 
 
-def test_a_condition_on_the_node_needs_the_api_server() -> None:
-    assert complaints({**OFF, "node_condition": "on"}, command="run") == [
-        "--node-condition: 'on': --api=off does without the API server: say one of the two"
+def test_the_node_condition_needs_the_api_server() -> None:
+    assert mistakes({**OFF, "node_condition": "on"}, command="run") == [
+        "--node-condition=on needs the API server: remove it, or remove --api=off"
     ]
     assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"

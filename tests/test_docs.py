@@ -19,7 +19,7 @@ from agent.checks.registry import DETECTORS
 from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE, USAGE
+from agent.cli import exit_codes
 from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
 from agent.exporters import timeline as merged
@@ -133,18 +133,20 @@ def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -
 
 
 def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
-    assert list(rows("Exit codes")) == [str(code) for code in (DONE, FOUND, USAGE, UNAVAILABLE, BUG)]
+    codes = {code for name, code in vars(exit_codes).items() if name.isupper()}
+    assert list(rows("Exit codes")) == [str(code) for code in sorted({*codes, BUG})]
 
 
 def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
     asked = [reason for guard in GUARDS for reason in Reason if reason.name in guard.__code__.co_names]
-    assert list(rows("Guards")) == [reason.value for reason in (*asked, Reason.OVER_BUDGET)]
+    assert list(rows("Guards")) == [reason.value for reason in (*asked, Reason.OVER_BUDGET, Reason.SNAPSHOT_EXPIRED)]
     assert set(rows("Guards")) == {reason.value for reason in Reason}
 
 
 def test_what_lifts_a_refusal_is_what_its_guard_says() -> None:
     told = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
     assert told.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
+    assert told.pop("snapshot_expired") == set()
     for guard, lifted_by in zip(GUARDS, told.values(), strict=True):
         assert lifted_by == lifting_options(guard), guard
 
@@ -224,11 +226,11 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
         for name in words(names)
     }
     page = subprocess.run(  # noqa: S603 (ours)
-        [sys.executable, "-m", "agent", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "agent", command, "--help-all"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    options = set(re.findall(r"^  (?:-\w[^-]*)?(--[a-z-]+)", page, re.MULTILINE))
+    options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
     settings = settings_of("scan" if command == "timeline" else command)
-    assert told == options - {option(name) for name in settings} - {"--help"}
+    assert told == options - {option(name) for name in settings} - {"--help", "--help-all"}
 
 
 # The documents

@@ -1,4 +1,4 @@
-"""Who may release addresses, and who puts them back."""
+"""Wiring of cleanup: who may release addresses, and who restores them."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,10 +7,10 @@ from agent.app import loop
 from agent.app.sources import NodeSources, node_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
-from agent.cleanup.book import Busy, JournalStore
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import describe_error
 from agent.cleanup.restore import Restoration
 from agent.cleanup.session import Budget, CleanupSession
@@ -29,23 +29,25 @@ def cleaner(
     recheck: NodeRecheck,
     limits: Limits,
     budget: Budget,
-    alive: Callable[[], None] = lambda: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> Cleaner:
-    """Return the cleaner of a mode: `off`, `dry-run` or `auto`. `by`: the name in the journal."""
+    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner."""
     journal_store = JournalStore(config.state_dir)
-    judge = CleanupSession(limits, budget, journal_store, by)
+    session = CleanupSession(limits, budget, journal_store, by)
     match mode:
         case "off":
             return DisabledCleaner()
         case "dry-run":
-            return DryRunCleaner(judge)
+            return DryRunCleaner(session)
         case _:
-            grace = config.lock_timeout.total_seconds()
-            return ApplyingCleaner(judge, recheck, lambda: node_files(config), journal_store, loop.wall, grace, alive)
+            lock_timeout = config.lock_timeout.total_seconds()
+            return ApplyingCleaner(
+                session, recheck, lambda: node_files(config), journal_store, loop.wall, lock_timeout, beat
+            )
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
-    """`only`: the addresses that were asked for by name."""
+    """`only`: the addresses requested by name."""
     return Limits(
         networks=frozenset(config.cleanup_network),
         grace=config.grace,
@@ -64,22 +66,22 @@ def node_files(config: Config) -> NodeFiles:
 def clean_once(
     config: Config,
     sources: NodeSources,
-    until_told: ExitStack,
+    until_reported: ExitStack,
     *,
     only: frozenset[str] | None,
     most: int | None,
     mode: str,
 ) -> Cleaning:
-    """Look twice, judge, and release what may be released in this mode (`dry-run` or `auto`).
+    """Take two snapshots and, in mode `auto`, release what passes every guard; `dry-run` only reports it.
 
-    `until_told`: from the first release until it is closed, an ending waits.
+    `until_reported`: from the first release until it is closed, signals are held back.
     """
     budget = Budget(per_sync=None if most is None else ("--max", most))
-    one = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
-    one.before_snapshot(loop.wall())
+    once = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
+    once.before_snapshot(loop.wall())
     snapshots = loop.take_snapshots(sources.snapshot, node_name(config), config.grace, config.confirm_after)
-    until_told.enter_context(deferred())
-    cleaning = one.after_snapshot(
+    until_reported.enter_context(deferred())
+    cleaning = once.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
     )
     if cleaning is None:
@@ -95,7 +97,7 @@ def read_journal(config: Config) -> Journal:
 
 
 def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
-    """Return what a timeline tells of the journal, which may be silent as any other record may, and its damage."""
+    """Return the entries of the journal for the timeline, or why it cannot be read, and its damaged lines."""
     try:
         journal = JournalStore(config.state_dir).read()
     except SourceError as error:
@@ -104,7 +106,7 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
 
 
 def restore(config: Config, entry: Entry) -> Restoration:
-    """Put an entry back, as the only cleaner of the node."""
+    """Restore an entry, under the cleaner's lock."""
     journal_store = JournalStore(config.state_dir)
     try:
         with journal_store.exclusive(config.lock_timeout.total_seconds()), deferred():
@@ -115,7 +117,7 @@ def restore(config: Config, entry: Entry) -> Restoration:
 
 
 def try_restore(config: Config, entry: Entry) -> Restoration:
-    """Say what restoring would do, and touch nothing."""
+    """Return what a restoration would do, and change nothing."""
     try:
         _check_last(read_journal(config), entry)
         restoring.missing_of(entry, node_files(config))
@@ -126,4 +128,4 @@ def try_restore(config: Config, entry: Entry) -> Restoration:
 
 def _check_last(journal: Journal, entry: Entry) -> None:
     if later := journal.released_again(entry):
-        raise restoring.RestoreError(f"it was restored, and released again since: restore {later.name}")
+        raise restoring.RestoreError(f"the entry was restored and released again since: restore {later.name} instead")

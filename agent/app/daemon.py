@@ -1,15 +1,16 @@
-"""The daemon: its rounds, and everything that hangs on them."""
+"""The daemon: wires sources, cleaner and exporters together, and runs the loop until the process is told to end."""
 
 import gc
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from agent.app import api_server, cleaning, loop
-from agent.app import sources as looking
+from agent.app.sources import NodeSources, node_name, node_sources
+from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
 
@@ -18,95 +19,69 @@ if TYPE_CHECKING:
 
     from agent.exporters.web.server import HttpExporter
     from agent.kube_events.queue import DeliveryQueue
+    from agent.sources.kube.list_watch import Reflector
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
-"""What the agent may do to the node, in the words of `nodeleak_mode_info`."""
+"""The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
+
+
+class Logger(Protocol):
+    """What the daemon uses of structlog."""
+
+    def warning(self, event: str, *args: Any, **fields: Any) -> Any: ...
 
 
 def run_daemon(config: Config) -> int:
-    """Run rounds until the process is told to end; returns the exit code."""
+    """Run until the process is told to end; returns the exit code."""
     from prometheus_client import CollectorRegistry
 
     from agent.exporters.log import LogExporter, configure
-    from agent.exporters.metrics import MetricsExporter
-    from agent.state.device_history import DeviceHistoryExporter
-    from agent.state.last_seen import LastSeenExporter
 
-    threading.excepthook = _end_loudly
+    threading.excepthook = _exit_with_thread
     stop = threading.Event()
     api, watches = api_server.watched(config)
-    sources = looking.node_sources(config, api)
-    budget = Budget(
-        per_sync=(option("max_per_round"), config.max_per_sync),
-        per_hour=(option("max_per_hour"), config.max_per_hour),
-    )
-    mode = MODES[config.cleanup]
+    sources = node_sources(config, api)
     heartbeat = _heartbeat(config)
-    cleaner = cleaning.cleaner(
-        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
-    )
+    cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
-    http = listening(config, registry, heartbeat)
+    http = http_exporter(config, registry, heartbeat)
     log = configure(config.log_format)
-    delivery, told_to_the_cluster = _telling(
-        config,
-        registry,
-        lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
-    )
-    exporters: Sequence[loop.Exporter] = (
-        LogExporter(log),
-        MetricsExporter(registry, config.network, mode, watches),
-        http,
-        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
-        *told_to_the_cluster,
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
-    )
-    for watch in watches:
-        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
-    if told_to_the_cluster:
-        threading.Thread(target=delivery.run, name="courier", daemon=True).start()
+    queue, cluster_exporters = _cluster_exporters(config, registry, log)
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), http]
+    exporters += cluster_exporters
+    _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
-    log.info("agent.started", node=looking.node_name(config), networks=list(config.network), port=http.port, mode=mode)
-    # What was imported stays: it need not be looked through again.
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    mode = MODES[config.cleanup]
+    log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
+    _enable_garbage_collection()
     try:
-        for watch in watches:
-            # The first round waits for the API server's first word, so that it does not begin blind.
-            watch.answered.wait(config.api_timeout.total_seconds())
-        loop.run(
-            sources.snapshot,
-            looking.node_name(config),
-            exporters,
-            cleaner,
-            grace=config.grace,
-            confirm_after=config.confirm_after,
-            interval=config.interval,
-            heartbeat=heartbeat,
-            stop=stop,
-        )
+        _wait_for_watches(config, watches)
+        _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
-        delivery.end()
+        queue.end()
         http.close()
         log.info("agent.stopped")
     return 0
 
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
-    """Return what is told of every round: three intervals, and what each may wait for on the way."""
+    """Return a heartbeat that allows for three intervals, and for every timeout that a sync can run into."""
     api = config.api_timeout * 3 if config.api == "on" else timedelta(0)
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _end_loudly(failed: threading.ExceptHookArgs) -> NoReturn:
-    """End the process with a thread that failed: half an agent would look like a healthy node."""
-    traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
-    os._exit(BUG)
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
+    budget = Budget(
+        per_sync=(option("max_per_sync"), config.max_per_sync),
+        per_hour=(option("max_per_hour"), config.max_per_hour),
+    )
+    return cleaning.cleaner(
+        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
+    )
 
 
-def listening(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
+def http_exporter(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
     from agent.exporters.web.page import Page
     from agent.exporters.web.server import LINKS, HttpExporter
 
@@ -115,29 +90,92 @@ def listening(config: Config, registry: "CollectorRegistry", heartbeat: loop.Hea
     try:
         return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page)
     except OSError as error:
-        where = f"{option('listen')} ({variable('listen')})"
-        raise UsageError(f"{where}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
+        setting = f"{option('listen')} ({variable('listen')})"
+        raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _telling(
-    config: Config, registry: "CollectorRegistry", warn: Callable[[str, str, str], None]
+def _exporters(
+    config: Config,
+    registry: "CollectorRegistry",
+    watches: "Sequence[Reflector[Any]]",
+    log: Logger,
+) -> Sequence[loop.Exporter]:
+    from agent.exporters.metrics import MetricsExporter
+    from agent.state.device_history import DeviceHistoryExporter
+    from agent.state.last_seen import LastSeenExporter
+
+    return (
+        MetricsExporter(registry, config.network, MODES[config.cleanup], watches),
+        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
+    )
+
+
+def _cluster_exporters(
+    config: Config, registry: "CollectorRegistry", log: Logger
 ) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
-    """Wire who tells the API server: the courier, and the exporters that give it letters, where they are wanted."""
+    """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     from agent.kube_events.condition import ConditionExporter
     from agent.kube_events.events import EventExporter
     from agent.kube_events.metrics import DeliveryMetrics
     from agent.kube_events.queue import DeliveryQueue
     from agent.kube_events.writer import Writer
 
-    tally = DeliveryMetrics(registry)
-    delivery = DeliveryQueue(
-        lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()),
-        tally,
-        warn,
-    )
+    def warn(what: str, cause: str, why: str) -> None:
+        log.warning("delivery.failed", what=what, cause=cause, why=why)
+
+    metrics = DeliveryMetrics(registry)
+    queue = DeliveryQueue(lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()), metrics, warn)
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(delivery.post, tally.missed))
+        exporters.append(EventExporter(queue.post, metrics.missed))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(delivery.post))
-    return delivery, exporters
+        exporters.append(ConditionExporter(queue.post))
+    return queue, exporters
+
+
+def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | None", stop: threading.Event) -> None:
+    for watch in watches:
+        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
+    if queue is not None:
+        threading.Thread(target=queue.run, name="delivery", daemon=True).start()
+
+
+def _enable_garbage_collection() -> None:
+    """Enable it again (see `agent.cli.main`). What was imported stays, and is not examined again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _wait_for_watches(config: Config, watches: "Sequence[Reflector[Any]]") -> None:
+    """Wait for the first responses of the API server, so that the first sync has data."""
+    for watch in watches:
+        watch.answered.wait(config.api_timeout.total_seconds())
+
+
+def _run_loop(
+    config: Config,
+    sources: NodeSources,
+    exporters: Sequence[loop.Exporter],
+    cleaner: Cleaner,
+    heartbeat: loop.Heartbeat,
+    stop: threading.Event,
+) -> None:
+    loop.run(
+        sources.snapshot,
+        node_name(config),
+        exporters,
+        cleaner,
+        grace=config.grace,
+        confirm_after=config.confirm_after,
+        interval=config.interval,
+        heartbeat=heartbeat,
+        stop=stop,
+    )
+
+
+def _exit_with_thread(failed: threading.ExceptHookArgs) -> NoReturn:
+    """End the process when a thread fails: without it, the agent would report a part of the node as healthy."""
+    traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    os._exit(BUG)

@@ -1,4 +1,4 @@
-"""ACTING, in the order in which an address is given back: guards, steps, journal, actuator.
+"""Cleanup, from decision to removal: session and guards, release, journal, files.
 
-Only `node_files.py` changes the node. What is written beside it is the journal, by `journal_store.py`.
+Only `files.py` changes the node. The journal is written beside it, by `journal_store.py`.
 """

@@ -1,8 +1,8 @@
-"""THE ONLY MODULE THAT CHANGES THE NODE. To know all that this agent can destroy, read this file.
+"""THE ONLY MODULE THAT CHANGES THE NODE. Everything that this agent can destroy is in this file.
 
-It removes and puts back files, by the handle of their directory, and never follows a link. What is in host-local's
-directory it touches only under host-local's own locks: `flock` on the directory (host-local <= 0.6) and on the file
-`lock` in it (>= 0.7). host-local has no other.
+It removes files and puts them back, relative to an open directory, and never follows a link. It changes host-local's
+directories only under host-local's own locks: `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
+(>= 0.7). host-local has no other locks.
 """
 
 import errno
@@ -26,18 +26,17 @@ Clock: TypeAlias = Callable[[], float]
 _LARGEST = 256 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# host-local's own mode for it (alexflint/go-filemutex); a directory of host-local <= 0.6 has none, and gets one.
+# host-local's own mode for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created.
 _LOCK, _LOCK_MODE = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o750
 
-
-_READ_ONLY: Final = "mounted read-only, as in observe mode: this agent may look here, and release nothing"
-_NO_LOCK: Final = "not a regular file, which host-local's lock is"
-# Where a file is made that cannot be made without a name: beside the networks' directories, which nobody reads.
-_BESIDE: Final = "../.nodeleak-restoring"
+_READ_ONLY: Final = "read-only mount: apply deploy/overlays/cleanup-exec to allow releases"
+_NO_LOCK: Final = "not a regular file, as host-local's lock is"
+_TEMPORARY: Final = "../.nodeleak-restoring"
+"""A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
 
 
 class _Busy(Exception):
-    """Somebody holds a lock of this network, or has just replaced its file."""
+    """Another process holds a lock of this network, or has just replaced the lock file."""
 
 
 class _Locked:
@@ -56,11 +55,11 @@ class _Locked:
         self._since = clock()
 
     def unlock(self) -> float:
-        """Return the seconds for which they were held."""
+        """Return the seconds for which the locks were held."""
         self._handles.clear()
         self._stack.close()
         held = self._clock() - self._since
-        # A power cut must not bring back what the journal calls released. Only now: a disk may take its time.
+        # A power cut must not bring back what the journal calls released. Not under the lock: a disk can be slow.
         for directory in self._changed:
             with suppress(OSError), _opened(directory) as handle:
                 os.fsync(handle)
@@ -68,28 +67,19 @@ class _Locked:
 
 
 class NodeFiles:
-    """The hands of one round of cleaning. A network whose lock was not to be had is not waited for again."""
+    """The file operations of one sync. It waits for the locks of a network only until the first timeout."""
 
     def __init__(self, networks_dir: Path, cache_dirs: Sequence[Path], lock_timeout: float, clock: Clock) -> None:
-        """`lock_timeout`: seconds for which the locks of one sandbox's networks are waited for. `clock`: seconds."""
+        """`lock_timeout`: seconds to wait for the locks of one sandbox's networks. `clock`: monotonic seconds."""
         self._networks_dir, self._cache_dirs = networks_dir, tuple(cache_dirs)
         self._lock_timeout, self._clock = lock_timeout, clock
         self._handles: dict[str, int] = {}
-        self._given_up: set[str] = set()
+        self._timed_out: set[str] = set()
         self._changed: set[Path] = set()
-        """The networks' directories that were changed under the locks held now."""
-
-    def check(self, networks: Sequence[str]) -> None:
-        """Raise OSError where nothing could be removed anyway, before anything is written down or locked."""
-        for network in networks:
-            with self._network(network) as directory:
-                if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
-                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-                if not os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".")
+        """The directories of networks that were changed under the current locks."""
 
     def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
-        """Read what lies under a reservation's name now; None where nothing does. Raises OSError."""
+        """Read the file that has the reservation's name now; None if there is none. Raises OSError."""
         with self._network(reservation.network) as directory:
             entry = reservations.read_one(reservation.network, reservation.ip, directory)
             if entry is None:
@@ -97,15 +87,15 @@ class NodeFiles:
             image = _read_file(RESERVATION, reservation.network, reservation.ip, directory)
             return entry, image or _NO_FILE
 
-    def cached(self, candidate: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Find libcni's results of the sandbox, known by the JSON inside. Raises OSError."""
-        if not candidate.container_id:
+    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
+        """Find libcni's cached results for the sandbox, recognized by their content. Raises OSError."""
+        if not request.container_id:
             return ()
         found: dict[tuple[str, str], FileImage] = {}
         for cache in self._cache_dirs:
             try:
                 with _opened(cache, _DIRECTORY & ~os.O_NOFOLLOW) as directory:
-                    for reservation in candidate.reservations:
+                    for reservation in request.reservations:
                         for name, network, ifname in cni_cache.names_of(reservation):
                             image = _read_file(str(cache), network, name, directory)
                             if image and cni_cache.belongs(image.content, reservation, network, ifname):
@@ -114,13 +104,26 @@ class NodeFiles:
                 continue
         return tuple(found.values())
 
+    def try_lock(self, networks: Sequence[str]) -> float | None:
+        """Take host-local's locks and drop them. Return the seconds waited; None if that took too long.
+
+        Raises OSError, also if nothing could be removed from the directories.
+        """
+        for network in networks:
+            with self._network(network) as directory:
+                _check_writable(directory)
+        if (locked := self.lock(networks)) is None:
+            return None
+        locked.unlock()
+        return locked.waited
+
     def lock(self, networks: Sequence[str]) -> _Locked | None:
-        """Take host-local's locks; None where they were not to be had in time. Raises OSError."""
+        """Take host-local's locks; None if that took too long. Raises OSError."""
         start = self._clock()
-        patience = 0.0 if self._given_up.intersection(networks) else self._lock_timeout
-        # host-local waits in the kernel, and we must not: behind a lock that is held for ever we would hang with it.
+        timeout = 0.0 if self._timed_out.intersection(networks) else self._lock_timeout
+        # host-local blocks in the kernel. The agent must not: behind a lock that is never released it would hang.
         tries = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(patience),
+            stop=tenacity.stop_after_delay(timeout),
             wait=tenacity.wait_random(0.001, 0.005),
             retry=tenacity.retry_if_exception_type(_Busy),
             reraise=True,
@@ -128,7 +131,7 @@ class NodeFiles:
         try:
             stack = tries(self._try_locks, sorted(networks))
         except _Busy as busy:
-            self._given_up.update(busy.args)
+            self._timed_out.update(busy.args)
             return None
         self._changed.clear()
         return _Locked(self._clock() - start, self._changed, self._handles, stack, self._clock)
@@ -143,7 +146,7 @@ class NodeFiles:
             return stack.pop_all()
 
     def remove(self, image: FileImage) -> None:
-        """Remove a file; of libcni's cache only the very one that was kept. Raises OSError."""
+        """Remove a file; from libcni's cache only if it is unchanged. Raises OSError."""
         if image.place == RESERVATION:
             with self._place(image) as directory:
                 os.unlink(image.name, dir_fd=directory)
@@ -154,24 +157,24 @@ class NodeFiles:
                 os.unlink(image.name, dir_fd=directory)
 
     def put_back(self, image: FileImage) -> None:
-        """Make a file as it was, whole at once, where nothing has its name. Raises OSError, FileExistsError too."""
+        """Create the file as it was, atomically, if nothing has its name. Raises OSError, such as FileExistsError."""
         with self._place(image) as directory:
-            _make(image, directory)
+            _create(image, directory)
         if image.place == RESERVATION:
             self._changed.add(self._networks_dir / image.network)
 
     def present(self, image: FileImage) -> FileImage | None:
-        """Return the file that has a kept file's name now; None where none has. Raises OSError."""
+        """Return the file that has this name now; None if there is none. Raises OSError."""
         with self._place(image) as directory:
             return _read_file(image.place, image.network, image.name, directory)
 
     def taken(self, image: FileImage) -> bool:
-        """Tell whether anything has a kept file's name now. Raises OSError."""
+        """Tell whether anything has this name now. Raises OSError."""
         with self._place(image) as directory:
             return image.name in os.listdir(directory)
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
-        """Return the addresses that a sandbox has in a network now. Raises OSError."""
+        """Return the addresses that are reserved for a sandbox now. Raises OSError."""
         with self._network(network) as directory:
             entries = (reservations.read_one(network, name, directory) for name in os.listdir(directory))
             return tuple(
@@ -182,22 +185,29 @@ class NodeFiles:
 
     @contextmanager
     def _network(self, network: str) -> Iterator[int]:
-        """Open a network's directory; while its locks are held, the very one that is locked."""
+        """Open a network's directory; under its locks, return the very directory that is locked."""
         path = self._networks_dir / network
         if (handle := self._handles.get(network)) is None:
             with _opened(path) as opened:
                 yield opened
             return
-        with _in_words(path):
+        with _described(path):
             yield handle
 
     def _place(self, image: FileImage) -> AbstractContextManager[int]:
         if image.place == RESERVATION:
             return self._network(image.network)
         if Path(image.place) not in self._cache_dirs:
-            # A journal may say anything.
-            raise PermissionError(errno.EPERM, "not a directory of libcni's cache, as far as we were told", image.place)
+            # A journal can contain anything.
+            raise PermissionError(errno.EPERM, "not a configured directory of libcni's cache", image.place)
         return _opened(Path(image.place), _DIRECTORY & ~os.O_NOFOLLOW)
+
+
+def _check_writable(directory: int) -> None:
+    if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".")
 
 
 @contextmanager
@@ -209,15 +219,15 @@ def _opened(directory: Path, flags: int = _DIRECTORY) -> Iterator[int]:
             raise OSError(error.errno, "not a directory, and links are not followed", str(directory)) from error
         raise
     try:
-        with _in_words(directory):
+        with _described(directory):
             yield handle
     finally:
         os.close(handle)
 
 
 @contextmanager
-def _in_words(directory: Path) -> Iterator[None]:
-    """Name the file in full, which an error by handle does not, and say what a read-only mount means."""
+def _described(directory: Path) -> Iterator[None]:
+    """Complete errors: relative to an open directory they lack its path. Explain a read-only mount."""
     try:
         yield
     except OSError as error:
@@ -230,7 +240,7 @@ def _in_words(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(directory: int, path: Path) -> Iterator[None]:
-    """Hold both lock objects of a network's directory; raises _Busy where one is not to be had now."""
+    """Hold both locks of a network's directory; raises _Busy if one is not available now."""
     _flock(directory, path)
     try:
         lock = os.open("lock", _LOCK, _LOCK_MODE, dir_fd=directory)
@@ -243,7 +253,7 @@ def _locked(directory: int, path: Path) -> Iterator[None]:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, _NO_LOCK, "lock")
         _flock(lock, path)
-        # Whoever replaces what is locked lets the next host-local lock the new one, and go on at once.
+        # If the locked file or directory was replaced, the next host-local locks the new one and does not wait.
         if not (_is_still("lock", found, directory) and _is_still(path, os.fstat(directory))):
             raise _Busy(path.name)
         yield
@@ -271,11 +281,11 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 _NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
-"""Stands for what cannot be kept, because it is no file; nothing that was judged is equal to it."""
+"""Stands for anything that is not a regular file. It equals no file that was assessed."""
 
 
 def _read_file(place: str, network: str, name: str, directory: int) -> FileImage | None:
-    """Read a regular file whole; None for whatever is not one."""
+    """Read a regular file; None for anything else."""
     try:
         handle = os.open(name, _READ, dir_fd=directory)
     except OSError as error:
@@ -295,9 +305,9 @@ def _read_file(place: str, network: str, name: str, directory: int) -> FileImage
     )  # fmt: skip
 
 
-def _make(image: FileImage, directory: int) -> None:
-    """Make a file that appears with its name only when it is whole: host-local reads every file that it finds."""
-    handle, beside = _new_file(directory)
+def _create(image: FileImage, directory: int) -> None:
+    """Create a file that gets its name when it is complete: host-local reads every file that it finds."""
+    handle, temporary = _new_file(directory)
     try:
         with os.fdopen(handle, "wb", closefd=False) as file:
             file.write(image.content)
@@ -305,23 +315,23 @@ def _make(image: FileImage, directory: int) -> None:
         os.fchmod(handle, image.mode)
         os.utime(handle, ns=(image.mtime_ns, image.mtime_ns))
         os.fsync(handle)
-        made = beside or f"/proc/self/fd/{handle}"
-        os.link(made, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+        source = temporary or f"/proc/self/fd/{handle}"
+        os.link(source, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(handle)
-        if beside:
-            os.unlink(beside, dir_fd=directory)
+        if temporary:
+            os.unlink(temporary, dir_fd=directory)
 
 
 def _new_file(directory: int) -> tuple[int, str]:
-    """Open a file without a name; on a file system that has none, such as NFS, return the name it has meanwhile."""
+    """Open a file without a name. Where the file system cannot (NFS), return the temporary name that it has."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory), ""
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
             raise
-    # What a dead agent left may by now be a reservation's other name: it is unlinked, and never written to.
+    # One left by an agent that died may be a second name of a reservation: unlink it, and never write to it.
     with suppress(FileNotFoundError):
-        os.unlink(_BESIDE, dir_fd=directory)
-    made = os.open(_BESIDE, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
-    return made, _BESIDE
+        os.unlink(_TEMPORARY, dir_fd=directory)
+    handle = os.open(_TEMPORARY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    return handle, _TEMPORARY

@@ -1,6 +1,6 @@
-"""All that the guards may know, each question answered once for all candidates of a round. Pure."""
+"""Everything the guards may know. Each fact is computed once and serves all requests of a sync. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -11,31 +11,28 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
-from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
 
-FEWEST: Final = 8
-"""A share of less than this many sandboxes is no share: a small range is half leaked soon."""
+MIN_SUSPECTS: Final = 8
+"""With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
 
-
-MANY: Final = 32
+MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
-"""Of the reservations. Where so many sandboxes, and nearly all, look leaked by docker alone, this is what counts."""
+"""Of the reservations. With so many suspects, and only docker to go by, the share is one of reservations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardContext:
-    """All that the guards may know."""
-
     report: Report
     runtime_history: RuntimeHistory
     limits: Limits
     halted: str = ""
     journal_trouble: str = ""
-    """Why nothing can be written down; empty where it can."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """How often the release of an address failed, by `network/ip`."""
+    """Why the journal cannot be written; empty if it can."""
+    failures: Mapping[ReservationKey, int] = field(default_factory=dict)
+    """How often the release of an address failed."""
     spent: Mapping[str, int] = field(default_factory=dict)
-    """How much of an allowance earlier rounds took, by the setting that says it."""
+    """How much of each allowance earlier syncs used, by setting."""
 
     @property
     def assessment(self) -> Assessment:
@@ -46,65 +43,67 @@ class GuardContext:
         return self.report.assessment.snapshot
 
     @cached_property
-    def states(self) -> Mapping[Reservation, ClassifiedReservation]:
+    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
         return {one.entry: one for one in self.assessment.classified_reservations if isinstance(one.entry, Reservation)}
 
     @cached_property
-    def confirmed(self) -> frozenset[str]:
-        """The leaks that two looks found the same, as `network/ip`."""
+    def confirmed_leaks(self) -> frozenset[str]:
+        """The leaks that two snapshots found unchanged, as `network/ip`."""
         return frozenset(
-            judged.finding.subject
-            for judged in self.report.findings
-            if judged.confirmed and judged.finding.detector == leaked_reservation.NAME
+            tracked.finding.subject
+            for tracked in self.report.findings
+            if tracked.confirmed and tracked.finding.detector == leaked_reservation.NAME
         )
+
+    # Those that follow raise InsufficientData if their source could not be read.
 
     @cached_property
     def listed(self) -> frozenset[str]:
-        """The ids that docker lists; blind where it was not read."""
+        """The container IDs that docker lists."""
         return frozenset(container.id for container in self.snapshot.containers.known())
 
     @cached_property
     def checkpointed(self) -> frozenset[str]:
-        """The ids that the kubelet still has a checkpoint of; blind where they were not read."""
+        """The container IDs that have a sandbox checkpoint."""
         return frozenset(checkpoint.container_id for checkpoint in self.snapshot.checkpoints.known())
 
     @cached_property
     def configured(self) -> Mapping[str, Address]:
-        """The addresses that processes have configured; blind where namespaces were not looked into."""
+        """The addresses configured in network namespaces."""
         return {address.ip: address for address in self.snapshot.addresses.known()}
 
     @cached_property
     def claimed(self) -> Mapping[str, str]:
-        """The pods that have an address of their own by the API server's word, by address; blind without its word."""
+        """The pods that have an address of their own according to the API server, by address."""
         pods = (pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network)
         return {ip: pod.name for pod in pods for ip in pod.ips}
 
     @cached_property
     def running(self) -> frozenset[str]:
-        """The pods that run here by the API server's word; blind without it."""
+        """The pods that run on this node according to the API server."""
         return frozenset(
             pod.name for pod in self.snapshot.pods.known() if pod.phase == "Running" and not pod.deleting
         )  # fmt: skip
 
     @cached_property
     def unlisted(self) -> frozenset[str]:
-        """Those of them that docker lists nothing of."""
+        """The running pods of which docker lists no container."""
         return self.running.difference(container.pod for container in self.snapshot.containers.known())
 
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
-        """What each network gives out, or why that is not known."""
+        """What each network allocates from, or why that is not known."""
         return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
 
     def _ranges(self, network: str) -> RangeSets | InsufficientData:
         try:
             return self.assessment.ranges(network)
-        except InsufficientData as blind:
-            return blind
+        except InsufficientData as missing:
+            return missing
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
-        """How much of each network that was read looks leaked, from 0 to 1."""
+        """How much of each readable network looks leaked, from 0 to 1."""
         return {
             store.network: self._share(store.network)
             for store in self.snapshot.reservations
@@ -112,18 +111,20 @@ class GuardContext:
         }
 
     def _share(self, network: str) -> float:
-        classified_reservations = self.assessment.of(network)
-        suspects = (one for one in classified_reservations if one.state in {State.LEAKED, State.CANDIDATE})
-        leaked = {one.container_id or one.name for one in suspects}
-        if len(leaked) < FEWEST:
+        entries = self.assessment.of(network)
+        leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
+        if leaked < MIN_SUSPECTS:
             return 0.0
-        reserved = {
-            one.container_id or one.name for one in classified_reservations if one.state is not State.UNRECOGNIZED
-        }
-        nobody_vouches = isinstance(self.snapshot.pods, NotRequested)
-        if nobody_vouches and len(leaked) >= MANY and len(leaked) >= len(reserved) * NEARLY_ALL:
-            # A range may be far larger than what was ever given out of it, and docker's list is all there is.
-            return len(leaked) / len(reserved)
+        reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
+        only_docker = isinstance(self.snapshot.pods, NotRequested)
+        if only_docker and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
+            # The range may be far larger than what was ever allocated from it.
+            return leaked / reserved
         sets = self.ranges[network]
-        size = len(classified_reservations) if isinstance(sets, InsufficientData) else usable(sets)
-        return min(1.0, len(leaked) / max(1, size))
+        size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
+        return min(1.0, leaked / max(1, size))
+
+
+def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
+    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
+    return len({one.container_id or one.name for one in entries if one.state in states})

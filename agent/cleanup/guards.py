@@ -1,185 +1,244 @@
-"""Each guard says why not, or says nothing. Pure: no guard knows of files, sockets or clocks.
+"""Which addresses may be released, and why not the others. Pure: no guard knows of files, sockets or clocks.
 
-A candidate is released when every guard is silent. The vetoes were already asked when the reservation was judged
-(`classified.py`); they are asked again here, of the snapshot itself, so that no single mistake is enough.
+An address is released if no guard objects. Classification (`checks/addresses/classify.py`) has already checked for
+owners; the guards check again, on the snapshot itself, so that no single mistake is enough.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
-from agent.cleanup.candidates import candidates, place
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
-from agent.model.assessment import State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets
-from agent.model.release import Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import InsufficientData, NotRequested
-
-
-def decide(case: GuardContext) -> tuple[tuple[ReleaseRequest, tuple[Refusal, ...]], ...]:
-    """Ask every guard about every candidate. Oldest first; one that failed before comes after all that did not."""
-    found = sorted(candidates(case.assessment, case.limits.only), key=lambda one: _turn(case, one))
-    refused = [(one, tuple(no for guard in GUARDS if (no := _ask(guard, one, case)))) for one in found]
-    return tuple(_within_budget(refused, case))
-
+from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
+Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
+"""A request and every objection to it; it may be released if there is none."""
+
+_WITHOUT_CONTAINER: Final = {State.LEAKED, State.CANDIDATE, State.UNMANAGED, State.TEARDOWN_PENDING, State.UNKNOWN}
 
 
-def _ask(guard: Guard, candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
+def decide(context: GuardContext) -> tuple[Decision, ...]:
+    """Ask every guard about every request. Oldest first, and requests that failed before go last."""
+    requests = sorted(
+        release_requests(context.assessment, context.limits.only), key=lambda request: _turn(request, context)
+    )
+    return tuple(_within_budget([(request, _objections(request, context)) for request in requests], context))
+
+
+def release_requests(assessment: Assessment, only: frozenset[str] | None = None) -> tuple[ReleaseRequest, ...]:
+    """Group the reservations that docker does not list by sandbox. Empty if docker's list is not available.
+
+    `only`: the sandboxes with one of these addresses.
+    """
+    if not isinstance(assessment.snapshot.containers, Known):
+        return ()
+    listed = {container.id for container in assessment.snapshot.containers.value}
+    sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
+    for one in assessment.classified_reservations:
+        if one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
+            sandbox = (one.container_id,) if one.container_id else ("", one.network, one.name)
+            sandboxes[sandbox].append(one)
+    requests = (request for entries in sandboxes.values() if (request := _request(entries)))
+    return tuple(request for request in requests if _selected(request, only))
+
+
+def _selected(request: ReleaseRequest, only: frozenset[str] | None) -> bool:
+    return only is None or any(reservation.ip in only for reservation in request.reservations)
+
+
+def _request(entries: Iterable[ClassifiedReservation]) -> ReleaseRequest | None:
+    reservations = [one.entry for one in entries if isinstance(one.entry, Reservation)]
+    if not reservations:
+        return None
+    ordered = sorted(reservations, key=lambda reservation: reservation.key)
+    return ReleaseRequest(tuple(ordered), next((one.pod for one in entries if one.pod), ""))
+
+
+def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
+    """Return the addresses that were requested by name and have nothing to release, with the reason."""
+    if only is None:
+        return ()
+    requested = {one.ip for request in release_requests(assessment, only) for one in request.reservations}
+    return tuple(passed for ip in sorted(only - requested) for passed in _nothing_to_release(assessment, ip))
+
+
+def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]:
+    found = [one for one in assessment.classified_reservations if one.name == ip]
+    for one in found:
+        yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
+    if not found:
+        unread = [store.network for store in assessment.snapshot.reservations if not isinstance(store.reading, Known)]
+        yield PassedOver(ip, f"not known: cannot read network {', '.join(unread)}" if unread else "not reserved")
+
+
+def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, ReservationKey]:
+    failed = max(context.failures.get(one.key, 0) for one in request.reservations)
+    return failed, request.oldest_ns, request.reservations[0].key
+
+
+def _objections(request: ReleaseRequest, context: GuardContext) -> tuple[Refusal, ...]:
+    return tuple(refusal for guard in GUARDS if (refusal := _ask(guard, request, context)))
+
+
+def _ask(guard: Guard, request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     try:
-        return guard(candidate, case)
-    except InsufficientData as blind:
-        return Refusal(Reason.SOURCE_UNAVAILABLE, str(blind))
+        return guard(request, context)
+    except InsufficientData as missing:
+        return Refusal(Reason.SOURCE_UNAVAILABLE, str(missing))
 
 
-def _turn(case: GuardContext, candidate: ReleaseRequest) -> tuple[int, int, tuple[str, str]]:
-    failed = max(case.failures.get(f"{one.network}/{one.ip}", 0) for one in candidate.reservations)
-    return failed, candidate.oldest_ns, place(candidate.reservations[0])
+def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """A released container that reappears means that an earlier release was wrong."""
+    return Refusal(Reason.HALTED, context.halted) if context.halted else None
 
 
-def not_stopped(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """An id that was released and is there again means that we were wrong once."""
-    return Refusal(Reason.HALTED, case.halted) if case.halted else None
-
-
-def everything_read(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """One silent source is enough to do nothing at all."""
-    if unavailable := case.snapshot.unavailable_about_addresses():
+def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """One unavailable source is enough to release nothing."""
+    if unavailable := context.snapshot.unavailable_about_addresses():
         return Refusal(Reason.SOURCE_UNAVAILABLE, "; ".join(f"{one.source}: {one.why}" for one in unavailable))
     return None
 
 
-def allowed_network(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Another network's ids may belong to another runtime, and would all look leaked."""
-    if others := [name for name in candidate.networks if name not in case.limits.networks]:
-        allowed = sorted(case.limits.networks.union(others))
+def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """The IDs of another network may belong to another runtime. They would all look leaked."""
+    if others := [name for name in request.networks if name not in context.limits.networks]:
+        allowed = sorted(context.limits.networks.union(others))
         return Refusal(
             Reason.NETWORK_NOT_ALLOWED,
-            f"network {', '.join(others)} is not to be cleaned",
+            f"cleanup is not allowed in network {', '.join(others)}",
             f"--cleanup-network={','.join(allowed)}",
         )
     return None
 
 
-def no_container(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Whatever state it is in: a stopped sandbox still owns its address."""
-    if candidate.container_id in case.listed:
-        return Refusal(Reason.CONTAINER_EXISTS, "docker lists its container")
+def no_container(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """In any state: a stopped sandbox still owns its address."""
+    if request.container_id in context.listed:
+        return Refusal(Reason.CONTAINER_EXISTS, "docker lists the container")
     return None
 
 
-def no_checkpoint(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """The kubelet still knows the sandbox, and will release the address itself."""
-    if candidate.container_id in case.checkpointed:
-        return Refusal(Reason.TEARDOWN_PENDING, "the kubelet keeps a checkpoint of its sandbox, and will try again")
-    return None
-
-
-def no_live_address(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Independent of docker and the API server: the kernel says that somebody uses it."""
-    for one in candidate.reservations:
-        if address := case.configured.get(one.ip):
-            return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
-    return None
-
-
-def no_claim(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Pod status may only save an address. Left alone on purpose, the other witnesses decide."""
-    if isinstance(case.snapshot.pods, NotRequested):
-        return None
-    for one in candidate.reservations:
-        if one.ip in case.claimed:
-            return Refusal(Reason.CLAIMED_BY_POD, f"the pod {case.claimed[one.ip]} has {one.ip}")
-    return None
-
-
-def old_enough(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Older than the grace period by the file's time, and found the same by two looks."""
-    now, grace = case.snapshot.taken_at, case.limits.grace
-    for reservation in candidate.reservations:
-        age = now - made_at(reservation)
-        if age < timedelta(0):
-            return Refusal(Reason.NOT_CONFIRMED, f"its file is {-age.total_seconds():.0f} s newer than this look")
-        if age < grace:
-            why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
-            return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
-    for reservation in candidate.reservations:
-        classified = case.states[reservation]
-        if classified.state is not State.LEAKED or f"{classified.network}/{classified.name}" not in case.confirmed:
-            return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
-    return None
-
-
-def inside_range(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Whatever lies outside is another's: an earlier pod CIDR's, or another program's."""
-    for reservation in candidate.reservations:
-        if case.limits.only and reservation.ip in case.limits.only:
-            continue
-        lift = _each("--ip=", candidate)
-        sets = case.ranges[reservation.network]
-        if isinstance(sets, InsufficientData):
-            return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
-        if not _gives_out(sets, reservation.ip):
-            told = ", ".join(str(one) for ranges in sets for one in ranges)
-            return Refusal(Reason.OUTSIDE_RANGE, f"{reservation.ip} is not given out from {told}", lift)
-    return None
-
-
-def _each(option: str, candidate: ReleaseRequest) -> str:
-    """Name every address of a sandbox, which is released whole."""
-    return " ".join(f"{option}{reservation.ip}" for reservation in candidate.reservations)
-
-
-def _gives_out(sets: RangeSets, ip: str) -> bool:
-    address = ip_address(ip)
-    return any(address in one and address != one.gateway for ranges in sets for one in ranges)
-
-
-def whole(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """A sandbox is released whole: half of one is a state that nobody knows how to read."""
-    only = case.limits.only
-    if only is None or not (others := sorted(one.ip for one in candidate.reservations if one.ip not in only)):
-        return None
-    return Refusal(
-        Reason.PARTIAL_SANDBOX,
-        f"its sandbox has {', '.join(others)} too, and is released whole or not at all",
-        _each("--ip=", candidate),
-    )
-
-
-def believable_runtime(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """Runtimes answer wrongly, above all after a restart; believed once, that costs every address of the node."""
-    doubted = case.runtime_history.doubted
-    if doubted is not None and case.snapshot.uptime - doubted <= case.limits.settle:
-        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{case.runtime_history.why}; it is believed again after --settle")
-    if isinstance(case.snapshot.pods, NotRequested):
-        return None
-    missing, running = len(case.unlisted), len(case.running)
-    if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
+def no_checkpoint(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """The kubelet still knows the sandbox and will release the address itself."""
+    if request.container_id in context.checkpointed:
         return Refusal(
-            Reason.RUNTIME_DOUBTFUL,
-            f"docker lists nothing of {missing} of the {running} pods that run by the API server's word",
+            Reason.TEARDOWN_PENDING, "the kubelet has a checkpoint of the sandbox and will retry its teardown"
         )
     return None
 
 
-def settled(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """The kubelet tries again by itself for minutes after a start; a leak is what is left when it has given up."""
-    settle = case.limits.settle
+def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """The kernel's evidence, independent of docker and the API server."""
+    for one in request.reservations:
+        if address := context.configured.get(one.ip):
+            return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
+    return None
+
+
+def no_pod_claim(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Pod status can prove that an address is in use, never that it is leaked. It is optional (`--api=off`)."""
+    if isinstance(context.snapshot.pods, NotRequested):
+        return None
+    for one in request.reservations:
+        if one.ip in context.claimed:
+            return Refusal(Reason.CLAIMED_BY_POD, f"pod {context.claimed[one.ip]} has {one.ip}")
+    return None
+
+
+def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Older than the grace period by the file's mtime, and the same leak in two snapshots."""
+    now, grace = context.snapshot.taken_at, context.limits.grace
+    for reservation in request.reservations:
+        age = now - made_at(reservation)
+        if age < timedelta(0):
+            return Refusal(
+                Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot"
+            )  # fmt: skip
+        if age < grace:
+            why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
+            return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+    for reservation in request.reservations:
+        classified = context.classified[reservation]
+        if classified.state is not State.LEAKED or str(reservation.key) not in context.confirmed_leaks:
+            return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
+    return None
+
+
+def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """An address outside the range belongs to an earlier pod CIDR or to another program."""
+    for reservation in request.reservations:
+        if context.limits.only and reservation.ip in context.limits.only:
+            continue
+        lift = _each("--ip=", request)
+        sets = context.ranges[reservation.network]
+        if isinstance(sets, InsufficientData):
+            return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
+        if not _allocates(sets, reservation.ip):
+            listed = ", ".join(str(one) for ranges in sets for one in ranges)
+            return Refusal(Reason.OUTSIDE_RANGE, f"{reservation.ip} is not allocated from {listed}", lift)
+    return None
+
+
+def _each(option: str, request: ReleaseRequest) -> str:
+    return " ".join(f"{option}{reservation.ip}" for reservation in request.reservations)
+
+
+def _allocates(sets: RangeSets, ip: str) -> bool:
+    address = ip_address(ip)
+    return any(address in one and address != one.gateway for ranges in sets for one in ranges)
+
+
+def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """No component expects a sandbox with only some of its addresses."""
+    only = context.limits.only
+    if only is None or not (others := sorted(one.ip for one in request.reservations if one.ip not in only)):
+        return None
+    return Refusal(
+        Reason.PARTIAL_SANDBOX,
+        f"the sandbox also has {', '.join(others)}; all its addresses are released together",
+        _each("--ip=", request),
+    )
+
+
+def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """A runtime can return an incomplete list, mostly after a restart. Trusting it could cost every address."""
+    since = context.runtime_history.suspect_since
+    if since is not None and context.snapshot.uptime - since <= context.limits.settle:
+        return Refusal(
+            Reason.RUNTIME_DOUBTFUL, f"{context.runtime_history.why}; its list is trusted again after --settle"
+        )  # fmt: skip
+    if isinstance(context.snapshot.pods, NotRequested):
+        return None
+    missing, running = len(context.unlisted), len(context.running)
+    if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
+        return Refusal(
+            Reason.RUNTIME_DOUBTFUL,
+            f"docker lists no container of {missing} of the {running} pods that run according to the API server",
+        )
+    return None
+
+
+def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """The kubelet retries by itself for minutes after a start. A leak is what it leaves behind."""
+    settle = context.limits.settle
     if not settle:
         return None
-    now, processes = case.snapshot.taken_at, case.snapshot.processes.known()
+    now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
     for name, start in (
         ("the kubelet", processes.kubelet),
         ("docker", processes.docker),
         ("the node", processes.booted),
     ):
         if start is None:
-            return Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s")
+            return Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s")
         if now - start < settle:
             ago = max((now - start).total_seconds(), 0)
             why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
@@ -187,61 +246,59 @@ def settled(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     return None
 
 
-def plausible_share(candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
-    """When most of a range looks leaked, suspect our own eyes before the node."""
-    for network in candidate.networks:
-        share = case.shares[network]
-        if share > case.limits.max_share:
-            why = f"{share:.0%} of network {network} looks leaked, and --max-share is {case.limits.max_share:.0%}"
+def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """If more than this share of a range looks leaked, assume a faulty reading and release nothing."""
+    for network in request.networks:
+        share = context.shares[network]
+        if share > context.limits.max_share:
+            why = f"{share:.0%} of network {network} looks leaked, and --max-share is {context.limits.max_share:.0%}"
             return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
 
 
-def journal_writable(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
+def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No journal, no release."""
-    return Refusal(Reason.JOURNAL_UNWRITABLE, case.journal_trouble) if case.journal_trouble else None
+    return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble) if context.journal_trouble else None
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_stopped,
-    everything_read,
+    not_halted,
+    sources_available,
     allowed_network,
     no_container,
     no_checkpoint,
-    no_live_address,
-    no_claim,
-    old_enough,
+    no_configured_address,
+    no_pod_claim,
+    confirmed,
     inside_range,
-    whole,
-    believable_runtime,
+    whole_sandbox,
+    trusted_runtime,
     settled,
     plausible_share,
     journal_writable,
 )
-"""Every guard but the budget, which depends on what the others let pass. The first to say no gives the reason."""
+"""Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 
-def _within_budget(
-    judged: Iterable[tuple[ReleaseRequest, tuple[Refusal, ...]]], case: GuardContext
-) -> Iterator[tuple[ReleaseRequest, tuple[Refusal, ...]]]:
-    """Let pass as many addresses as may be released now, in the order of their turn."""
+def _within_budget(decisions: Iterable[Decision], context: GuardContext) -> Iterator[Decision]:
+    """Let as many addresses pass as the allowances permit, in the order of their turn."""
     passed = queued = 0
-    for candidate, refusals in judged:
-        no = refusals
+    for request, refusals in decisions:
+        objections = refusals
         if not refusals:
-            wanted = len(candidate.reservations)
+            wanted = len(request.reservations)
             queued += wanted
-            no = _over_budget(passed + wanted, queued, case)
-            passed += 0 if no else wanted
-        yield candidate, no
+            objections = _over_budget(passed + wanted, queued, context)
+            passed += 0 if objections else wanted
+        yield request, objections
 
 
-def _over_budget(wanted: int, queued: int, case: GuardContext) -> tuple[Refusal, ...]:
-    """Say what each allowance would have to be for so many to pass, and with them all `queued` up to the last."""
-    allowances = case.limits.allowances
+def _over_budget(wanted: int, queued: int, context: GuardContext) -> tuple[Refusal, ...]:
+    """Name the allowances that are too small, and the values that would admit all `queued` addresses so far."""
+    allowances = context.limits.allowances
     if all(wanted <= left for _, left in allowances):
         return ()
     short = [(setting, left) for setting, left in allowances if queued > left]
     why = ", ".join(f"{max(left, 0)} may be released now ({setting})" for setting, left in short)
-    lift = " ".join(f"{setting}={queued + case.spent.get(setting, 0)}" for setting, _ in short)
-    return (Refusal(Reason.OVER_BUDGET, f"{why}; up to it there are {queued}", lift),)
+    lift = " ".join(f"{setting}={queued + context.spent.get(setting, 0)}" for setting, _ in short)
+    return (Refusal(Reason.OVER_BUDGET, f"{why}, and {queued} are due up to this one", lift),)

@@ -1,8 +1,8 @@
-"""What was removed, byte for byte, so that it can be put back. Lines of JSON, for people as much as for `restore`.
+"""The journal of releases: what was removed, byte for byte, so that it can be restored. Readable JSON lines.
 
-An entry is a line that begins it, on disk before anything is removed, and a line that says how it ended. One that
-never ended is half an entry: we died, and the file is in place, or what is needed to restore it is here. Where the
-lines are kept is `journal_store.py`'s business.
+An entry has a line that begins it, on disk before anything is removed, and a line with its outcome. An entry without an
+outcome is unfinished: the agent died, and either the file is in place or the journal has what restores it.
+`journal_store.py` reads and writes the lines.
 """
 
 import base64
@@ -28,20 +28,20 @@ _LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One release, from what its lines say."""
+    """One release, as its lines describe it."""
 
     name: str
     at: datetime
     by: str
-    """`clean`, or `run` where the daemon did it."""
+    """`clean`, or `run` for the daemon."""
     container_id: str
     pod: str
     files: tuple[FileImage, ...]
     verdict: Verdict | None = None
-    """None: it never ended."""
+    """None: unfinished."""
     why: str = ""
     restored: datetime | None = None
-    """When putting it back was begun."""
+    """When its restoration began."""
 
     @property
     def ips(self) -> tuple[str, ...]:
@@ -58,19 +58,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """All that is written."""
-
     entries: tuple[Entry, ...] = ()
     """Oldest first."""
     damage: tuple[str, ...] = ()
-    """Lines that cannot be read: where, and why. They stay where they are."""
+    """Lines that cannot be read: where, and why. They stay in the file."""
 
     def released_from(self) -> dict[str, Entry]:
-        """Return the last release of each sandbox that has nothing any more, and must never be seen again."""
+        """Return the last release of each sandbox, by container ID. None of these must ever reappear."""
         return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
 
     def released_again(self, entry: Entry) -> Entry | None:
-        """Return a later release of the same sandbox, which is the one to restore."""
+        """Return a later release of the same sandbox, which has to be restored instead."""
         if entry.released or not entry.container_id:
             return None
         return self.released_from().get(entry.container_id)
@@ -79,26 +77,26 @@ class Journal:
         return tuple(entry for entry in self.entries if entry.verdict is None)
 
     def released_since(self, since: datetime, by: str) -> int:
-        """Count addresses. What the clock has not reached yet counts too: it was set back."""
+        """Count addresses. Entries in the future count too: the clock was set back."""
         return sum(len(entry.ips) for entry in self.entries if entry.released and entry.by == by and entry.at > since)
 
 
-def _moment(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def entry_name(at: datetime, candidate: ReleaseRequest) -> str:
-    """Name an entry so that names sort by time, can be typed, and are two for two sandboxes of one moment."""
-    empty = candidate.reservations[0]
-    of = candidate.container_id[:12] or f"{empty.network}-{empty.ip}"
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{of}"
+def entry_name(at: datetime, request: ReleaseRequest) -> str:
+    """Return a name that sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
+    first = request.reservations[0]
+    sandbox = request.container_id[:12] or f"{first.network}-{first.ip}"
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{sandbox}"
 
 
 def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "entry": entry.name,
-        "began": _moment(entry.at),
+        "began": _timestamp(entry.at),
         "by": entry.by,
         "container_id": entry.container_id,
         "pod": entry.pod,
@@ -113,15 +111,15 @@ def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
 
 
 def ending(name: str, verdict: Verdict, why: str, at: datetime) -> dict[str, Any]:
-    return {"schema": SCHEMA, "entry": name, "ended": _moment(at), "outcome": verdict.value, "why": why}
+    return {"schema": SCHEMA, "entry": name, "ended": _timestamp(at), "outcome": verdict.value, "why": why}
 
 
 def restoration(name: str, at: datetime) -> dict[str, Any]:
-    return {"schema": SCHEMA, "entry": name, "restored": _moment(at)}
+    return {"schema": SCHEMA, "entry": name, "restored": _timestamp(at)}
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
-    """Draw one file as the journal keeps it."""
+    """Return one file as the journal stores it."""
     return {
         "place": image.place,
         "network": image.network,
@@ -138,13 +136,13 @@ def file_document(image: FileImage) -> dict[str, Any]:
 
 def _readable(mtime_ns: int) -> str:
     try:
-        return _moment(_EPOCH + timedelta(microseconds=mtime_ns // 1000))
+        return _timestamp(_EPOCH + timedelta(microseconds=mtime_ns // 1000))
     except OverflowError:
-        return "a year that no calendar has"
+        return "out of range"
 
 
 def _content(content: bytes) -> dict[str, str]:
-    """Write text as text, for people; what is not UTF-8 as base64."""
+    """Encode UTF-8 as text, for people, and anything else as base64."""
     try:
         return {"text": content.decode()}
     except UnicodeDecodeError:
@@ -166,7 +164,7 @@ def parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
 
 def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
     if line["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {line['schema']!r}, and not {SCHEMA}")
+        raise ValueError(f"schema {line['schema']!r} is not {SCHEMA}")
     name = str(line["entry"])
     if "began" in line:
         entries[name] = Entry(
@@ -175,10 +173,10 @@ def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
             by=str(line["by"]),
             container_id=str(line["container_id"]),
             pod=str(line["pod"]),
-            files=tuple(map(_kept, line["files"])),
+            files=tuple(map(_file_image, line["files"])),
         )
     elif "ended" in line:
-        # The beginning may have been dropped with the oldest file.
+        # Its first line may have been dropped with the oldest file.
         if name in entries:
             entries[name] = replace(entries[name], verdict=Verdict(line["outcome"]), why=str(line["why"]))
     elif name in entries:
@@ -186,17 +184,17 @@ def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
 
 
 def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} is a time without a zone")
-    return moment
+    parsed = datetime.fromisoformat(text)
+    if parsed.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return parsed
 
 
-def _kept(file: dict[str, Any]) -> FileImage:
+def _file_image(file: dict[str, Any]) -> FileImage:
     content = file["text"].encode() if "text" in file else base64.b64decode(file["base64"], validate=True)
     for part in ("network", "name"):
         if "/" in file[part] or b"\0" in os.fsencode(file[part]) or file[part] in {"", ".", ".."}:
-            raise ValueError(f"{file[part]!r} is no file's name")
+            raise ValueError(f"{file[part]!r} is not a file name")
     if file["place"] == RESERVATION:
         ip_address(file["name"])
     return FileImage(
@@ -213,7 +211,7 @@ def _kept(file: dict[str, Any]) -> FileImage:
 
 
 def _number(number: int, most: int, least: int = 0) -> int:
-    """Pass what the system can take; the rest would be an error of Python's, and not the system's."""
+    """Reject what the system calls cannot take. Python would raise an OverflowError instead of an OSError."""
     if not least <= number <= most:
-        raise ValueError(f"{number} is not from {least} to {most}")
+        raise ValueError(f"{number} is not between {least} and {most}")
     return number

@@ -1,7 +1,7 @@
-"""Releasing one sandbox's addresses, step by step: look again, lock, compare, remove. Nothing is touched from here.
+"""The release of one sandbox's addresses, step by step: recheck, read, journal, lock, compare, remove. No I/O here.
 
-Every change is made by `files.py`, `book.py` or a source, one between two `yield`s, so that a test can put
-anything that can happen on a node, and our own death, between any two of them.
+`files.py`, `journal_store.py` or a source does each operation, between two `yield`s, so that a test can put any event
+on the node, and the death of the agent, between any two operations.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,14 +14,15 @@ from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.error import SourceError
 
 RESERVATION: Final = "reservation"
+LOCK_HELD: Final = "another process holds host-local's lock"
 
 
 @dataclass(frozen=True, slots=True)
 class FileImage:
-    """One file, whole: enough to know it again, and to put it back byte for byte."""
+    """One file: enough to recognize it, and to put it back byte for byte."""
 
     place: str
-    """`RESERVATION`, or the directory of libcni's cache that it lies in."""
+    """`RESERVATION`, or its directory in libcni's cache."""
     network: str
     name: str
     content: bytes
@@ -33,42 +34,42 @@ class FileImage:
 
 
 class Recheck(Protocol):
-    """What is asked again of one sandbox, live. Each raises Unavailable where there is no definite answer."""
+    """Live questions about one sandbox. Each raises SourceError if there is no definite answer."""
 
     def has_container(self, container_id: str) -> bool: ...
     def has_checkpoint(self, container_id: str) -> bool: ...
     def holder_of(self, ips: Sequence[str]) -> str:
-        """Return who has one of the addresses configured; empty where nobody has."""
+        """Return who has one of the addresses configured; empty if nobody has."""
         ...
 
 
 class Locked(Protocol):
-    """host-local's locks on some networks, as held."""
+    """host-local's locks on some networks, held until `unlock`."""
 
     @property
     def waited(self) -> float: ...
     def unlock(self) -> float:
-        """Return the seconds for which they were held."""
+        """Return the seconds for which the locks were held."""
         ...
 
 
 class FileOperations(Protocol):
-    """What changes the node. Each raises OSError where the system says no."""
-
-    def check(self, networks: Sequence[str]) -> None:
-        """Raise OSError where nothing could be removed."""
-        ...
+    """What changes the node. Each raises OSError."""
 
     def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
-        """Return what lies under that name now; None where nothing does."""
+        """Return the file that has the reservation's name now; None if there is none."""
         ...
 
-    def cached(self, candidate: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Return what libcni keeps of the sandbox, known by what is inside."""
+    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
+        """Return libcni's cached results for the sandbox."""
+        ...
+
+    def try_lock(self, networks: Sequence[str]) -> float | None:
+        """Check that files can be removed and locks taken. Return the seconds waited; None if a lock is held."""
         ...
 
     def lock(self, networks: Sequence[str]) -> Locked | None:
-        """Return the locks; None where somebody held one for too long."""
+        """Take the locks; None if another process held one for too long."""
         ...
 
     def remove(self, image: FileImage) -> None: ...
@@ -76,60 +77,70 @@ class FileOperations(Protocol):
 
 
 class JournalWriter(Protocol):
-    """What writes the journal. `begin` returns the entry's name, and raises OSError where it is not on disk."""
+    """`begin` returns the name of the entry, and raises OSError if it is not on disk."""
 
-    def begin(self, candidate: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str: ...
+    def begin(self, request: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str: ...
     def end(self, entry: str, verdict: Verdict, why: str) -> None: ...
 
 
 class Step(StrEnum):
-    """Where a release is. The node may change, and we may die, at each."""
+    """What a release has just done. The node may change, and the agent may die, at each step."""
 
     ASKED_DOCKER = "asked docker"
     ASKED_KUBELET = "asked for a checkpoint"
     ASKED_KERNEL = "asked the namespaces"
     READ = "read the files"
-    JOURNALLED = "journalled"
+    JOURNALED = "journaled"
     LOCKED = "locked"
     COMPARED = "compared"
     REMOVED = "removed a reservation"
     UNLOCKED = "unlocked"
-    FORGOTTEN = "removed from libcni's cache"
+    CACHE_REMOVED = "removed from libcni's cache"
+
+
+def run_steps(steps: Generator[Step, None, Outcome]) -> Outcome:
+    """Run a release to its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            outcome: Outcome = done.value
+            return outcome
 
 
 def release(
-    candidate: ReleaseRequest, again: Recheck, file_ops: FileOperations, writer: JournalWriter
+    request: ReleaseRequest, recheck: Recheck, file_ops: FileOperations, writer: JournalWriter
 ) -> Generator[Step, None, Outcome]:
-    """Release one candidate that passed every guard, or say what came between."""
+    """Release one request that passed every guard."""
     try:
-        file_ops.check(candidate.networks)
-        if refusal := (yield from _look_again(candidate, again)):
-            return Outcome(candidate, Verdict.REFUSED, (refusal,))
-        files = [_read(reservation, file_ops) for reservation in candidate.reservations]
-        cached = file_ops.cached(candidate)
+        if refusal := (yield from _recheck(request, recheck)):
+            return Outcome(request, Verdict.REFUSED, (refusal,))
+        files = [_read(reservation, file_ops) for reservation in request.reservations]
+        cached = file_ops.cached(request)
         yield Step.READ
-    except _Missed as missed:
-        return Outcome(candidate, missed.verdict, why=missed.why)
+        # A lock that is held for hours must not fill the journal.
+        waited = file_ops.try_lock(request.networks)
+    except _RaceLost as lost:
+        return Outcome(request, lost.verdict, why=lost.why)
     except (SourceError, OSError) as error:
-        return Outcome(candidate, Verdict.FAILED, why=describe_error(error))
-    waited = _probe(candidate, file_ops)
-    if isinstance(waited, Outcome):
-        return waited
+        return Outcome(request, Verdict.FAILED, why=describe_error(error))
+    if waited is None:
+        return Outcome(request, Verdict.BUSY, why=LOCK_HELD)
     try:
-        # Before the lock, because a disk may take its time, and every ADD of the node would wait for it. What is
-        # compared under the lock is what was written down here, to the byte.
-        entry = writer.begin(candidate, (*files, *cached), _EVIDENCE)
+        # Not under the lock, because a disk can be slow, and every ADD on the node would wait for it. What is
+        # compared under the lock is, to the byte, what is journaled here.
+        entry = writer.begin(request, (*files, *cached), _EVIDENCE)
     except OSError as error:
-        return Outcome(candidate, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))
-    yield Step.JOURNALLED
-    outcome = yield from _under_lock(candidate, files, file_ops)
+        return Outcome(request, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))
+    yield Step.JOURNALED
+    outcome = yield from _under_lock(request, files, file_ops)
     why = outcome.why
     if outcome.verdict is Verdict.RELEASED:
-        why = "; ".join(filter(None, (why, (yield from _forget(cached, file_ops)))))
+        why = _join(why, (yield from _remove_cached(cached, file_ops)))
     try:
         writer.end(entry, outcome.verdict, why)
     except OSError as error:
-        why = "; ".join(filter(None, (why, f"the journal does not say how it ended: {describe_error(error)}")))
+        why = _join(why, f"the journal does not record the outcome: {describe_error(error)}")
     return replace(outcome, why=why, entry=entry, waited=None if outcome.waited is None else waited + outcome.waited)
 
 
@@ -137,12 +148,12 @@ _EVIDENCE = (
     "docker answered that there is no such container",
     "no sandbox checkpoint",
     "no process has the address configured",
-    "under host-local's locks the file was the one kept here",
+    "under host-local's locks the file was the one stored in this entry",
 )
 
 
-class _Missed(Exception):
-    """The file is not the one that was judged: a race lost, and no fault."""
+class _RaceLost(Exception):
+    """The file is no longer the one that was assessed. Not a failure."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         super().__init__(why)
@@ -150,72 +161,61 @@ class _Missed(Exception):
 
 
 def describe_error(error: Exception) -> str:
-    """Put an error into words: the file and the system's reason, where it has them."""
+    """Return the file and the system's message, if the error has them."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
 
 
-def _look_again(candidate: ReleaseRequest, again: Recheck) -> Generator[Step, None, Refusal | None]:
-    """Ask the owners once more, of this sandbox alone. An empty file names none: then only the kernel is asked."""
-    if container_id := candidate.container_id:
-        if again.has_container(container_id):
-            return Refusal(Reason.CONTAINER_EXISTS, "asked for that one id, docker has its container")
+def _join(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _recheck(request: ReleaseRequest, recheck: Recheck) -> Generator[Step, None, Refusal | None]:
+    """Ask again for owners of this sandbox alone. An empty file names no sandbox: then only the kernel is asked."""
+    if container_id := request.container_id:
+        if recheck.has_container(container_id):
+            return Refusal(Reason.CONTAINER_EXISTS, "recheck: docker has the container")
         yield Step.ASKED_DOCKER
-        if again.has_checkpoint(container_id):
-            return Refusal(Reason.TEARDOWN_PENDING, "a checkpoint of its sandbox is there now")
+        if recheck.has_checkpoint(container_id):
+            return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
         yield Step.ASKED_KUBELET
-    if holder := again.holder_of([reservation.ip for reservation in candidate.reservations]):
-        return Refusal(Reason.ADDRESS_IN_USE, f"{holder} has the address now")
+    if holder := recheck.holder_of([reservation.ip for reservation in request.reservations]):
+        return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder} has the address configured")
     yield Step.ASKED_KERNEL
     return None
 
 
 def _read(reservation: Reservation, file_ops: FileOperations) -> FileImage:
-    now = file_ops.read(reservation)
-    if now is None:
-        raise _Missed(Verdict.GONE, f"{reservation.ip} was released by somebody else")
-    if now[0] != reservation:
-        raise _Missed(Verdict.CHANGED, f"{reservation.ip} is not the file that was judged")
-    return now[1]
-
-
-def _probe(candidate: ReleaseRequest, file_ops: FileOperations) -> Outcome | float:
-    """See that the locks are to be had: one that is held for hours must not fill the journal. Returns the wait."""
-    try:
-        locked = file_ops.lock(candidate.networks)
-    except OSError as error:
-        return Outcome(candidate, Verdict.FAILED, why=describe_error(error))
-    if locked is None:
-        return Outcome(candidate, Verdict.BUSY, why=_HELD)
-    locked.unlock()
-    return locked.waited
-
-
-_HELD = "host-local's lock is held by somebody else"
+    found = file_ops.read(reservation)
+    if found is None:
+        raise _RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
+    if found[0] != reservation:
+        raise _RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
+    return found[1]
 
 
 def _compare(reservation: Reservation, image: FileImage, file_ops: FileOperations) -> None:
     if _read(reservation, file_ops) != image:
-        raise _Missed(Verdict.CHANGED, f"{reservation.ip} is not the file that was written down")
+        raise _RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was journaled")
 
 
 def _under_lock(
-    candidate: ReleaseRequest, files: Sequence[FileImage], file_ops: FileOperations
+    request: ReleaseRequest, files: Sequence[FileImage], file_ops: FileOperations
 ) -> Generator[Step, None, Outcome]:
-    """Compare and remove. No socket is asked here, nothing is waited for, nothing is written but the directory."""
+    """Compare and remove. Under the lock nothing is asked, nothing is waited for, and only the directory is written."""
     try:
-        locked = file_ops.lock(candidate.networks)
+        locked = file_ops.lock(request.networks)
     except OSError as error:
-        return Outcome(candidate, Verdict.FAILED, why=describe_error(error))
+        return Outcome(request, Verdict.FAILED, why=describe_error(error))
     if locked is None:
-        return Outcome(candidate, Verdict.BUSY, why=_HELD)
+        return Outcome(request, Verdict.BUSY, why=LOCK_HELD)
     verdict, why = Verdict.RELEASED, ""
     removed: list[FileImage] = []
     lost: list[str] = []
     try:
         yield Step.LOCKED
-        for reservation, image in zip(candidate.reservations, files, strict=True):
+        for reservation, image in zip(request.reservations, files, strict=True):
             _compare(reservation, image, file_ops)
         yield Step.COMPARED
         for image in files:
@@ -223,36 +223,36 @@ def _under_lock(
                 file_ops.remove(image)
                 removed.append(image)
             except FileNotFoundError:
-                lost.append(f"{image.name}: removed by somebody who does not take the lock")
+                lost.append(f"{image.name}: removed by a process that does not take the lock")
             yield Step.REMOVED
         verdict, why = (Verdict.RELEASED if removed else Verdict.GONE), "; ".join(lost)
-    except _Missed as missed:
-        verdict, why = missed.verdict, missed.why
+    except _RaceLost as race:
+        verdict, why = race.verdict, race.why
     except OSError as error:
-        verdict, why = Verdict.FAILED, f"{describe_error(error)}{_undo(removed, file_ops)}"
+        verdict, why = Verdict.FAILED, _join(describe_error(error), _undo(removed, file_ops))
     finally:
         held = locked.unlock()
     yield Step.UNLOCKED
-    return Outcome(candidate, verdict, why=why, waited=locked.waited, held=held)
+    return Outcome(request, verdict, why=why, waited=locked.waited, held=held)
 
 
 def _undo(removed: Sequence[FileImage], file_ops: FileOperations) -> str:
-    """Put back what was removed of a sandbox that cannot be released whole; say where that failed."""
+    """Put back what was removed of a sandbox that cannot be released completely. Return what could not be."""
     try:
         for image in removed:
             file_ops.put_back(image)
     except OSError as error:
-        return f"; {describe_error(error)}: half of the sandbox was removed, and `nodeleak restore` can put it back"
+        return f"{describe_error(error)}: the sandbox is partly released, `nodeleak restore` can put it back"
     return ""
 
 
-def _forget(cached: Sequence[FileImage], file_ops: FileOperations) -> Generator[Step, None, str]:
-    """Remove what libcni remembers of the sandbox; that it could not be is told, and no failure."""
+def _remove_cached(cached: Sequence[FileImage], file_ops: FileOperations) -> Generator[Step, None, str]:
+    """Remove libcni's cached results. Return what could not be removed, which is not a failure."""
     left: list[str] = []
     for image in cached:
         try:
             file_ops.remove(image)
         except OSError as error:
             left.append(f"left in libcni's cache: {describe_error(error)}")
-        yield Step.FORGOTTEN
+        yield Step.CACHE_REMOVED
     return "; ".join(left)

@@ -1,4 +1,4 @@
-"""What is remembered of docker from look to look, so that a list is doubtful for a while and not for one look. Pure."""
+"""What earlier snapshots said of docker. A list that lost most of its containers stays suspect for a while. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -10,41 +10,39 @@ MOST: Final = 2
 """More than one in this many is most."""
 
 FEWEST_CONTAINERS: Final = 4
-"""Losing most of less than this many containers is everyday life."""
+"""To lose most of fewer containers than this is normal."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeHistory:
-    """What the looks so far leave to the next."""
-
     running: int | None = None
-    """How many containers ran. Others come and go: on a full range each try to start a pod leaves a stopped sandbox."""
+    """How many containers ran. Stopped ones do not count: on a full range each try to start a pod leaves another."""
     docker_start: timedelta | None = None
     """After boot."""
-    doubted: timedelta | None = None
-    """The boot clock when docker was last seen to restart, or to lose most of its containers."""
+    suspect_since: timedelta | None = None
+    """The uptime at which docker was last seen to have restarted, or to have lost most of its containers."""
     why: str = ""
 
 
-def watch(runtime_history: RuntimeHistory, snapshot: Snapshot) -> RuntimeHistory:
-    """Remember this look, and whether docker lost its memory before it. What was not read changes nothing."""
+def watch(history: RuntimeHistory, snapshot: Snapshot) -> RuntimeHistory:
+    """Add a snapshot. Data that is unavailable changes nothing."""
     running, started = _running(snapshot), _docker_start(snapshot)
-    watched = replace(
-        runtime_history,
-        running=runtime_history.running if running is None else running,
-        docker_start=runtime_history.docker_start if started is None else started,
+    updated = replace(
+        history,
+        running=history.running if running is None else running,
+        docker_start=history.docker_start if started is None else started,
     )
-    why = _lost(runtime_history, watched)
-    return replace(watched, doubted=snapshot.uptime, why=why) if why else watched
+    why = _lost(history, updated)
+    return replace(updated, suspect_since=snapshot.uptime, why=why) if why else updated
 
 
 def _lost(before: RuntimeHistory, now: RuntimeHistory) -> str:
-    """Say how docker lost its memory between two looks; empty where it did not."""
+    """Return how docker lost containers between two snapshots; empty if it did not."""
     if before.docker_start is not None and now.docker_start != before.docker_start:
-        return "docker restarted between two looks"
+        return "docker restarted between two snapshots"
     had, has = before.running or 0, now.running or 0
     if had >= FEWEST_CONTAINERS and has * MOST < had:
-        return f"docker listed {had} running containers, and in the next look {has}"
+        return f"docker listed {had} running containers, then {has} in the next snapshot"
     return ""
 
 

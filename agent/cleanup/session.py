@@ -1,116 +1,109 @@
-"""The guards' word on a round, and what has to be remembered from round to round for it."""
+"""What a cleaner remembers from sync to sync: the journal, docker's history, failures, and whether it has halted."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.cleanup.book import JournalStore
-from agent.cleanup.candidates import passed_over
 from agent.cleanup.guard_context import GuardContext
+from agent.cleanup.guards import passed_over
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
 from agent.model.release import Cleaning, Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, Snapshot
+from agent.model.snapshot import InsufficientData, Known, ReservationKey, Snapshot
 from agent.sources.error import SourceError
 
 HOUR: Final = timedelta(hours=1)
 
-_RAREST: Final = 5
-"""What fails again and again is tried every 32 rounds at last."""
+_MAX_BACKOFF: Final = 5
+"""What keeps failing is tried every 2**5 = 32 syncs in the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How many addresses may be released, each with the setting that says so. None: as many as pass."""
+    """How many addresses may be released, each with its setting. None: no limit."""
 
     per_sync: tuple[str, int] | None = None
     per_hour: tuple[str, int] | None = None
 
     def spent(self, journal: Journal, now: datetime, by: str) -> dict[str, int]:
-        """Return what earlier rounds took, by setting; the hour's part outlives us in the journal."""
+        """Return what earlier syncs used, by setting. The journal keeps the hourly part across restarts."""
         return {} if self.per_hour is None else {self.per_hour[0]: journal.released_since(now - HOUR, by)}
 
     def left(self, spent: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        """Return what is left of it."""
         allowances = (self.per_sync, self.per_hour)
         return tuple((one[0], one[1] - spent.get(one[0], 0)) for one in allowances if one is not None)
 
 
 class CleanupSession:
-    """The guards' word, and what has to be remembered from round to round for it."""
+    """Changed by `read_journal`, `observe` and `record` only."""
 
     def __init__(self, limits: Limits, budget: Budget, journal_store: JournalStore, by: str) -> None:
         """`by`: who releases, `clean` or `run`."""
-        self._limits, self._budget, self._book, self.by = limits, budget, journal_store, by
-        self._vigil = RuntimeHistory()
+        self._limits, self._budget, self._journal_store, self.by = limits, budget, journal_store, by
+        self._runtime_history = RuntimeHistory()
         self._journal = Journal()
         self._unreadable = ""
         self._now: datetime | None = None
         self.halted = ""
-        self._failures: Counter[str] = Counter()
-        self._rounds = 0
+        """Why cleanup halted; empty if it did not. It stays halted."""
+        self._failures: Counter[ReservationKey] = Counter()
+        self._syncs = 0
 
-    def before_snapshot(self, now: datetime) -> Journal:
+    # These change the session.
+
+    def read_journal(self, now: datetime) -> Journal:
+        """Begin a sync: what was released up to now must not be in the snapshot that follows."""
         self._now = now
         try:
-            self._journal, self._unreadable = self._book.read(), ""
+            self._journal, self._unreadable = self._journal_store.read(), ""
         except SourceError as error:
             self._unreadable = str(error)
         return self._journal
 
-    def case(self, snapshots: Sequence[Snapshot], report: Report) -> GuardContext:
-        self._rounds += 1
-        for look in snapshots:
-            self._vigil = watch(self._vigil, look)
-            self.halted = self.halted or self._returned(look)
+    def observe(self, snapshots: Iterable[Snapshot]) -> None:
+        """Count a sync, and learn from its snapshots. Halt if a released container reappears in one."""
+        self._syncs += 1
+        for snapshot in snapshots:
+            self._runtime_history = watch(self._runtime_history, snapshot)
+            self.halted = self.halted or self._reappeared(snapshot)
+
+    def record(self, outcomes: Iterable[Outcome]) -> None:
+        """Remember failures. Requests that failed go last, and wait longer each time."""
+        for outcome in outcomes:
+            for reservation in outcome.request.reservations:
+                if outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
+                    self._failures[reservation.key] += 1
+                elif outcome.verdict not in {Verdict.REFUSED, Verdict.INTERRUPTED}:
+                    self._failures.pop(reservation.key, None)
+
+    # These do not.
+
+    def context(self, report: Report) -> GuardContext:
+        """Return what the guards may know of this sync."""
         spent = self._budget.spent(self._journal, self._now or report.assessment.snapshot.taken_at, self.by)
         return GuardContext(
             report=report,
-            runtime_history=self._vigil,
+            runtime_history=self._runtime_history,
             limits=replace(self._limits, allowances=self._budget.left(spent)),
             spent=spent,
             halted=self.halted,
-            journal_trouble=self._unreadable or self._book.trouble(),
-            failures=self._failures,
+            journal_trouble=self._unreadable or self._journal_store.trouble(),
+            failures=dict(self._failures),
         )
 
-    def _returned(self, look: Snapshot) -> str:
-        """Say which sandbox is there again although its addresses were released before the look."""
-        released = self._journal.released_from()
-        if not _seen_again(released, look):
-            return ""
-        with suppress(SourceError):  # then what was read before the look stands
-            # It may have been restored since, and even released once more.
-            now = self._book.read().released_from()
-            released = {one: entry for one, entry in released.items() if now.get(one) == entry}
-        entry = _seen_again(released, look)
-        if entry is None:
-            return ""
-        return (
-            f"container {entry.container_id[:12]} is there again, after its address {', '.join(entry.ips)} was "
-            f"released (`nodeleak restore {entry.name}` puts it back)"
-        )
-
-    def due(self, candidate: ReleaseRequest) -> bool:
-        """Tell whether to try it in this round: what fails again and again is tried ever more rarely."""
-        failed = max(self._failures[f"{one.network}/{one.ip}"] for one in candidate.reservations)
-        return failed == 0 or self._rounds % 2 ** min(failed, _RAREST) == 0
-
-    def learn(self, outcomes: Iterable[Outcome]) -> None:
-        """Remember what failed: its turn comes after all that did not."""
-        for outcome in outcomes:
-            for one in outcome.candidate.reservations:
-                if outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
-                    self._failures[f"{one.network}/{one.ip}"] += 1
-                elif outcome.verdict is not Verdict.REFUSED:
-                    self._failures.pop(f"{one.network}/{one.ip}", None)
+    def due(self, request: ReleaseRequest) -> bool:
+        """Tell whether to try the request in this sync: what failed is tried less and less often."""
+        failed = max(self._failures[reservation.key] for reservation in request.reservations)
+        return failed == 0 or self._syncs % 2 ** min(failed, _MAX_BACKOFF) == 0
 
     def cleaning(self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool) -> Cleaning:
+        """Summarize a sync."""
         snapshot = report.assessment.snapshot
         return Cleaning(
             node=snapshot.node_name,
@@ -125,13 +118,33 @@ class CleanupSession:
             warnings=_warnings(self._journal),
         )
 
+    def _reappeared(self, snapshot: Snapshot) -> str:
+        """Return which container is in the snapshot although its addresses were released before."""
+        released = self._journal.released_from()
+        if not _find_released(released, snapshot):
+            return ""
+        with suppress(SourceError):  # if it cannot be read again, what was read before the snapshot counts
+            # The container may have been restored meanwhile, and even released once more.
+            now = self._journal_store.read().released_from()
+            released = {
+                container_id: entry for container_id, entry in released.items() if now.get(container_id) == entry
+            }
+        entry = _find_released(released, snapshot)
+        if entry is None:
+            return ""
+        return (
+            f"released container {entry.container_id[:12]} reappeared "
+            f"(its address was {', '.join(entry.ips)}; `nodeleak restore {entry.name}` puts it back)"
+        )
 
-def _seen_again(released: Mapping[str, Entry], look: Snapshot) -> Entry | None:
-    if isinstance(look.containers, Known):
-        for container in look.containers.value:
+
+def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry | None:
+    """Return a release whose container, or a reservation of it in the same network, is in the snapshot."""
+    if isinstance(snapshot.containers, Known):
+        for container in snapshot.containers.value:
             if entry := released.get(container.id):
                 return entry
-    for store in look.reservations:
+    for store in snapshot.reservations:
         if isinstance(store.reading, Known):
             for reservation in store.reading.value:
                 entry = released.get(reservation.container_id)
@@ -141,22 +154,30 @@ def _seen_again(released: Mapping[str, Entry], look: Snapshot) -> Entry | None:
 
 
 def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[str, int | None]]:
-    released = {
-        (one.network, one.ip)
-        for outcome in outcomes
-        if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
-        for one in outcome.candidate.reservations
-    }
+    released = _released(outcomes)
     for network in report.networks:
         try:
             entries = report.assessment.of(network.name)
         except InsufficientData:
             entries = ()
-        taken = [one.name for one in entries if one.blocks and (network.name, one.name) not in released]
+        blocking = (one.name for one in entries if one.blocks)
+        taken = [name for name in blocking if ReservationKey(network.name, name) not in released]
         known = network.ranges is not None and network.free is not None
         yield network.name, free(network.ranges, taken) if known and network.ranges is not None else None
 
 
+def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
+    """Return what was, or in a dry run would be, released."""
+    return frozenset(
+        reservation.key
+        for outcome in outcomes
+        if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
+        for reservation in outcome.request.reservations
+    )
+
+
 def _warnings(journal: Journal) -> tuple[str, ...]:
-    half = [f"journal: entry {entry.name} never ended; the next cleaning settles it" for entry in journal.unfinished()]
-    return (*(f"journal: {damage}" for damage in journal.damage), *half)
+    unfinished = (
+        f"journal: entry {entry.name} is unfinished, the next cleanup recovers it" for entry in journal.unfinished()
+    )  # fmt: skip
+    return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)

@@ -1,4 +1,4 @@
-"""An ending that is asked for while addresses are released waits until the one at hand is done, and all of it told."""
+"""A signal that arrives while addresses are released waits until the current release is done and reported."""
 
 import signal
 import threading
@@ -6,32 +6,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TERMINATING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-_asked: list[int] = []
-"""The signals held back. They are the process's own, and so is this."""
+_pending: list[int] = []
+"""Signal handlers belong to the process, and so does this list."""
 
 
-def ending() -> bool:
-    """Tell whether an ending was asked for and is held back: nothing new is to be begun."""
-    return bool(_asked)
+def interrupted() -> bool:
+    """Tell whether a signal is held back: nothing new must begin."""
+    return bool(_pending)
+
+
+def forget() -> None:
+    """Drop the signals held back. The caller ends by itself, with an exit code that says so."""
+    _pending.clear()
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Hold back what would end us, and let it have its effect afterwards. Of use in the main thread only."""
+    """Hold back terminating signals and deliver the first one afterwards. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {one: signal.getsignal(one) for one in ENDINGS if signal.getsignal(one) is not signal.SIG_IGN}
+    before = {one: signal.getsignal(one) for one in TERMINATING if signal.getsignal(one) is not signal.SIG_IGN}
     for one in before:
-        signal.signal(one, lambda number, _frame: _asked.append(number))
+        signal.signal(one, lambda number, _frame: _pending.append(number))
     try:
         yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-        asked = _asked[:1]
-        _asked.clear()
-        for number in asked:
+        first = _pending[:1]
+        _pending.clear()
+        for number in first:
             signal.raise_signal(number)

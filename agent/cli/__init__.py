@@ -1,7 +1,4 @@
-"""The front door: run, scan, timeline, clean, restore, journal, record, explain.
-
-What a command does not need is not imported: a scan through `kubectl exec` shares the daemon's memory limit.
-"""
+"""Commands. A command imports what it needs: a scan through `kubectl exec` shares the memory limit of the daemon."""
 
 import argparse
 import errno
@@ -10,15 +7,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, NoReturn
 
-from agent.cli.exit_codes import DONE, USAGE
-from agent.cli.parser import make_parser
-from agent.cli.progress import say_no_more
-from agent.cli.scan import run
+from agent.cli.exit_codes import DONE, OUTPUT, USAGE
+from agent.cli.output import discard_output, write
+from agent.cli.parser import COMMANDS, HELP, parse
 from agent.config import BUG, UsageError
 
 _STANDARD_ERROR: Final = 2
@@ -26,59 +22,64 @@ _STANDARD_ERROR: Final = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    # At once, and before the imports of a command: as a container's first process we must not ignore it.
-    signal.signal(signal.SIGTERM, _leave)
-    # Imports are most of a command's life, and collecting garbage a sixth of them; the daemon turns it on again.
+    # First of all: the first process of a container ignores SIGTERM unless it has a handler.
+    signal.signal(signal.SIGTERM, _exit)
+    # Imports take most of the time of a command, a sixth of it in the garbage collector. The daemon enables it again.
     gc.disable()
     _prepare_output()
     try:
-        given = make_parser().parse_args(arguments)
-        if given.command is not run:
-            # Half a look must not look like a whole one.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        command: Callable[[argparse.Namespace], int] = given.command
-        code = command(given)
+        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        code = _execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug, 1, means findings here)
-        return _excuse(error)
+    except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
+        return _report(error)
     return code
 
 
-def _excuse(error: Exception) -> int:
-    """Tell the user what went wrong, as far as it is theirs to mend, and return the exit code."""
+def _execute(parsed: argparse.Namespace) -> int:
+    if parsed.command == HELP:
+        write(parsed.page)
+        return DONE
+    if parsed.command != "run":
+        # An interrupted command must not end like a complete one.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return COMMANDS[parsed.command].execute(parsed)
+
+
+def _report(error: Exception) -> int:
+    """Print what went wrong and return the exit code."""
     match error:
         case UsageError():
-            print("\n".join(f"nodeleak: {line}" for line in str(error).splitlines()), file=sys.stderr)
+            lines = [f"nodeleak: {line}" for line in str(error).splitlines()]
+            print("\n".join([*lines, *filter(None, [error.hint])]), file=sys.stderr)
             return USAGE
         case BrokenPipeError():
-            # Whoever read our output (head, less) has seen enough.
-            say_no_more()
+            discard_output()
             return DONE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
-            say_no_more()
-            print(f"nodeleak: the output is not whole: {error.strerror}", file=sys.stderr)
-            return USAGE
+            discard_output()
+            print(f"nodeleak: cannot write the output: {error.strerror}", file=sys.stderr)
+            return OUTPUT
         case _:
             traceback.print_exception(error)
             return BUG
 
 
 def _prepare_output() -> None:
-    # What was closed by whoever started us is opened to nowhere: else the next file opened, which may be the journal,
-    # is taken for standard output.
+    # Without this, the next file that is opened, perhaps the journal, takes the place of a closed standard output.
     while (handle := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         pass
     os.close(handle)
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for as long as the process lives)
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (open until the process ends)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (as above)
-    # Names of files may be anything, and a terminal may know ASCII only.
+    # File names have any characters, and a terminal may be limited to ASCII.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _leave(_signal: int, _frame: object) -> NoReturn:
+def _exit(_signal: int, _frame: object) -> NoReturn:
     sys.exit(DONE)

@@ -1,100 +1,106 @@
-"""clean, restore and journal: the commands that give addresses back, take that back, and tell of it."""
+"""clean: list the leaked addresses that can be released, and release them on request."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, UNAVAILABLE
-from agent.cli.options import config_of
-from agent.cli.progress import progress, say_no_more
-from agent.config import Config, UsageError, positive
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
+from agent.cli.options import add_apply, add_output, config_of
+from agent.cli.output import progress, write, write_json
+from agent.config import Config, UsageError, invalid, positive
 
 if TYPE_CHECKING:
-    from agent.cleanup.journal import Entry, Journal
     from agent.model.release import Cleaning
 
 T = TypeVar("T")
 
+SUMMARY: Final = "list leaked addresses that can be released; --apply releases them"
+OPERANDS: Final = ""
+SETTINGS: Final = "clean"
+DESCRIPTION: Final = """\
+Prints for each address without a container whether it can be released, or why not. Without --apply
+it changes nothing. A release takes host-local's own lock, and 'nodeleak restore' undoes it.
+"""
+EPILOG: Final = """\
+examples:
+  kubectl exec -n kube-system POD -- nodeleak clean
+  nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak clean --api=off --apply --max 1    release the oldest leak only
+  nodeleak clean --api=off --ip 10.244.1.9    check one address
+  nodeleak explain outside_range              what a reason means
 
-def clean(given: argparse.Namespace) -> int:
+exit codes:
+  0  done, also if there was nothing to release or every release was refused
+  2  wrong usage or configuration; nothing was released
+  3  some data are unavailable; nothing was released
+  4  a release failed; its address is still reserved
+  5  interrupted by a signal; the output lists what was released
+  74 the output could not be written (see 'nodeleak journal'), or the journal could not: then
+     nothing was released
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_apply(parser, "release every address that passes all guards")
+    parser.add_argument(
+        "--ip",
+        action="append",
+        metavar="ADDRESS",
+        help="only this address, even outside the range; may be repeated",
+    )
+    parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
+    add_output(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
     from agent.app.cleaning import clean_once
     from agent.app.sources import for_command
 
-    config, only, most = _asked(given)
-    mode = "auto" if given.apply else "dry-run"
+    config, only, most = _options(arguments)
+    mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
-    with ExitStack() as until_told:
-        with progress("looking at the node, twice if there is something to release"):
-            cleaning = clean_once(config, sources, until_told, only=only, most=most, mode=mode)
-        if given.output == "json":
-            _write(_json(cleaning))
+    with ExitStack() as until_written:
+        with progress("taking two snapshots of the node"):
+            cleaning = clean_once(config, sources, until_written, only=only, most=most, mode=mode)
+        if arguments.output == "json":
+            from agent.exporters.json.clean import document
+
+            write_json(document(cleaning))
         else:
             from agent.exporters.text.clean import table
 
-            _write(table(cleaning))
+            write(table(cleaning))
+        if cleaning.interrupted:
+            from agent.cleanup.signals import forget
+
+            forget()
+    return _exit_code(cleaning)
+
+
+def _exit_code(cleaning: "Cleaning") -> int:
     if cleaning.unavailable:
         return UNAVAILABLE
-    return FAILED if cleaning.failed else DONE
+    if cleaning.applied and cleaning.journal_unwritable:
+        return OUTPUT
+    if cleaning.failed:
+        return FAILED
+    return INTERRUPTED if cleaning.interrupted else DONE
 
 
-def _json(cleaning: "Cleaning") -> str:
-    import json
-
-    from agent.exporters.json.clean import document
-
-    return f"{json.dumps(document(cleaning), indent=1)}\n"
-
-
-def _write(text: str) -> None:
-    """Write it, and go on where nobody reads: what was done was done, and the exit code says what."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        say_no_more()
-
-
-def restore(given: argparse.Namespace) -> int:
-    from agent.app import cleaning
-    from agent.exporters.text.clean import restoration
-
-    config = config_of("restore", given)
-    journal = cleaning.read_journal(config)
-    entry = _entry(journal, given)
-    done = cleaning.restore(config, entry) if given.apply else cleaning.try_restore(config, entry)
-    _write(restoration(done, journal, applied=given.apply))
-    return DONE if done.done else FAILED
-
-
-def journal(given: argparse.Namespace) -> int:
-    from agent.app.cleaning import read_journal
-    from agent.exporters.json import clean as clean_json
-    from agent.exporters.text import clean as clean_text
-
-    journal = read_journal(config_of("journal", given))
-    if given.output == "json":
-        import json
-
-        json.dump(clean_json.journal(journal), sys.stdout, indent=1)
-        print()
-    else:
-        print(clean_text.journal(journal), end="")
-    return DONE
-
-
-def _asked(given: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:
-    """Read what `clean` was asked for; raises UsageError with everything that is wrong."""
+def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:
+    """Read the configuration, `--ip` and `--max`; raises UsageError with every mistake."""
     mistakes: list[str] = []
-    config = _gather(mistakes, lambda: config_of("clean", given))
-    only = _gather(mistakes, lambda: _addresses(given.ip))
-    most = _gather(mistakes, lambda: _at_most(given.max))
+    config = _collect(mistakes, lambda: config_of("clean", arguments))
+    only = _collect(mistakes, lambda: _addresses(arguments.ip))
+    most = _collect(mistakes, lambda: _maximum(arguments.max))
     if config is None or mistakes:
         raise UsageError("\n".join(mistakes))
     return config, only, most
 
 
-def _gather(mistakes: list[str], read: Callable[[], T]) -> T | None:
+def _collect(mistakes: list[str], read: Callable[[], T]) -> T | None:
     try:
         return read()
     except UsageError as error:
@@ -103,42 +109,22 @@ def _gather(mistakes: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _addresses(given: list[str] | None) -> frozenset[str] | None:
+    """Return addresses as host-local writes them."""
     if given is None:
         return None
-    listed = [part.strip() for one in given for part in one.split(",")]
-    if mistakes := [part for part in listed if not _canonical(part)]:
-        raise UsageError("\n".join(f"--ip: {part!r}: say an IP address, such as 10.244.1.9" for part in mistakes))
-    return frozenset(map(_canonical, listed))
+    addresses, mistakes = set(), []
+    for text in (part.strip() for one in given for part in one.split(",")):
+        try:
+            addresses.add(str(ip_address(text)))
+        except ValueError:
+            mistakes.append(invalid("--ip", text, ValueError("expected an IP address such as 10.244.1.9")))
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+    return frozenset(addresses)
 
 
-def _canonical(text: str) -> str:
-    """Write an address as host-local does; empty where it is none."""
-    from ipaddress import ip_address
-
+def _maximum(text: str | None) -> int | None:
     try:
-        return str(ip_address(text))
-    except ValueError:
-        return ""
-
-
-def _at_most(given: str | None) -> int | None:
-    try:
-        return None if given is None else positive(given)
+        return None if text is None else positive(text)
     except ValueError as error:
-        raise UsageError(f"--max: {given!r}: {error}") from error
-
-
-def _entry(journal: "Journal", given: argparse.Namespace) -> "Entry":
-    """Find the entry that was asked for; an address, or `--last`, means the last release that was not restored yet."""
-    if given.last:
-        found = [entry for entry in journal.entries if entry.released]
-        missing = "nothing was released that was not restored"
-    else:
-        ip = _canonical(given.entry)
-        named = [entry for entry in journal.entries if entry.name == given.entry]
-        found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
-        missing = f"the journal has no entry {given.entry!r}, and no release of such an address"
-    if not found:
-        damage = f" ({len(journal.damage)} damaged lines could not be read)" if journal.damage else ""
-        raise UsageError(f"{missing}{damage}; `nodeleak journal` lists what there is")
-    return found[-1]
+        raise UsageError(invalid("--max", text or "", error)) from error

@@ -1,12 +1,17 @@
-"""How a command ends, for shells."""
+"""Exit codes. The code of a bug, 70, is `config.BUG`."""
 
 from typing import Final
 
 DONE: Final = 0
 FOUND: Final = 1
-"""There are findings, and `--exit-code` was given."""
-FAILED: Final = 1
-"""Some release or restoration failed."""
+"""`scan --exit-code`: there are findings."""
 USAGE: Final = 2
+"""Wrong usage or configuration. Nothing was touched."""
 UNAVAILABLE: Final = 3
-"""Something needed was unread; `clean` touched nothing."""
+"""A required source could not be read. `clean` released nothing."""
+FAILED: Final = 4
+"""Some release or restoration failed. The output says why."""
+INTERRUPTED: Final = 5
+"""A signal ended `clean` before all releases were done. No release is half done, and the output is complete."""
+OUTPUT: Final = 74
+"""The output or the journal could not be written, such as on a full disk (EX_IOERR of sysexits.h)."""

@@ -1,58 +1,100 @@
-"""explain: what a finding, a reason or a verdict means."""
+"""explain: what a word that nodeleak prints means, and what to do about it."""
 
 import argparse
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
 
 from agent.cli.exit_codes import DONE
-from agent.config import UsageError
+from agent.cli.output import write
+from agent.config import UsageError, quote
 
 if TYPE_CHECKING:
-    from enum import StrEnum
+    from agent.cli.glossary import Entry
+
+SUMMARY: Final = "explain a word that nodeleak prints: a finding, state, reason, alert or metric"
+OPERANDS: Final = "[WORD]"
+SETTINGS: Final = ""
+DESCRIPTION: Final = (
+    "Explains a word that nodeleak prints, and what to do about it. Without a word it lists all of them.\n"
+)
+EPILOG: Final = """\
+examples:
+  nodeleak explain leaked_reservation         a finding
+  nodeleak explain not_confirmed              a reason why an address is not released
+  nodeleak explain NodeleakRangeExhausted     an alert
+  nodeleak explain                            all words
+
+exit codes:
+  0  explained
+  2  there is no such word
+"""
+
+_WIDTH: Final = 100
+_LONGEST: Final = 120
 
 
-def explain(given: argparse.Namespace) -> int:
-    import inspect
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("word", nargs="?", metavar="WORD", help="what to explain")
 
-    from agent.checks.registry import DETECTORS
-    from agent.model.release import Reason, Verdict
 
-    findings = {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
-    reasons, verdicts = _members(Reason), _members(Verdict)
-    pages = findings | reasons | verdicts
-    if given.word is None:
-        for heading, some in (
-            ("", findings),
-            ("\nWhy `nodeleak clean` refuses an address:", reasons),
-            ("\nWhat it says of an address:", verdicts),
-        ):
-            print(*filter(None, [heading]), *_first_lines(some), sep="\n")
-        print("\n`nodeleak explain DETECTOR` says what it means and what to do.")
-    elif given.word in pages:
-        print(f"{given.word}\n\n{pages[given.word]}")
-        if given.word in reasons:
-            print("\n`nodeleak clean` says why it holds for an address, and which setting would lift it, if one may.")
-    else:
-        raise UsageError(f"there is nothing called {given.word!r} to explain; there are: {', '.join(pages)}")
+def execute(arguments: argparse.Namespace) -> int:
+    from agent.cli.glossary import entries
+
+    known = entries()
+    if arguments.word is None:
+        write("\n".join(_list(known)) + "\n")
+        return DONE
+    found = _find(arguments.word, known)
+    if not found:
+        raise _unknown(arguments.word, known)
+    write("\n\n".join(f"{entry.word} ({entry.kind})\n\n{_wrap(entry.text)}" for entry in found) + "\n")
     return DONE
 
 
-def _first_lines(pages: Mapping[str, str]) -> Iterator[str]:
-    return (f"{name}\n  {page.splitlines()[0]}" for name, page in pages.items())
+def _find(word: str, known: Sequence["Entry"]) -> list["Entry"]:
+    """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
+    plain = _plain(word)
+    for one in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
+        if found := [entry for entry in known if _plain(entry.word) == one]:
+            return found
+    return []
 
 
-def _members(kind: "type[StrEnum]") -> dict[str, str]:
-    """Read what is written below each member of an enum: Python itself does not keep it."""
-    import ast
-    import inspect
-    from itertools import pairwise
+def _plain(word: str) -> str:
+    return re.sub(r"[-_]", "", word.lower())
 
-    (tree,) = ast.parse(inspect.getsource(kind)).body
-    pages = {}
-    for member, text in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
-        match member, text:
-            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(page))):
-                pages[name] = page
-            case _:
-                pass
-    return pages
+
+def _unknown(word: str, known: Sequence["Entry"]) -> UsageError:
+    from agent.cli.parser import did_you_mean
+
+    suggestion = did_you_mean(word, {entry.word: entry.word for entry in known})
+    return UsageError(f"nothing is called {quote(word)}{suggestion}", "run 'nodeleak explain' for a list of all words")
+
+
+def _wrap(text: str) -> str:
+    """Break long lines. The text of a finding is wrapped already."""
+    import textwrap
+
+    return "\n".join(
+        line if len(line) <= _LONGEST else textwrap.fill(line, _WIDTH, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
+def _list(known: Sequence["Entry"]) -> Iterator[str]:
+    import textwrap
+
+    from agent.cli.glossary import FINDING, SETTING
+
+    for kind, group in groupby(known, key=lambda entry: entry.kind):
+        yield f"{kind}:"
+        if kind == FINDING:
+            yield from (f"  {entry.word:<24}{entry.text.splitlines()[0]}" for entry in group)
+        elif kind == SETTING:
+            yield "  every option of 'nodeleak run --help-all', such as grace"
+        else:
+            words = ", ".join(entry.word for entry in group)
+            yield textwrap.fill(words, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    yield "\nRun 'nodeleak explain WORD' for one of them."

@@ -1,226 +1,194 @@
-"""The commands and their options: `--help` is written here."""
+"""The command line: a parser per command, `--help` and `--help-all`, and errors of one line with a suggestion."""
 
 import argparse
-import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn, Protocol
 
-from agent.cli import clean as releasing
-from agent.cli import explain as explaining
-from agent.cli import scan as looking
-from agent.cli import timeline as telling
-from agent.cli.exit_codes import DONE
-from agent.cli.options import add_options
-
-_DESCRIPTION = """\
-Says what the records of a Kubernetes node disagree about: addresses that host-local reserved and nobody uses,
-addresses in use that nobody reserved. It reads; only where that is asked for, it releases leaked addresses.
-"""
+from agent.cli import clean, explain, journal, record, restore, run, scan, timeline, version
+from agent.cli.options import add_settings
+from agent.config import RENAMED, UsageError, option, quote
 
 
-_EPILOG: Final = """\
+class Command(Protocol):
+    """What a module of this package has to be a command."""
+
+    @property
+    def SUMMARY(self) -> str:
+        """One line for the list of commands."""
+
+    @property
+    def OPERANDS(self) -> str:
+        """What stands before the options in the usage line."""
+
+    @property
+    def SETTINGS(self) -> str:
+        """The command whose settings it takes; empty: none."""
+
+    @property
+    def DESCRIPTION(self) -> str:
+        """What the help says before the options."""
+
+    @property
+    def EPILOG(self) -> str:
+        """What the help says after the options: examples and exit codes."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None: ...
+
+    def execute(self, arguments: argparse.Namespace, /) -> int: ...
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "scan": scan,
+    "explain": explain,
+    "timeline": timeline,
+    "clean": clean,
+    "restore": restore,
+    "journal": journal,
+    "record": record,
+    "run": run,
+    "version": version,
+}
+
+HELP: Final = "help"
+_ALIASES: Final = {"-h": HELP, "--help": HELP, "--help-all": HELP, "--version": "version"}
+_SYNONYMS: Final = {
+    **{option(old): option(new) for old, new in RENAMED.items()},
+    "--json": "--output=json",
+    "--yes": "--apply",
+    "--force": "--apply",
+    "--no-api": "--api=off",
+}
+"""What people may write instead of an option: its former name, or its name in other tools."""
+
+_OVERVIEW: Final = """\
+nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no
+container uses them. It also finds related problems with device plugins, volumes and the Node object.
+It changes nothing unless you ask for it: 'clean --apply', 'restore --apply', 'run --cleanup=auto'.
+
+usage: nodeleak COMMAND [options]
+
+commands:
+{commands}
+
 examples:
+  kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide   (the POD of each node)
+  kubectl exec -n kube-system POD -- nodeleak scan
   nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
-  nodeleak scan --api off                      on the node itself, without credentials
-  kubectl exec ds/nodeleak -- nodeleak scan    in the agent's pod
-  nodeleak record > node.json                  a look to send to somebody
-  nodeleak scan --recording node.json          the same verdicts, anywhere
-  nodeleak scan --map                          the addresses as a map
-  nodeleak explain leaked_reservation          what a finding means, and what to do
-  nodeleak timeline --since 1h                 what happened on the node, in order
-  nodeleak clean                               what would be released, and what would not and why
-  nodeleak clean --apply                       release it
-  nodeleak journal                             what was released
-  nodeleak restore --last --apply              put the last released address back
+  nodeleak explain leaked_reservation
+  nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
 
 exit codes:
-  0  done    1  findings (only with --exit-code); some release or restoration failed
-  2  wrong usage or configuration    3  something needed was unread: nothing was touched
-  70 a bug of ours, with a traceback
+  0  success                                 4  a release or a restore failed
+  1  scan --exit-code: there are findings    5  interrupted before all releases were done
+  2  wrong usage or configuration            70 bug in nodeleak
+  3  incomplete: some data are unavailable   74 the output or the journal could not be written
 
-Every option can be set as an environment variable: --stale-after is NODELEAK_STALE_AFTER. Options win.
+Every setting is also an environment variable: --grace is NODELEAK_GRACE.
+Run 'nodeleak COMMAND --help' for the options of a command.
 """
 
 
-_CLEAN: Final = (
-    """
-A dry run unless --apply is given. It takes two snapshots, --confirm-after apart, and says of each address that docker
-does not know whether it would be released, or which guard refuses and which setting would lift that. A release happens
-under host-local's own locks, and the journal can restore it.
-""",
-    """
-examples:
-  nodeleak clean --api=off                     what would be released, and what would not and why
-  nodeleak clean --api=off --apply --max=1     release the oldest leak, and see
-  nodeleak clean --api=off --apply             release all that passes every guard
-  nodeleak clean --api=off --ip=10.244.1.9     what of this one address?
-  nodeleak explain outside_range               what a reason means
-
-exit codes:
-  0  done: also when there was nothing to release, or every release was refused
-  1  some address could not be released (its lock was busy, or the system said no); it is where it was
-  2  wrong usage or configuration: nothing was touched; or the output could not be written (see nodeleak journal)
-  3  a source was unread, so nothing was touched
-
---apply, --dry-run, --ip and --max are options only: no environment can consent.
-""",
-)
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments, with `command`; for the command `help` they have the `page` to print."""
+    name, *rest = arguments or [HELP]
+    name = _ALIASES.get(name, name)
+    if name == HELP:
+        if not rest or rest[0] == HELP or rest[0].startswith("-"):
+            return argparse.Namespace(command=HELP, page=overview())
+        name, rest = rest[0], ["--help"]
+    if name not in COMMANDS:
+        raise _unknown_command(name)
+    for flag, full in (("-h", False), ("--help", False), ("--help-all", True)):
+        if flag in rest:
+            return argparse.Namespace(command=HELP, page=make_parser(name, full=full).format_help())
+    parser = make_parser(name)
+    parsed, unexpected = parser.parse_known_args(rest, argparse.Namespace(command=name))
+    if unexpected:
+        raise _unexpected_argument(name, unexpected[0])
+    return parsed
 
 
-_RESTORE: Final = (
-    """
-A dry run unless --apply is given. It refuses where the address is reserved again, or the container has another by now.
-""",
-    """
-examples:
-  nodeleak restore 10.244.1.9                  could the last release of this address be put back?
-  nodeleak restore 10.244.1.9 --apply          put it back
-  nodeleak restore --last --apply              put the last release back
-
-exit codes:
-  0  restored, or it would be    1  it cannot be: the message says why; nothing was touched
-  2  wrong usage or configuration, or the journal has no such entry
-""",
-)
+def overview() -> str:
+    lines = [f"  {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items()]
+    lines.append(f"  {HELP:<10}print this help, or the help of a command")
+    return _OVERVIEW.format(commands="\n".join(lines))
 
 
-_JOURNAL: Final = (
-    "",
-    """
-examples:
-  nodeleak journal                             when, by whom, which addresses, how it ended
-  nodeleak journal -o json                     with every byte that was removed
-
-exit codes:
-  0  done: also when nothing was ever released    2  wrong usage, or the journal cannot be read
-""",
-)
-
-
-_TIMELINE: Final = (
-    """
-One line for each thing that happened, oldest first: the starts of the node, of docker and of the kubelet, what became
-of its device plugins, which pods it refused for a device, since when addresses are leaked, what was released. It looks
-as a scan does, and adds what the daemon wrote down; nothing is touched. Read it from a restart on: a pod that was
-refused between the kubelet's start and a resource's registration lost a race.
-
-A ~ before a time: it happened at about that time. Either a look saw it first, some time after it had happened, or the
-time is by a clock of whole seconds which may be the API server's, or (leaks) it is the earliest that it can have been.
-What a file dates is to the millisecond.
-""",
-    """
-examples:
-  nodeleak timeline --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak timeline --api=off                  without credentials: no refused pods
-  nodeleak timeline --since 1h                 the last hour only
-  nodeleak timeline -o json                    every event; the table cuts a long run of one kind
-  kubectl exec ds/nodeleak -- nodeleak timeline
-
-exit codes:
-  0  done: also when nothing is known to have happened
-  2  wrong usage or configuration
-  3  something that events come from was unread: the table says what, and may lack events
-
-Without the daemon (nodeleak run) nobody writes down what files forget: a registration before the last one, a plugin
-that was gone for a while. Kept in --state-dir.
-""",
-)
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nodeleak", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="say version and commit, and leave")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    scan = _command(commands, "scan", looking.scan, "look at the node once, and say what was found")
-    scan.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
-    scan.add_argument("--recording", metavar="FILE", help="judge a recording instead of this node; - is standard input")
-    scan.add_argument("--map", action="store_true", help="draw the ranges, a letter an address, instead of the table")
-    scan.add_argument("--exit-code", action="store_true", help="exit 1 when there are findings")
-
-    timeline = _command(
-        commands, "timeline", telling.timeline, "tell what happened on the node, in order", _TIMELINE, settings="scan"
-    )
-    timeline.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs"
-    )
-    timeline.add_argument("--since", metavar="SPAN", help="only the last SPAN, such as 1h (default: all that is known)")
-
-    clean = _command(
-        commands, "clean", releasing.clean, "say what would be released, and release it with --apply", _CLEAN
-    )
-    clean.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
-    clean.add_argument(
-        "--ip",
-        action="append",
-        metavar="ADDRESS",
-        help="only this address, though it be outside the network's range; may be given again",
-    )
-    clean.add_argument("--max", metavar="N", help="release N addresses at most, oldest first (default: all that pass)")
-    _consent(clean, "release what passes every guard")
-
-    restore = _command(commands, "restore", releasing.restore, "put back what was released, byte for byte", _RESTORE)
-    which = restore.add_mutually_exclusive_group(required=True)
-    which.add_argument("entry", nargs="?", metavar="ENTRY|ADDRESS", help="of the journal; an address: its last release")
-    which.add_argument("--last", action="store_true", help="the last release that was not restored")
-    _consent(restore, "put it back")
-
-    journal = _command(
-        commands, "journal", releasing.journal, "list what was released, by whom, and what became of it", _JOURNAL
-    )
-    journal.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: with every byte")
-
-    _command(commands, "run", looking.run, "the daemon: look every --interval, log changes, serve metrics")
-
-    record = _command(commands, "record", looking.record, "write a look at the node as JSON, to replay anywhere")
-    record.add_argument("--anonymous", action="store_true", help="hash the names of nodes, pods and processes")
-
-    explain = commands.add_parser(
-        "explain", help="say what a finding means and what to do, or why an address is not released"
-    )
-    explain.add_argument(
-        "word", nargs="?", metavar="WORD", help="a detector, a reason or a verdict of clean; default: a line on each"
-    )
-    explain.set_defaults(command=explaining.explain)
-    return parser
-
-
-def _consent(parser: argparse.ArgumentParser, text: str) -> None:
-    """`--apply` is the consent: an option only, so that no environment can give it."""
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--apply", action="store_true", help=text)
-    either.add_argument("--dry-run", action="store_true", help="say what would be done, and touch nothing (default)")
-
-
-def _command(
-    commands: Any,
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-    text: str,
-    more: tuple[str, str] = ("", ""),
-    settings: str = "",
-) -> argparse.ArgumentParser:
-    """Add a command. `more`: what its help says before the options, and after them; `settings`: whose it takes."""
-    before, after = more
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.\n{before.rstrip()}",
-        epilog=after.strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        # What is short for one option today would be two tomorrow; and nobody consents in half a word.
+def make_parser(name: str, *, full: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of a command. `full`: its help shows every setting."""
+    command = COMMANDS[name]
+    epilog = command.EPILOG
+    if command.SETTINGS and not full:
+        epilog += f"\nRun 'nodeleak {name} --help-all' for all settings, with their environment variables.\n"
+    parser = _Parser(
+        prog=f"nodeleak {name}",
+        usage=" ".join(filter(None, [f"nodeleak {name}", command.OPERANDS, "[options]"])),
+        description=command.DESCRIPTION,
+        epilog=epilog.strip(),
+        formatter_class=_Formatter,
+        # An abbreviation is ambiguous as soon as an option is added, and --app must not mean --apply.
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.set_defaults(command=command)
-    add_options(parser, settings or name)
+    command.add_arguments(parser)
+    if command.SETTINGS:
+        add_settings(parser, command.SETTINGS, full=full)
+    parser.add_argument("-h", "--help", action="store_true", help="print this help")
+    if command.SETTINGS:
+        parser.add_argument("--help-all", action="store_true", help="print this help with all settings")
     return parser
 
 
-class _Version(argparse.Action):
-    def __call__(self, *_: Any, **__: Any) -> None:
-        from agent.cli.version import built
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
 
-        print(built())
-        sys.exit(DONE)
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.option_strings and action.metavar:
+            # As Python 3.13 does: the value once, not after each name.
+            return f"{', '.join(action.option_strings)} {action.metavar}"
+        return super()._format_action_invocation(action)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "), _see_help(self.prog))
+
+
+def _see_help(command: str = "nodeleak") -> str:
+    return f"run '{command} --help' for usage"
+
+
+def _unknown_command(name: str) -> UsageError:
+    if name.startswith("-"):
+        return UsageError(f"unknown option {quote(name)}: options follow the command: nodeleak scan ...", _see_help())
+    return UsageError(
+        f"unknown command {quote(name)}{did_you_mean(name.lower(), {one: one for one in (*COMMANDS, HELP)})}",
+        _see_help(),
+    )
+
+
+def _unexpected_argument(command: str, argument: str) -> UsageError:
+    see = _see_help(f"nodeleak {command}")
+    if not argument.startswith("-"):
+        return UsageError(f"unexpected argument {quote(argument)}", see)
+    name = argument.partition("=")[0]
+    own = _options(command)
+    meant = {one: one for one in own} | {word: one for word, one in _SYNONYMS.items() if one.partition("=")[0] in own}
+    others = [other for other in COMMANDS if name in _options(other)]
+    if others and name not in meant:
+        return UsageError(f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}", see)
+    return UsageError(f"unknown option {quote(name)}{did_you_mean(name, meant)}", see)
+
+
+def _options(command: str) -> list[str]:
+    parser = make_parser(command)
+    return list(parser._option_string_actions)  # noqa: SLF001 (argparse has no way to ask)
+
+
+def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar. `meant`: suggestions, by word."""
+    from difflib import get_close_matches
+
+    found = [meant[one] for one in get_close_matches(word, list(meant), n=1, cutoff=0.6)]
+    return f": did you mean {quote(found[0])}?" if found else ""

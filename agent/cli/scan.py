@@ -1,108 +1,90 @@
-"""scan, record and run: the commands that look."""
+"""scan: take a snapshot of the node and report what is wrong."""
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
-from agent.cli.options import config_of
-from agent.cli.progress import progress
-from agent.config import Config, UsageError, duration, option, settings_of
+from agent.cli.options import add_output, config_of
+from agent.cli.output import has_color, has_unicode, write, write_json
+from agent.cli.snapshot import record_node
+from agent.config import UsageError, duration, invalid, option, quote, settings_of
 
 if TYPE_CHECKING:
     from agent.model.recording import Recording
 
+SUMMARY: Final = "report leaked addresses and other problems of this node"
+OPERANDS: Final = ""
+SETTINGS: Final = "scan"
+DESCRIPTION: Final = """\
+Takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
+If something has to be confirmed, it takes a second snapshot.
+"""
+EPILOG: Final = """\
+examples:
+  kubectl exec -n kube-system POD -- nodeleak scan
+  nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak scan --api=off                     on the node, without credentials
+  nodeleak scan --map                         all addresses of the range
+  nodeleak scan --recording node.json         a snapshot of another node, made by 'nodeleak record'
 
-def scan(given: argparse.Namespace) -> int:
+exit codes:
+  0  the scan is complete
+  1  with --exit-code: it is complete, and there are findings
+  2  wrong usage or configuration
+  3  incomplete: some data are unavailable
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
+    parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
+    parser.add_argument("--recording", metavar="FILE", help="scan a recording instead of this node; -: standard input")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if there are findings")
+
+
+def execute(arguments: argparse.Namespace) -> int:
     from agent.checks import engine
 
-    if given.map and given.output == "json":
-        raise UsageError("--map: a map is for people, and -o json is for programs: leave one of them out")
-    recording = look(config_of("scan", given)) if given.recording is None else _recorded(given)
+    if arguments.map and arguments.output == "json":
+        raise UsageError("--map and -o json cannot be combined: remove one of them")
+    recording = record_node(config_of("scan", arguments)) if arguments.recording is None else _load(arguments)
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
-    if given.output == "json":
-        import json
-
+    if arguments.output == "json":
         from agent.exporters.json.scan import document
 
-        json.dump(document(report), sys.stdout, indent=1)
-        print()
-    elif given.map:
+        write_json(document(report))
+    elif arguments.map:
         from agent.exporters.text.map import drawn
 
-        print(drawn(report, colour=_has_colours(), unicode=_knows_more_than_ascii()), end="")
+        write(drawn(report, colour=has_color(), unicode=has_unicode()))
     else:
         from agent.exporters.text.scan import table
 
-        print(table(report), end="")
+        write(table(report))
     if not report.complete:
         return UNAVAILABLE
-    return FOUND if given.exit_code and report.troubles else DONE
+    return FOUND if arguments.exit_code and report.troubles else DONE
 
 
-def _has_colours() -> bool:
-    # https://no-color.org: set to anything but the empty string.
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _knows_more_than_ascii() -> bool:
-    return (sys.stdout.encoding or "").lower().startswith("utf")
-
-
-def record(given: argparse.Namespace) -> int:
-    from agent.model import recording
-
-    text = recording.dumps(look(config_of("record", given)))
-    if given.anonymous:
-        import secrets
-
-        text = recording.anonymous(text, secrets.token_hex())
-    print(text)
-    return DONE
-
-
-def run(given: argparse.Namespace) -> int:
-    from agent.app import daemon as running
-
-    return running.run_daemon(config_of("run", given))
-
-
-def look(config: Config) -> "Recording":
-    """Look at the node: twice where there is something to confirm."""
-    from datetime import timedelta
-
-    from agent.app import loop
-    from agent.app import sources as looking
-    from agent.model.recording import Recording
-
-    sources = looking.for_command(config).snapshot
-    with progress("looking at the node, twice if there is something to confirm"):
-        snapshots = loop.take_snapshots(sources, looking.node_name(config), config.grace, config.confirm_after)
-    return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)
-
-
-def _recorded(given: argparse.Namespace) -> "Recording":
+def _load(arguments: argparse.Namespace) -> "Recording":
+    """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     from agent.model.recording import Damaged, loads
 
-    name = given.recording
+    unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
+    if unused:
+        raise UsageError(f"{', '.join(unused)}: no effect with --recording: only --grace can be combined with it")
+    name = arguments.recording
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
-        recording = loads(text)
+        recording = loads(sys.stdin.read() if name == "-" else Path(name).read_text())
     except (OSError, UnicodeDecodeError, Damaged) as error:
-        raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
-    without_effect = [
-        option(field) for field in settings_of("scan") if field != "grace" and getattr(given, field) is not None
-    ]
-    if without_effect:
-        raise UsageError(
-            f"{', '.join(without_effect)}: a recording was read where it was taken; only --grace has effect"
-        )
-    if given.grace is None:
+        why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+        raise UsageError(f"cannot read recording {quote(name)}: {why or error}") from error
+    if arguments.grace is None:
         return recording
     try:
-        return replace(recording, grace=duration(given.grace))
+        return replace(recording, grace=duration(arguments.grace))
     except ValueError as error:
-        raise UsageError(f"--grace: {given.grace!r}: {error}") from error
+        raise UsageError(invalid("--grace", arguments.grace, error)) from error

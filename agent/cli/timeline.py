@@ -1,47 +1,69 @@
-"""timeline: the command that tells what happened."""
+"""timeline: list what happened on the node."""
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.cli.exit_codes import DONE, UNAVAILABLE
-from agent.cli.options import config_of
-from agent.cli.scan import look
-from agent.config import UsageError, duration
+from agent.cli.options import add_output, config_of
+from agent.cli.output import write, write_json
+from agent.cli.snapshot import record_node
+from agent.config import UsageError, duration, invalid
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+SUMMARY: Final = "list what happened on this node, oldest first"
+OPERANDS: Final = ""
+SETTINGS: Final = "scan"
+DESCRIPTION: Final = """\
+Lists what happened on the node, oldest first: starts of the node, docker and the kubelet, device
+plugins, rejected pods, leaks and releases. It changes nothing. A ~ before a time means that it is
+approximate. Some of the history is known only if the daemon was running and kept it in --state-dir.
+"""
+EPILOG: Final = """\
+examples:
+  kubectl exec -n kube-system POD -- nodeleak timeline --since 1h
+  nodeleak timeline --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak timeline --api=off                 without credentials: no rejected pods
+  nodeleak timeline -o json                   every event; the table shortens long runs of one kind
 
-def timeline(given: argparse.Namespace) -> int:
+exit codes:
+  0  the timeline is complete, or nothing is known to have happened
+  2  wrong usage or configuration
+  3  incomplete: some data are unavailable
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
+    parser.add_argument("--since", metavar="DURATION", help="only the last DURATION, such as 1h (default: everything)")
+
+
+def execute(arguments: argparse.Namespace) -> int:
     from agent.app import cleaning
     from agent.checks import engine
-    from agent.exporters import timeline as merging
+    from agent.exporters.timeline import build_timeline
 
-    since = _since(given.since)
-    # It looks as a scan does, so a scan's settings are its own.
-    config = config_of("scan", given)
-    recording = look(config)
+    since = _since(arguments.since)
+    config = config_of("scan", arguments)
+    recording = record_node(config)
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
-    told = merging.build_timeline(report, *cleaning.releases(config))
+    timeline = build_timeline(report, *cleaning.releases(config))
     if since is not None:
-        told = told.last(since)
-    if given.output == "json":
-        import json
-
+        timeline = timeline.last(since)
+    if arguments.output == "json":
         from agent.exporters.text.timeline import document
 
-        json.dump(document(told), sys.stdout, indent=1)
-        print()
+        write_json(document(timeline))
     else:
         from agent.exporters.text.timeline import table
 
-        print(table(told, given.since or ""), end="")
-    return DONE if told.complete else UNAVAILABLE
+        write(table(timeline, arguments.since or ""))
+    return DONE if timeline.complete else UNAVAILABLE
 
 
-def _since(given: str | None) -> "timedelta | None":
+def _since(text: str | None) -> "timedelta | None":
     try:
-        return None if given is None else duration(given)
+        return None if text is None else duration(text)
     except ValueError as error:
-        raise UsageError(f"--since: {given!r}: {error}") from error
+        raise UsageError(invalid("--since", text or "", error)) from error

@@ -1,15 +1,33 @@
-"""Which build this is, as far as it knows."""
+"""version: which build this is."""
 
-from importlib.metadata import version
-from importlib.resources import files
+import argparse
+from typing import Final
+
+from agent.cli.exit_codes import DONE
+from agent.cli.output import write
+
+SUMMARY: Final = "print version and commit"
+OPERANDS: Final = ""
+SETTINGS: Final = ""
+DESCRIPTION: Final = "Prints the version and, in an image, the commit.\n"
+EPILOG: Final = ""
 
 
-def built() -> str:
-    """Return the version and the commit; an image has its commit in a file beside the code, a checkout has none."""
-    return f"nodeleak {version('nodeleak')}, commit {_commit() or 'not known: only an image knows'}"
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def execute(_: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
+    write(f"nodeleak {version('nodeleak')}, commit {_commit() or 'unknown (not built as an image)'}\n")
+    return DONE
 
 
 def _commit() -> str:
+    """Return the commit. The image build writes it to a file beside the code; a checkout has no such file."""
+    from importlib.resources import files
+
     try:
         return files("agent").joinpath("commit").read_text().strip()
     except FileNotFoundError:

@@ -157,7 +157,7 @@ class LogExporter:
             if warning not in self._warnings:
                 self._log.warning("cleanup.warned", text=warning)
         self._warnings = frozenset(cleaning.warnings)
-        fates = {one: outcome for outcome in cleaning.outcomes for one in outcome.candidate.reservations}
+        fates = {one: outcome for outcome in cleaning.outcomes for one in outcome.request.reservations}
         # What is not called a leak is no news, and neither is that it is not released: every teardown looks like it.
         news = {
             one: outcome
@@ -172,7 +172,7 @@ class LogExporter:
         self._fates = {**before, **{one: _fate(outcome) for one, outcome in news.items()}}
 
     def _tell_fate(self, one: Reservation, outcome: Outcome) -> None:
-        about = {"network": one.network, "ip": one.ip, "container": one.container_id, "pod": outcome.candidate.pod}
+        about = {"network": one.network, "ip": one.ip, "container": one.container_id, "pod": outcome.request.pod}
         about = {name: value for name, value in about.items() if value}
         if outcome.refusals:
             first = outcome.refusals[0]

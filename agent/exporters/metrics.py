@@ -185,7 +185,7 @@ class _Releases:
 
     def count(self, cleaning: Cleaning) -> None:
         for outcome in cleaning.outcomes:
-            for reservation in outcome.candidate.reservations:
+            for reservation in outcome.request.reservations:
                 if outcome.refusals:
                     self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
                 elif outcome.verdict is Verdict.RELEASED:

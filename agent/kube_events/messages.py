@@ -158,8 +158,8 @@ def _released(node: str, cleaning: Cleaning) -> Iterator[EventSpec]:
     released: defaultdict[str, list[str]] = defaultdict(list)
     for outcome in cleaning.outcomes:
         if outcome.verdict is Verdict.RELEASED:
-            pod = f" (of pod {outcome.candidate.pod})" if outcome.candidate.pod else ""
-            for one in outcome.candidate.reservations:
+            pod = f" (of pod {outcome.request.pod})" if outcome.request.pod else ""
+            for one in outcome.request.reservations:
                 released[one.network].append(f"{one.ip}{pod}")
     for network, addresses in released.items():
         message = _listed(f"leaked addresses released{_in(network)} ({len(addresses)})", addresses)

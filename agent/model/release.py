@@ -1,4 +1,4 @@
-"""What cleaning is about: the addresses that could be given back, why one is not, and what came of the rest."""
+"""Releases: what can be given back, why an address is refused, and the outcome of each attempt."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,78 +10,82 @@ from agent.model.snapshot import Reservation, Unavailable
 
 
 class Reason(StrEnum):
-    """Why an address is not released: the closed list of the guards. The text of each is shown to people."""
+    """Why an address is refused: the closed list of reasons. Users read the text below each."""
 
     HALTED = "halted"
-    """An id that was released is there again, so cleaning cannot be trusted on this node."""
+    """A released container reappeared, so cleanup cannot be trusted on this node."""
     SOURCE_UNAVAILABLE = "source_unavailable"
-    """Something was not read, and anything could be in it."""
+    """A source could not be read, and it could hold evidence of an owner."""
     NETWORK_NOT_ALLOWED = "network_not_allowed"
-    """Its network is not one that was allowed to be cleaned."""
+    """The network is not among those that may be cleaned up."""
     CONTAINER_EXISTS = "container_exists"
-    """Asked for that one id, docker has a container of it."""
+    """docker has a container with this ID."""
     TEARDOWN_PENDING = "teardown_pending"
-    """A sandbox checkpoint says that the kubelet will release it."""
+    """A sandbox checkpoint exists, so the kubelet will release the address itself."""
     ADDRESS_IN_USE = "address_in_use"
-    """A process of this node has the address configured."""
+    """A process on this node has the address configured."""
     CLAIMED_BY_POD = "claimed_by_pod"
-    """A live pod has the address by the API server's word."""
+    """According to the API server, a live pod has the address."""
     NOT_CONFIRMED = "not_confirmed"
-    """Younger than the grace period, or not found the same by two looks."""
+    """The reservation is younger than the grace period, or two snapshots did not find the same leak."""
     OUTSIDE_RANGE = "outside_range"
-    """Not an address that this network gives out on this node."""
+    """The network does not allocate this address on this node."""
     PARTIAL_SANDBOX = "partial_sandbox"
-    """Its sandbox has another address that was not asked for; a sandbox is released whole."""
+    """The sandbox has another address that was not requested. All addresses of a sandbox are released together."""
     RUNTIME_DOUBTFUL = "runtime_doubtful"
-    """docker's list cannot be believed: it misses running pods, or has just lost most of what it had."""
+    """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared."""
     UNSETTLED = "unsettled"
-    """The kubelet, docker or the node started a moment ago: the kubelet's own retries come first."""
+    """The kubelet, docker or the node started recently. The kubelet's own retries come first."""
     IMPLAUSIBLE_SHARE = "implausible_share"
-    """So much of the range looks leaked that our own eyes are suspected before the node."""
+    """So much of the range looks leaked that a faulty reading is more likely."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
-    """What is removed could not be written down; no journal, no release."""
+    """The journal cannot be written. Nothing is released without a journal entry."""
     OVER_BUDGET = "over_budget"
-    """Enough was released for now."""
+    """The limit on releases is reached for now."""
+    SNAPSHOT_EXPIRED = "snapshot_expired"
+    """The snapshot was too old by the time this address came up for release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One guard's no."""
+    """One guard's objection."""
 
     reason: Reason
     why: str
     setting: str = ""
-    """The option, with its value, that would lift it; empty where nothing should."""
+    """The option, with its value, that would lift it; empty if no option should."""
 
 
 class Verdict(StrEnum):
-    """What came of an address."""
+    """The outcome for an address."""
 
     RELEASED = "released"
-    """The reservation was removed, and the journal can restore it."""
+    """The reservation was removed. The journal can restore it."""
     WOULD_RELEASE = "would_release"
-    """It passed every guard; releasing was not asked for."""
+    """Every guard passed. This was a dry run."""
     REFUSED = "refused"
-    """A guard said no, or the second look did."""
+    """A guard objected, or the recheck did."""
     CHANGED = "changed"
-    """Under the lock the file was another than the one judged. A race lost, and nothing was touched."""
+    """Under the lock, the file was not the one that was assessed. The race was lost and nothing was touched."""
     GONE = "gone"
-    """Somebody else, most likely the kubelet, had released it already."""
+    """Another process, most likely the kubelet, had already released it."""
     BUSY = "busy"
-    """A lock was held by somebody else for longer than `--lock-timeout`."""
+    """Another process held a lock for longer than `--lock-timeout`."""
+    INTERRUPTED = "interrupted"
+    """A signal ended the run before this release began. Nothing was touched."""
     FAILED = "failed"
-    """It could not be done; the reservation is where it was."""
+    """The release failed. The reservation is where it was."""
 
 
-MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.FAILED)
-"""What can come of an address that every guard let pass, other than its release."""
+MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verdict.FAILED)
+"""The outcomes, other than a release, for an address that passed every guard."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """All the addresses of one sandbox that docker does not list: they are released together or not at all.
+    """All addresses of one sandbox that docker does not list. They are released together or not at all.
 
-    An empty file names no sandbox: it is a candidate alone.
+    An empty file names no sandbox, so it is a request of its own.
     """
 
     reservations: tuple[Reservation, ...]
@@ -102,33 +106,33 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    candidate: ReleaseRequest
+    request: ReleaseRequest
     verdict: Verdict
     refusals: tuple[Refusal, ...] = ()
-    """Every guard that said no, the weightiest first."""
+    """Every objection, the most important first."""
     why: str = ""
-    """What happened, where it was not a refusal."""
+    """What happened, if it was not a refusal."""
     entry: str = ""
-    """The journal's entry, where there is one."""
+    """The name of the journal entry, if there is one."""
     waited: float | None = None
-    """Seconds until host-local's locks were ours; None where they were not tried for."""
+    """Seconds until the agent held host-local's locks; None if it did not try."""
     held: float | None = None
-    """Seconds for which they were ours."""
+    """Seconds for which it held them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """An address that was asked for by name, and of which there is nothing to release."""
+    """An address that was requested by name and has nothing to release."""
 
     ip: str
     why: str
     network: str = ""
-    """Empty: no network has it reserved."""
+    """Empty: it is reserved in no network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How bold cleaning may be."""
+    """What cleanup may release."""
 
     networks: frozenset[str]
     grace: timedelta
@@ -136,38 +140,49 @@ class Limits:
     max_share: float
     """Of the range, from 0 to 1."""
     allowances: tuple[tuple[str, int], ...] = ()
-    """How many addresses may be released now, by the setting that says so."""
+    """How many addresses may be released now, by the setting that limits them."""
     only: frozenset[str] | None = None
-    """The addresses that were asked for by name; None: any."""
+    """The addresses requested by name; None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """What one round of cleaning judged and did."""
+    """What one cleanup decided and did."""
 
     node: str
     taken_at: datetime
     applied: bool
-    """Whether releases were asked for."""
+    """False for a dry run."""
     outcomes: tuple[Outcome, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
-    """What was asked for by name and is no candidate: somebody owns it, or nobody reserved it."""
+    """Requested by name, with nothing to release: in use, or not reserved."""
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""
-    """Why cleaning has stopped itself; empty where it has not."""
+    """Why cleanup halted; empty if it did not."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
-    """Free addresses by network, as of the look; None where the range is not known."""
+    """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
-    """The same without what was, or would be, released."""
+    """The same, without what was or would be released."""
     warnings: tuple[str, ...] = ()
-    """What an operator should know beside the outcomes, such as damage of the journal."""
+    """Other news for the operator, such as damage to the journal."""
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""
         return Counter(
-            outcome.verdict for outcome in self.outcomes for _ in outcome.candidate.reservations
+            outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations
         )  # fmt: skip
 
     @property
     def failed(self) -> bool:
         return any(outcome.verdict in {Verdict.BUSY, Verdict.FAILED} for outcome in self.outcomes)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(outcome.verdict is Verdict.INTERRUPTED for outcome in self.outcomes)
+
+    @property
+    def journal_unwritable(self) -> bool:
+        """Whether a release would have been made, had the journal been writable."""
+        return any(
+            outcome.refusals and outcome.refusals[0].reason is Reason.JOURNAL_UNWRITABLE for outcome in self.outcomes
+        )

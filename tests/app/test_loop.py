@@ -1,4 +1,4 @@
-"""Rounds until told to stop: with a clock that is real, and sources that are not."""
+"""The loop of the daemon, with a real clock and fake sources."""
 
 import threading
 import time
@@ -21,16 +21,16 @@ NOTHING = timedelta(0)
 SOON = timedelta(milliseconds=10)
 
 
-class Listener:
-    """Keeps what it is told, and says stop after so many rounds."""
+class RecordingExporter:
+    """Keeps the reports, and stops the loop after some of them."""
 
-    def __init__(self, stop: threading.Event, rounds: int) -> None:
-        self.heard: list[tuple[Report, float]] = []
-        self._stop, self._rounds = stop, rounds
+    def __init__(self, stop: threading.Event, syncs: int) -> None:
+        self.reports: list[tuple[Report, float]] = []
+        self._stop, self._syncs = stop, syncs
 
     def export(self, report: Report, seconds: float) -> None:
-        self.heard.append((report, seconds))
-        if len(self.heard) >= self._rounds:
+        self.reports.append((report, seconds))
+        if len(self.reports) >= self._syncs:
             self._stop.set()
 
 
@@ -50,47 +50,47 @@ def run(
     )  # fmt: skip
 
 
-def test_every_round_is_told_to_everyone_with_its_time() -> None:
+def test_every_report_reaches_every_exporter_with_its_duration() -> None:
     stop = threading.Event()
-    first, second = Listener(stop, 3), Listener(stop, 3)
+    first, second = RecordingExporter(stop, 3), RecordingExporter(stop, 3)
     run(Told(node()), (first, second), stop)
-    assert [report for report, _ in first.heard] == [report for report, _ in second.heard]
-    assert len(first.heard) == 3
-    assert all(0 <= seconds < 5 for _, seconds in first.heard)
+    assert [report for report, _ in first.reports] == [report for report, _ in second.reports]
+    assert len(first.reports) == 3
+    assert all(0 <= seconds < 5 for _, seconds in first.reports)
 
 
-def test_what_lasts_is_confirmed_in_the_second_round() -> None:
+def test_a_finding_that_lasts_is_confirmed_by_the_second_sync() -> None:
     stop = threading.Event()
-    listener = Listener(stop, 2)
-    run(Told(node(reservation("10.244.1.9"))), (listener,), stop)
-    (first, _), (second, _) = listener.heard
-    assert not any(judged.confirmed for judged in first.findings)
-    assert any(judged.confirmed for judged in second.findings)
+    exporter = RecordingExporter(stop, 2)
+    run(Told(node(reservation("10.244.1.9"))), (exporter,), stop)
+    (first, _), (second, _) = exporter.reports
+    assert not any(tracked.confirmed for tracked in first.findings)
+    assert any(tracked.confirmed for tracked in second.findings)
 
 
-def test_an_interval_lies_between_the_starts_of_two_rounds() -> None:
+def test_the_interval_is_measured_from_start_to_start() -> None:
     stop = threading.Event()
-    listener = Listener(stop, 4)
+    exporter = RecordingExporter(stop, 4)
     start = time.perf_counter()
-    run(Told(node()), (listener,), stop, interval=timedelta(milliseconds=50))
+    run(Told(node()), (exporter,), stop, interval=timedelta(milliseconds=50))
     assert 0.15 <= time.perf_counter() - start < 2
 
 
 def test_stop_ends_the_wait_at_once() -> None:
     stop = threading.Event()
-    listener = Listener(stop, 10**9)
+    exporter = RecordingExporter(stop, 10**9)
     thread = threading.Thread(
-        target=run, args=(Told(node()), (listener,), stop), kwargs={"interval": timedelta(hours=1)}
+        target=run, args=(Told(node()), (exporter,), stop), kwargs={"interval": timedelta(hours=1)}
     )
     thread.start()
-    until(lambda: listener.heard, "the first round")
+    until(lambda: exporter.reports, "the first sync")
     stop.set()
     thread.join(1)
     assert not thread.is_alive()
-    assert len(listener.heard) == 1
+    assert len(exporter.reports) == 1
 
 
-def test_told_to_stop_before_it_starts_it_does_not_look() -> None:
+def test_a_loop_stopped_before_it_starts_reads_nothing() -> None:
     stop = threading.Event()
     stop.set()
     sources = Told(node())
@@ -98,9 +98,9 @@ def test_told_to_stop_before_it_starts_it_does_not_look() -> None:
     assert sources.asked == []
 
 
-def test_a_source_that_fails_fails_no_round_and_is_read_again() -> None:
+def test_a_source_that_fails_is_read_again() -> None:
     stop = threading.Event()
-    listener = Listener(stop, 2)
+    exporter = RecordingExporter(stop, 2)
     sources = Told(node(), broken="containers")
 
     class Mends:
@@ -109,50 +109,50 @@ def test_a_source_that_fails_fails_no_round_and_is_read_again() -> None:
             assert [one.source for one in report.unavailable] in (["containers"], [])
             sources.broken = ""
 
-    run(sources, (Mends(), listener), stop)
-    assert [len(report.unavailable) for report, _ in listener.heard] == [1, 0]
+    run(sources, (Mends(), exporter), stop)
+    assert [len(report.unavailable) for report, _ in exporter.reports] == [1, 0]
 
 
-class Remembers:
-    """A cleaner that keeps what it is told, and what had been read when it was."""
+class RecordingCleaner:
+    """A cleaner that keeps its calls, and how often the sources had been read before."""
 
     def __init__(self, sources: Told) -> None:
-        self.told: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
         self.moments: list[datetime] = []
         self.snapshots: list[Snapshot] = []
         self._sources = sources
 
     def before_snapshot(self, now: datetime) -> None:
         self.moments.append(now)
-        self.told.append(("before", self._sources.asked.count("reservations")))
+        self.calls.append(("before", self._sources.asked.count("reservations")))
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
-        self.told.append(("after", self._sources.asked.count("reservations")))
+        self.calls.append(("after", self._sources.asked.count("reservations")))
         self.snapshots += snapshots
         assert [report.assessment.snapshot] == [*snapshots]
         return Cleaning(node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True)
 
 
-def test_a_cleaner_learns_before_a_look_and_cleans_after_it_and_all_is_told() -> None:
+def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
     stop = threading.Event()
-    listener, sources = Listener(stop, 2), Told(node(reservation("10.244.1.9")))
-    cleaner = Remembers(sources)
-    run(sources, (listener,), stop, cleaner=cleaner)
-    assert cleaner.told == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
-    for moment, look, (report, _) in zip(cleaner.moments, cleaner.snapshots, listener.heard, strict=True):
+    exporter, sources = RecordingExporter(stop, 2), Told(node(reservation("10.244.1.9")))
+    cleaner = RecordingCleaner(sources)
+    run(sources, (exporter,), stop, cleaner=cleaner)
+    assert cleaner.calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
+    for moment, snapshot, (report, _) in zip(cleaner.moments, cleaner.snapshots, exporter.reports, strict=True):
         assert moment.tzinfo is UTC
-        assert moment <= look.taken_at
-        assert report.cleaning == Cleaning(node="worker-1", taken_at=look.taken_at, applied=True)
+        assert moment <= snapshot.taken_at
+        assert report.cleaning == Cleaning(node="worker-1", taken_at=snapshot.taken_at, applied=True)
 
 
-def test_where_cleanup_is_off_nothing_is_told_of_it() -> None:
+def test_without_cleanup_a_report_has_no_cleaning() -> None:
     stop = threading.Event()
-    listener = Listener(stop, 2)
-    run(Told(node(reservation("10.244.1.9"))), (listener,), stop)
-    assert [report.cleaning for report, _ in listener.heard] == [None, None]
+    exporter = RecordingExporter(stop, 2)
+    run(Told(node(reservation("10.244.1.9"))), (exporter,), stop)
+    assert [report.cleaning for report, _ in exporter.reports] == [None, None]
 
 
-def test_a_bug_ends_the_daemon() -> None:
+def test_an_exception_ends_the_loop() -> None:
     class Broken:
         def export(self, report: Report, seconds: float) -> None:
             raise ZeroDivisionError(report, seconds)
@@ -161,44 +161,44 @@ def test_a_bug_ends_the_daemon() -> None:
         run(Told(node()), (Broken(),), threading.Event())
 
 
-def test_a_round_is_a_beat_and_a_round_that_hangs_is_none() -> None:
+def test_the_heartbeat_stops_while_a_sync_hangs() -> None:
     heartbeat = Heartbeat(timedelta(milliseconds=80))
     stop, hanging = threading.Event(), threading.Event()
 
     class Hangs:
-        rounds = 0
+        syncs = 0
 
         def export(self, report: Report, seconds: float) -> None:
             assert report.networks
             assert seconds >= 0
-            self.rounds += 1
-            if self.rounds > 3:
+            self.syncs += 1
+            if self.syncs > 3:
                 hanging.wait(5)
 
     exporter = Hangs()
     thread = threading.Thread(target=run, args=(Told(node()), (exporter,), stop), kwargs={"heartbeat": heartbeat})
     thread.start()
-    until(lambda: not heartbeat.alive, "the heart is seen to have stopped")
-    assert exporter.rounds == 4
+    until(lambda: not heartbeat.alive, "the heartbeat stops")
+    assert exporter.syncs == 4
     hanging.set()
-    until(lambda: heartbeat.alive, "it beats again")
+    until(lambda: heartbeat.alive, "the heartbeat continues")
     stop.set()
     thread.join(2)
     assert not thread.is_alive()
 
 
-def test_a_healthy_node_is_looked_at_once() -> None:
+def test_a_healthy_node_needs_one_snapshot() -> None:
     sources = Told(node())
     assert len(loop.take_snapshots(sources.sources, "worker-1", GRACE, timedelta(hours=1))) == 1
     assert sources.asked.count("reservations") == 1
 
 
-def test_what_must_be_confirmed_is_looked_at_twice_and_apart() -> None:
+def test_a_finding_to_confirm_needs_a_second_snapshot_after_the_delay() -> None:
     start = time.perf_counter()
     snapshots: tuple[Snapshot, ...] = loop.take_snapshots(
         Told(node(reservation("10.244.1.9"))).sources, "worker-1", GRACE, timedelta(milliseconds=100)
     )
     assert time.perf_counter() - start >= 0.1
-    assert [look.node_name for look in snapshots] == ["worker-1", "worker-1"]
+    assert [snapshot.node_name for snapshot in snapshots] == ["worker-1", "worker-1"]
     assert snapshots[1].uptime - snapshots[0].uptime >= timedelta(milliseconds=100)
     assert snapshots[1].taken_at > snapshots[0].taken_at

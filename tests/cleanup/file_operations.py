@@ -9,8 +9,8 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-from agent.cleanup.book import Busy, JournalStore
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
@@ -58,15 +58,18 @@ class Files:
         self._held: set[str] = set()
         self._inodes = count(10**6)
 
-    def check(self, networks: Sequence[str]) -> None:
-        self._whole(networks)
-
     def read(self, reservation: Reservation) -> tuple[Reservation, FileImage] | None:
         file = self.files.get((reservation.network, reservation.ip))
         return None if file is None else (promised(file), file)
 
-    def cached(self, candidate: ReleaseRequest) -> tuple[FileImage, ...]:
-        return tuple(one for one in self.cache if candidate.container_id.encode() in one.content)
+    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
+        return tuple(one for one in self.cache if request.container_id.encode() in one.content)
+
+    def try_lock(self, networks: Sequence[str]) -> float | None:
+        if (locked := self.lock(networks)) is None:
+            return None
+        locked.unlock()
+        return locked.waited
 
     def lock(self, networks: Sequence[str]) -> Locks | None:
         self._whole(networks)

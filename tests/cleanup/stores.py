@@ -21,11 +21,11 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from agent.cleanup.book import JournalStore
-from agent.cleanup.cleaner import ApplyingCleaner, run_steps
+from agent.cleanup.cleaner import ApplyingCleaner
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Entry, Journal, entry_name
-from agent.cleanup.release import FileImage, release
+from agent.cleanup.journal_store import JournalStore
+from agent.cleanup.release import FileImage, release, run_steps
 from agent.cleanup.session import Budget, CleanupSession
 from agent.model.release import Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
@@ -186,7 +186,7 @@ class Store:
     def release(
         self,
         *reserved: Reservation,
-        again: Nobody | None = None,
+        recheck: Nobody | None = None,
         file_ops: NodeFiles | None = None,
         writer: JournalWriter | None = None,
     ) -> Outcome:
@@ -194,7 +194,7 @@ class Store:
         candidate = ReleaseRequest(reserved, "shop/old")
         return run_steps(
             release(
-                candidate, again or Nobody(), file_ops or self.file_ops(), writer or JournalWriter(self.journal_store)
+                candidate, recheck or Nobody(), file_ops or self.file_ops(), writer or JournalWriter(self.journal_store)
             )
         )
 
@@ -211,9 +211,9 @@ class Store:
         """Do what a cleaner does first when it starts."""
         limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
         journal_store = JournalStore(self.state)
-        judge = CleanupSession(limits, Budget(), journal_store, "clean")
+        session = CleanupSession(limits, Budget(), journal_store, "clean")
         ApplyingCleaner(
-            judge, Nobody(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
+            session, Nobody(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
         ).before_snapshot(NOW)
 
     def files(self) -> dict[str, File]:

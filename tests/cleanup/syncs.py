@@ -6,9 +6,9 @@ from typing import Any
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.cleanup.book import JournalStore
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner
 from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
@@ -44,12 +44,12 @@ class Daemon:
         bold: Limits | None = None,
         budget: Budget = NONE,
         by: str = "run",
-        again: Owners | None = None,
+        recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or Notebook()
-        self.judge = CleanupSession(bold or limits(), budget, self.journal_store, by)
+        self.session = CleanupSession(bold or limits(), budget, self.journal_store, by)
         self.cleaner: Cleaner = ApplyingCleaner(
-            self.judge, again or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
+            self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
         )
         self.now = NOW
         self._memory: ConfirmationState | None = None
@@ -77,7 +77,7 @@ class Daemon:
 
 
 def told(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
-    return [(one.candidate.reservations[0].ip, one.verdict) for one in cleaning.outcomes]
+    return [(one.request.reservations[0].ip, one.verdict) for one in cleaning.outcomes]
 
 
 def why(cleaning: Cleaning) -> list[list[Reason]]:

@@ -33,16 +33,16 @@ def test_the_oldest_have_their_turn_first_and_what_failed_has_its_after_them() -
     old, middle, new = leaks(3)
     found = case(node(new, old, middle), bold=limits(allowances=(("--max", 2),)))
     assert passed(found) == [old.ip, middle.ip]
-    assert passed(replace(found, failures={f"kubenet/{old.ip}": 1})) == [middle.ip, new.ip]
-    again = {f"kubenet/{old.ip}": 2, f"kubenet/{middle.ip}": 1, f"kubenet/{new.ip}": 1}
-    assert list(verdicts(replace(found, failures=again))) == [middle.ip, new.ip, old.ip]
+    assert passed(replace(found, failures={old.key: 1})) == [middle.ip, new.ip]
+    failures = {old.key: 2, middle.key: 1, new.key: 1}
+    assert list(verdicts(replace(found, failures=failures))) == [middle.ip, new.ip, old.ip]
 
 
 def test_a_sandbox_is_as_old_as_its_oldest_address_and_fails_with_either() -> None:
     dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
     found = case(node(*leaks(1), *dual, **DUAL))
     assert list(verdicts(found)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
-    failed = replace(found, failures={"kubenet/fd00::9": 1})
+    failed = replace(found, failures={dual[1].key: 1})
     assert list(verdicts(failed)) == ["10.244.1.11", f"{THE_IP} fd00::9"]
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.cleanup.book import JournalStore
-from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner, run_steps
+from agent.cleanup import cleaner
+from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Journal
-from agent.cleanup.release import Step
+from agent.cleanup.journal_store import JournalStore
+from agent.cleanup.release import Step, run_steps
 from agent.cleanup.session import Budget, CleanupSession
 from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
@@ -55,12 +56,12 @@ class Disk:
     def look(self, **changes: Any) -> Snapshot:
         return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
 
-    def judge(self, by: str = "clean") -> CleanupSession:
+    def session(self, by: str = "clean") -> CleanupSession:
         return CleanupSession(limits(), NONE, self.journal_store, by)
 
     def live(self) -> ApplyingCleaner:
         return ApplyingCleaner(
-            self.judge(), Owners(), self.file_ops, self.journal_store, lambda: self.now, lock_timeout=0.05
+            self.session(), Owners(), self.file_ops, self.journal_store, lambda: self.now, lock_timeout=0.05
         )
 
     def file_ops(self) -> NodeFiles:
@@ -90,7 +91,7 @@ class Disk:
 def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(3))
     before = disk.everything()
-    cleaning = disk.clean(DryRunCleaner(disk.judge()))
+    cleaning = disk.clean(DryRunCleaner(disk.session()))
     assert {verdict for _, verdict in told(cleaning)} == {Verdict.WOULD_RELEASE}
     assert (len(cleaning.outcomes), cleaning.applied) == (4, False)
     assert disk.everything() == before
@@ -101,8 +102,8 @@ def test_a_dry_run_settles_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path, *leaks(1))
     disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
-    cleaning = disk.clean(DryRunCleaner(disk.judge()))
-    assert [warning.endswith("the next cleaning settles it") for warning in cleaning.warnings] == [True]
+    cleaning = disk.clean(DryRunCleaner(disk.session()))
+    assert [warning.endswith("the next cleanup recovers it") for warning in cleaning.warnings] == [True]
     assert disk.everything() == before
 
 
@@ -123,7 +124,7 @@ def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
     budget = Budget(per_sync=("--max-per-sync", 2))
     doing = Daemon(budget=budget)
     trying = Daemon(budget=budget)
-    trying.cleaner = DryRunCleaner(trying.judge)
+    trying.cleaner = DryRunCleaner(trying.session)
     for daemon in (doing, trying):
         daemon.round(*things)
     before = trying.names
@@ -136,7 +137,7 @@ def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
         ("10.244.1.11", True),
         ("10.244.1.14", True),
     ]
-    assert [one.candidate for one in tried.outcomes] == [one.candidate for one in did.outcomes]
+    assert [one.request for one in tried.outcomes] == [one.request for one in did.outcomes]
     assert why(tried) == why(did)
     assert tried.free_after == did.free_after
 
@@ -171,15 +172,15 @@ def test_a_sandbox_is_released_whole_with_one_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("again", "reason"),
+    ("recheck", "reason"),
     [
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
         (Owners(checkpoints={THE_ID}), Reason.TEARDOWN_PENDING),
         (Owners(holders={THE_IP: "process 7 (java)"}), Reason.ADDRESS_IN_USE),
     ],
 )
-def test_asked_once_more_an_owner_that_came_up_is_a_no(again: Owners, reason: Reason) -> None:
-    daemon = Daemon(again=again)
+def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reason: Reason) -> None:
+    daemon = Daemon(recheck=recheck)
     daemon.round(LEAK)
     cleaning = daemon.round(LEAK)
     assert (told(cleaning), why(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
@@ -195,7 +196,7 @@ def test_while_another_cleaner_is_at_work_all_are_busy(tmp_path: Path) -> None:
     with disk.journal_store.exclusive(0):
         cleaning = disk.clean(disk.live())
     assert {verdict for _, verdict in told(cleaning)} == {Verdict.BUSY}
-    assert all("another cleaner is at work on this node" in one.why for one in cleaning.outcomes)
+    assert all("another cleaner is running on this node" in one.why for one in cleaning.outcomes)
     assert (len(cleaning.outcomes), cleaning.failed) == (3, True)
     assert (disk.networks / "kubenet" / THE_IP).exists()
     assert {verdict for _, verdict in told(disk.clean(disk.live()))} == {Verdict.RELEASED}
@@ -230,6 +231,35 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
     cleaning = disk.clean(disk.live())
     assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
+
+
+# Interrupted, or too late
+
+
+def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon()
+    daemon.round(*leaks(2))
+    monkeypatch.setattr(cleaner, "interrupted", lambda: True)
+    cleaning = daemon.round(*leaks(2))
+    assert {verdict for _, verdict in told(cleaning)} == {Verdict.INTERRUPTED}
+    assert (cleaning.interrupted, cleaning.failed, len(daemon.names)) == (True, False, 4)
+    assert daemon.journal_store.read() == Journal()
+    monkeypatch.undo()
+    assert {verdict for _, verdict in told(daemon.round(*leaks(2)))} == {Verdict.RELEASED}
+
+
+@pytest.mark.parametrize("seconds", [-61, 61])
+def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
+    """Either way: a clock that was set back says nothing about the age of the snapshot."""
+    disk = Disk(tmp_path, LEAK)
+    applying = disk.live()
+    disk.now = NOW + timedelta(seconds=seconds)
+    cleaning = disk.clean(applying)
+    assert why(cleaning) == [[Reason.SNAPSHOT_EXPIRED]]
+    assert not cleaning.failed
+    assert (disk.networks / "kubenet" / THE_IP).exists()
+    disk.now = NOW + timedelta(seconds=59)
+    assert told(disk.clean(applying)) == [(THE_IP, Verdict.RELEASED)]
 
 
 # The journal
@@ -319,12 +349,12 @@ def test_a_half_entry_that_cannot_be_settled_keeps_no_other_from_it() -> None:
     daemon.files.broken = {"storage"}
     cleaning = daemon.round()
     assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
-    assert cleaning.warnings == (f"journal: entry {lost.name} never ended; the next cleaning settles it",)
+    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
 
 
 def test_a_half_entry_is_left_to_another_cleaner_that_is_at_work() -> None:
     journal_store = Notebook(entry(LEAK, None))
-    journal_store.other = "another cleaner is at work"
+    journal_store.other = "another cleaner is running"
     daemon = Daemon(journal_store)
     assert len(daemon.round().warnings) == 1
     assert journal_store.read().unfinished()
@@ -350,9 +380,9 @@ def test_free_addresses_are_those_before_and_those_without_what_was_released() -
 def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() -> None:
     daemon = Daemon()
     assert free(daemon.round(LEAK, node=[], cni_results=[])) == (None, None)
-    judge = CleanupSession(limits(), NONE, Notebook(), "run")
+    session = CleanupSession(limits(), NONE, Notebook(), "run")
     silent = without(node(LEAK), "reservations")
-    assert free(judge.cleaning(scanned(silent), (), applied=True)) == (None, None)
+    assert free(session.cleaning(scanned(silent), (), applied=True)) == (None, None)
 
 
 def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
@@ -367,9 +397,9 @@ def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
 def test_what_could_not_be_read_is_told_and_nothing_was_touched() -> None:
     daemon = Daemon()
     daemon.round(LEAK)
-    judge, silent = daemon.judge, without(node(LEAK), "pods")
+    session, silent = daemon.session, without(node(LEAK), "pods")
     report = scanned(silent)
-    cleaning = DryRunCleaner(judge).after_snapshot((silent,), report)
+    cleaning = DryRunCleaner(session).after_snapshot((silent,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
     assert {no[0] for no in why(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 

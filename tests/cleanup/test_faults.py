@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
 BEFORE_REMOVING = [
-    Step.ASKED_DOCKER, Step.ASKED_KUBELET, Step.ASKED_KERNEL, Step.READ, Step.JOURNALLED, Step.LOCKED,
+    Step.ASKED_DOCKER, Step.ASKED_KUBELET, Step.ASKED_KERNEL, Step.READ, Step.JOURNALED, Step.LOCKED,
 ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_more_as_it_was_written_down_is_not_removed(store: Sto
         else:
             os.chown(path, NOBODY, NOBODY)
 
-    outcome, _ = release_with(store, happens, Step.JOURNALLED, reserved)
+    outcome, _ = release_with(store, happens, Step.JOURNALED, reserved)
     assert outcome.verdict is Verdict.CHANGED
     assert path.exists()
 
@@ -197,7 +197,7 @@ def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
     outcome, taken = release_with(store, lambda: None, Step.READ, store.reserve(), store.reserve(IP6))
     assert outcome.verdict is Verdict.RELEASED
     assert taken == [
-        *BEFORE_REMOVING, Step.COMPARED, Step.REMOVED, Step.REMOVED, Step.UNLOCKED, Step.FORGOTTEN,
+        *BEFORE_REMOVING, Step.COMPARED, Step.REMOVED, Step.REMOVED, Step.UNLOCKED, Step.CACHE_REMOVED,
     ]  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
 @pytest.mark.parametrize("silent", ["docker", "kubelet", "kernel"])
 def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, silent: str) -> None:
     reserved = store.reserve()
-    outcome = store.release(reserved, again=Nobody(silent=silent))
+    outcome = store.release(reserved, recheck=Nobody(silent=silent))
     assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{silent} is gone")
     assert store.find(IP) == reserved
     assert store.journal().entries == ()
@@ -224,7 +224,7 @@ def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, si
 )
 def test_whom_the_second_look_finds_keeps_the_address(store: Store, again: Nobody, reason: Reason) -> None:
     reserved = store.reserve()
-    outcome = store.release(reserved, again=again)
+    outcome = store.release(reserved, recheck=again)
     assert outcome.verdict is Verdict.REFUSED
     assert [refusal.reason for refusal in outcome.refusals] == [reason]
     assert store.find(IP) == reserved
@@ -247,9 +247,7 @@ def test_a_read_only_mount_says_that_this_is_observe_mode_and_costs_no_entry(sto
     verdict, why, leaked, read_only = in_child(observed)
     assert read_only, "it was mounted as it should be"
     assert (verdict, leaked) == ("failed", 0)
-    assert why == (
-        f"{store.network()}: mounted read-only, as in observe mode: this agent may look here, and release nothing"
-    )
+    assert why == (f"{store.network()}: read-only mount: apply deploy/overlays/cleanup-exec to allow releases")
     assert store.find(IP) == reserved
     assert not store.state.exists()
 
@@ -271,7 +269,7 @@ def test_a_mount_that_turns_read_only_in_the_middle_fails_and_touches_nothing(st
 
     verdict, why = in_child(turned)
     assert verdict == "failed"
-    assert why.startswith(f"{store.network()}/lock: mounted read-only, as in observe mode")
+    assert why.startswith(f"{store.network()}: read-only mount")
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.journal().entries == ()
 
@@ -337,9 +335,9 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_release_leaves_half_an_entry_an
             size = store.journal_file.stat().st_size
             resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
 
-        return release_with(store, fill, Step.JOURNALLED, reserved)[0].why
+        return release_with(store, fill, Step.JOURNALED, reserved)[0].why
 
-    assert in_child(filling) == f"the journal does not say how it ended: {store.journal_file}: File too large"
+    assert in_child(filling) == f"the journal does not record the outcome: {store.journal_file}: File too large"
     (half,) = store.journal().unfinished()
     store.start()
     assert [entry.verdict for entry in store.journal().entries] == [Verdict.RELEASED]
@@ -465,7 +463,7 @@ def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: St
     with immutable(store.network() / IP6):
         verdict, why = in_child(act)
     assert verdict == "failed"
-    assert "Input/output error: half of the sandbox was removed, and `nodeleak restore` can put it back" in why
+    assert "Input/output error: the sandbox is partly released, `nodeleak restore` can put it back" in why
     assert list(store.files()) == [f"kubenet/{IP6}"]
     (image,) = (one for one in store.entry().reservations if one.name == IP)
     store.file_ops().put_back(image)
@@ -579,4 +577,4 @@ def test_who_removes_without_the_lock_does_not_leave_half_a_sandbox_to_us(tmp_pa
     gone = store.network() / "fd00::9"
     outcome, _ = release_with(store, lambda: gone.unlink(missing_ok=True), Step.REMOVED, *reserved)
     assert (outcome.verdict, store.files()) == (Verdict.RELEASED, {})
-    assert outcome.why == "fd00::9: removed by somebody who does not take the lock"
+    assert outcome.why == "fd00::9: removed by a process that does not take the lock"

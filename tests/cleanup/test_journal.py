@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.book import FILES, LARGEST, Busy, JournalStore
 from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
+from agent.cleanup.journal_store import FILES, LARGEST, Busy, JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import SourceError
@@ -143,8 +143,8 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
         (b"7\n", "TypeError"),
         (b"null\n", "TypeError"),
         (b"{}\n", "KeyError: 'schema'"),
-        (b'{"schema": "nodeleak.journal/v2", "entry": "x"}\n', "its schema is 'nodeleak.journal/v2'"),
-        (b'{"schema": "%b"}\n' % (b"x" * 10_000), "its schema is 'xxxxx"),
+        (b'{"schema": "nodeleak.journal/v2", "entry": "x"}\n', "schema 'nodeleak.journal/v2' is not"),
+        (b'{"schema": "%b"}\n' % (b"x" * 10_000), "schema 'xxxxx"),
         (b'{"schema": "nodeleak.journal/v1", "entry": "x"}\n', ""),
         (b"[" * 100_000 + b"\n", "RecursionError"),
     ],
@@ -355,7 +355,7 @@ def test_whatever_a_file_is_the_journal_keeps_it_byte_for_byte(
     content: bytes, mode: int, owner: int, mtime_ns: int
 ) -> None:
     image = replace(KEPT, content=content, mode=mode, uid=owner, gid=owner, mtime_ns=mtime_ns)
-    read = journal._kept(json.loads(json.dumps(file_document(image))))  # noqa: SLF001 (a disk for each would take minutes)
+    read = journal._file_image(json.loads(json.dumps(file_document(image))))  # noqa: SLF001 (a disk for each would take minutes)
     assert read == image
 
 
@@ -493,7 +493,7 @@ def test_a_sandbox_of_an_empty_file_is_never_seen_again(journal_store: JournalSt
 def test_there_is_one_cleaner_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
     with (
         journal_store.exclusive(0),
-        pytest.raises(Busy, match=r"another cleaner is at work .*cleaner\.lock"),
+        pytest.raises(Busy, match=r"another cleaner is running .*cleaner\.lock"),
         JournalStore(tmp_path / "state").exclusive(0),
     ):
         pytest.fail("two cleaners")

@@ -189,7 +189,7 @@ def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> No
         done = ends_by_itself(act)
         is_sound(store, before)
         again = restore(store.entry(), store.file_ops(), store.journal_store, NOW)
-        assert again.done or again.why == "nothing is missing: all of it is in place"
+        assert again.done or again.why == "nothing is missing: all reservations are in place"
         assert store.files() == before
         assert store.entry().restored == NOW
         if done:
@@ -221,7 +221,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
         is_sound(store, before)
         is_settled(store, before)
         assert store.files() == before
-        assert store.entry().why == "the agent ended in the middle of it; all of it is in place"
+        assert store.entry().why == "the agent died during this release; all reservations are in place"
         if done:
             break
     assert moment > 20

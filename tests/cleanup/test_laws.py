@@ -339,7 +339,7 @@ def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> No
 
 def verdicts(cleaned: Cleaned) -> list[Any]:
     return [
-        (one.candidate.reservations, one.verdict, [(no.reason, no.setting) for no in one.refusals])
+        (one.request.reservations, one.verdict, [(no.reason, no.setting) for no in one.refusals])
         for one in cleaned.told.outcomes
     ]
 
@@ -364,7 +364,7 @@ def test_what_is_told_is_what_was_done(one: Round, broken: frozenset[str]) -> No
     daemon = Daemon(one, broken=broken)
     cleaned = daemon.clean()
     released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
-    assert {(x.network, x.ip) for outcome in released for x in outcome.candidate.reservations} == cleaned.removed
+    assert {(x.network, x.ip) for outcome in released for x in outcome.request.reservations} == cleaned.removed
     assert [outcome.entry for outcome in released] == [
         entry.name for entry in daemon.journal_store.entries.values() if entry.released
     ]

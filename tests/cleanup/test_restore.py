@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup import restore as restoring
-from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, release
 from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover, restore
 from agent.model.release import ReleaseRequest, Verdict
@@ -64,7 +64,7 @@ def unfinished(store: Store, steps: int, *reserved: Reservation) -> Entry:
     return entry
 
 
-JOURNALLED, REMOVED = 5, 8
+JOURNALED, REMOVED = 5, 8
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
@@ -103,7 +103,7 @@ def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> 
     assert put_back(store).done
     before = store.files(), store.journal_file.read_bytes()
     second = put_back(store)
-    assert (second.done, second.why) == (False, "nothing is missing: all of it is in place")
+    assert (second.done, second.why) == (False, "nothing is missing: all reservations are in place")
     assert (store.files(), store.journal_file.read_bytes()) == before
 
 
@@ -129,7 +129,7 @@ def test_a_sandbox_that_has_another_address_by_now_gets_no_second_one(store: Sto
     store.reserve("10.244.1.78")
     done = put_back(store)
     assert not done.done
-    assert done.why == f"container {GONE[:12]} has another address by now: 10.244.1.77, 10.244.1.78"
+    assert done.why == f"container {GONE[:12]} has another address now: 10.244.1.77, 10.244.1.78"
     assert store.entry().restored is None
 
 
@@ -145,7 +145,7 @@ def test_behind_a_lock_that_is_held_nothing_is_put_back(store: Store, locked: st
     before = store.journal_file.read_bytes()
     with another_process_locks(store.network() / locked):
         done = put_back(store)
-    assert (done.done, done.why) == (False, "host-local's lock is held by somebody else")
+    assert (done.done, done.why) == (False, "another process holds host-local's lock")
     assert (store.files(), store.journal_file.read_bytes()) == ({}, before)
 
 
@@ -155,7 +155,7 @@ def test_a_result_that_has_its_name_again_is_left_and_told(store: Store) -> None
     result.write_text("another")
     done = put_back(store)
     assert (done.done, done.why) == (
-        True, f"libcni's {result.name} was not put back: {result}: File exists",
+        True, f"not restored to libcni's cache: {result.name}: {result}: File exists",
     )  # fmt: skip
     assert result.read_text() == "another"
 
@@ -166,19 +166,19 @@ def test_a_cache_that_is_gone_is_told(store: Store) -> None:
     result.parent.rmdir()
     done = put_back(store)
     assert done.done
-    assert done.why == f"libcni's {result.name} was not put back: {result.parent}: No such file or directory"
+    assert done.why == f"not restored to libcni's cache: {result.name}: {result.parent}: No such file or directory"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
 def test_where_nothing_was_released_nothing_is_put_back(store: Store, verdict: Verdict) -> None:
     store.release(store.reserve())
-    with pytest.raises(RestoreError, match=f"nothing was released: the entry ended as {verdict}"):
+    with pytest.raises(RestoreError, match=f"nothing was released: the outcome was {verdict}"):
         missing_of(replace(store.entry(), verdict=verdict), store.file_ops())
 
 
 def test_an_entry_that_never_ended_is_left_to_the_next_cleaning(store: Store) -> None:
     entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
-    assert put_back(store, entry).why == "the entry never ended; the next cleaning settles it"
+    assert put_back(store, entry).why == "the entry is unfinished, the next cleanup recovers it"
 
 
 def test_of_an_entry_that_failed_what_is_missing_is_put_back(store: Store) -> None:
@@ -201,7 +201,7 @@ def test_of_an_entry_that_failed_whole_nothing_is_missing(store: Store) -> None:
     reserved = store.reserve()
     with immutable(store.network() / IP):
         store.release(reserved)
-    assert put_back(store).why == "nothing is missing: all of it is in place"
+    assert put_back(store).why == "nothing is missing: all reservations are in place"
     assert store.find(IP) == reserved
 
 
@@ -239,7 +239,7 @@ def test_on_a_read_only_mount_nothing_is_put_back(store: Store) -> None:
 
     done, why = in_child(act)
     assert not done
-    assert "mounted read-only" in why
+    assert "read-only mount" in why
 
 
 def test_a_network_that_is_gone_is_told(store: Store) -> None:
@@ -266,7 +266,7 @@ def test_a_tampered_journal_leads_nowhere_else(store: Store, tampered: dict[str,
     before = {path for path in store.root.rglob("*") if path != store.network() / IP}
     for entry in JournalStore(store.state).read().entries:
         done = put_back(store, entry)
-        assert "not a directory of libcni's cache" in done.why
+        assert "not a configured directory of libcni's cache" in done.why
     assert {path for path in store.root.rglob("*") if path != store.network() / IP} == before
     assert not result.exists()
 
@@ -281,11 +281,11 @@ def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) ->
 
 def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
-    unfinished(store, JOURNALLED, *reserved)
+    unfinished(store, JOURNALED, *reserved)
     store.start()
     entry = store.entry()
     assert (entry.verdict, entry.why) == (
-        Verdict.FAILED, "the agent ended in the middle of it; all of it is in place",
+        Verdict.FAILED, "the agent died during this release; all reservations are in place",
     )  # fmt: skip
     assert [store.find(IP), store.find(IP6)] == reserved
 
@@ -317,7 +317,7 @@ def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_it
     before = store.files()
     store.start()
     assert store.files() == before
-    assert store.entry().why == "the agent ended in the middle of it, and what was removed of it is reserved again"
+    assert store.entry().why == "the agent died during this release, and a removed address is reserved again"
 
 
 def test_what_cannot_be_locked_or_found_stays_half(store: Store) -> None:
@@ -341,7 +341,7 @@ def test_settling_twice_is_settling_once(store: Store) -> None:
     before = store.files()
     recover(entry, store.file_ops(), store.journal_store, NOW)
     assert store.files() == before
-    assert store.entry().why == "the agent ended in the middle of it; all of it is in place"
+    assert store.entry().why == "the agent died during this release; all reservations are in place"
 
 
 def test_a_restoration_that_died_half_way_can_be_finished(store: Store) -> None:

@@ -37,25 +37,25 @@ def crowd(count: int, state: str = "running") -> list[Container]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "doubted"),
+    ("before", "after", "suspect_since"),
     [(4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False)],
 )
-def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, doubted: bool) -> None:
+def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, suspect_since: bool) -> None:
     runtime_history = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
-    assert (runtime_history.doubted == UPTIME + SECOND) is doubted
-    assert bool(runtime_history.why) is doubted
+    assert (runtime_history.suspect_since == UPTIME + SECOND) is suspect_since
+    assert bool(runtime_history.why) is suspect_since
 
 
 def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() -> None:
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
-    assert watched(full, node(containers=crowd(3), later=SECOND)).doubted is None
+    assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None
 
 
 def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
     silent = without(node(later=SECOND), "containers")
     runtime_history = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
-    assert runtime_history.doubted == UPTIME + 2 * SECOND
-    assert runtime_history.why == "docker listed 9 running containers, and in the next look 3"
+    assert runtime_history.suspect_since == UPTIME + 2 * SECOND
+    assert runtime_history.why == "docker listed 9 running containers, then 3 in the next snapshot"
 
 
 def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
@@ -63,19 +63,19 @@ def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -
     silent = without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
     for snapshots in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
-        assert watched(*snapshots).doubted == UPTIME + 2 * SECOND
-        assert watched(*snapshots).why == "docker restarted between two looks"
-    assert watched(before, silent, gone, before).doubted is None
+        assert watched(*snapshots).suspect_since == UPTIME + 2 * SECOND
+        assert watched(*snapshots).why == "docker restarted between two snapshots"
+    assert watched(before, silent, gone, before).suspect_since is None
 
 
 def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
     first = node(processes=[processes(booted=UPTIME, docker=UPTIME)])
-    assert watched(first, node(processes=[processes(docker=timedelta(days=1))])).doubted == UPTIME
+    assert watched(first, node(processes=[processes(docker=timedelta(days=1))])).suspect_since == UPTIME
 
 
 def test_a_clock_that_is_set_is_no_restart() -> None:
     moved = replace(processes(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
-    assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).doubted is None
+    assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).suspect_since is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,10 @@ def test_a_clock_that_is_set_is_no_restart() -> None:
 )
 def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: timedelta, refused: bool) -> None:
     now = node(LEAK, later=later)
-    doubt = replace(
-        case(now, bold=limits(settle=settle)), runtime_history=RuntimeHistory(doubted=UPTIME, why="docker restarted")
-    )
-    (said,) = verdicts(doubt).values()
+    history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
+    (said,) = verdicts(replace(case(now, bold=limits(settle=settle)), runtime_history=history)).values()
     assert [one.reason for one in said] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
-    assert all(one.why == "docker restarted; it is believed again after --settle" for one in said)
+    assert all(one.why == "docker restarted; its list is trusted again after --settle" for one in said)
 
 
 @pytest.mark.parametrize(

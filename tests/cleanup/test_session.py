@@ -1,6 +1,5 @@
 """What is remembered from round to round: what was released, what failed, and what may still be."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,9 +8,10 @@ import pytest
 
 from agent.cleanup.cleaner import DryRunCleaner
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.release import FileImage
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
-from agent.model.snapshot import Node
+from agent.model.snapshot import Node, Reservation
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
 from tests.cleanup.file_operations import Files, Notebook, image
 from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
@@ -34,9 +34,7 @@ def test_a_released_id_that_is_there_again_stops_all_cleaning(again: Any) -> Non
     other = leaks(1)
     daemon.round(*other)
     cleaning = daemon.round(again, *other)
-    assert cleaning.halted.startswith(
-        "container 999999999999 is there again, after its address 10.244.1.9 was released"
-    )
+    assert cleaning.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
     assert "nodeleak restore" in cleaning.halted
     assert all(no[0] is Reason.HALTED for no in why(cleaning))
     assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
@@ -61,15 +59,16 @@ def test_what_this_daemon_released_itself_is_remembered_too() -> None:
 
 
 def test_one_of_two_looks_is_enough_to_see_it_again() -> None:
-    judge = CleanupSession(limits(), NONE, Notebook(entry(LEAK)), "clean")
-    judge.before_snapshot(NOW)
+    session = CleanupSession(limits(), NONE, Notebook(entry(LEAK)), "clean")
+    session.read_journal(NOW)
     snapshots = (node(LEAK), node())
-    assert judge.case(snapshots, scanned(*snapshots)).halted
+    session.observe(snapshots)
+    assert session.context(scanned(*snapshots)).halted
 
 
 def test_a_trial_stops_itself_too() -> None:
     daemon = Daemon(Notebook(entry(LEAK)))
-    daemon.cleaner = DryRunCleaner(daemon.judge)
+    daemon.cleaner = DryRunCleaner(daemon.session)
     assert daemon.round(LEAK).halted
 
 
@@ -128,9 +127,9 @@ def test_what_another_released_between_our_look_and_our_lock_is_gone() -> None:
     class Late(Files):
         """Somebody is quicker than we are."""
 
-        def check(self, networks: Sequence[str]) -> None:
-            super().check(networks)
+        def read(self, reservation: Reservation) -> tuple[Reservation, FileImage] | None:
             self.files.pop(("kubenet", THE_IP), None)
+            return super().read(reservation)
 
     daemon.files = Late()
     cleaning = daemon.round(LEAK)
@@ -157,7 +156,7 @@ def test_one_that_was_restored_hides_no_other_that_is_there_again() -> None:
     released = entry(first)
     daemon = Daemon(Notebook(released, entry(second)))
     cleaning = daemon.round(first, second, meanwhile=[replace(released, restored=NOW)])
-    assert cleaning.halted.startswith("container 020202020202 is there again, after its address 10.244.1.12")
+    assert cleaning.halted.startswith("released container 020202020202 reappeared (its address was 10.244.1.12;")
 
 
 def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look_stands() -> None:
@@ -168,7 +167,7 @@ def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look
             journal, self.unreadable = super().read(), "it broke"
             return journal
 
-    assert "is there again" in Daemon(Failing(entry(LEAK))).round(LEAK).halted
+    assert "reappeared" in Daemon(Failing(entry(LEAK))).round(LEAK).halted
 
 
 # Budgets
@@ -249,7 +248,7 @@ def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
-    judge = CleanupSession(limits(), NONE, Notebook(), "run")
+    session = CleanupSession(limits(), NONE, Notebook(), "run")
     candidate = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),
@@ -259,8 +258,8 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         (Verdict.BUSY, 1),
         (Verdict.GONE, 0),
     ):
-        judge.learn([Outcome(candidate, verdict)])
-        assert judge.case((node(),), scanned(node())).failures.get(f"kubenet/{THE_IP}", 0) == failed
+        session.record([Outcome(candidate, verdict)])
+        assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
 
 
 def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:

@@ -194,7 +194,7 @@ def test_a_sandbox_that_the_real_one_has_given_another_address_gets_its_old_one_
     real.release(real.find("10.9.0.2"))
     assert address(said_by(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
     done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
-    assert done.why == f"container {WEB_ID[:12]} has another address by now: 10.9.0.3"
+    assert done.why == f"container {WEB_ID[:12]} has another address now: 10.9.0.3"
 
 
 def test_the_real_one_adds_and_deletes_while_we_release_and_each_address_has_one_owner(real: Store) -> None:

@@ -1,4 +1,4 @@
-"""clean, restore and journal as processes, on a copy of the incident's node: what they say, touch, and end with."""
+"""clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
 import errno
 import fcntl
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
@@ -107,7 +108,7 @@ def host_local(store: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Incident, api: str) -> None:
+def test_a_dry_run_lists_what_would_be_released_and_changes_nothing(incident: Incident, api: str) -> None:
     before = incident.files()
     done = incident.clean(api=api)
     assert (done.code, done.err) == (0, "")
@@ -118,23 +119,23 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Inc
     assert not incident.state.exists()
 
 
-def test_dry_run_may_be_said_and_no_environment_can_consent(incident: Incident) -> None:
+def test_no_variable_can_allow_a_release(incident: Incident) -> None:
     before = incident.files()
     assert incident.told("--dry-run")["applied"] is False
     assert incident.told(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_SYNC="5")["applied"] is False
     for name in ("APPLY", "IP", "MAX"):
         done = incident.clean(**{f"NODELEAK_{name}": "1"})
         assert done.code == 2, done
-        assert done.err.startswith(f"nodeleak: NODELEAK_{name}: there is no such setting")
+        assert done.err.startswith(f"nodeleak: NODELEAK_{name}: unknown setting")
     assert incident.clean("--app").code == 2
     assert incident.files() == before
 
 
-# A cleaning
+# Releases
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_applied_it_releases_the_leaks_and_nothing_else(incident: Incident, api: str) -> None:
+def test_apply_releases_the_leaks_and_nothing_else(incident: Incident, api: str) -> None:
     before = incident.reserved
     assert (len(before), len(incident.leaks)) == (ALL, LEAKED)
     tree = incident.told("--apply", api=api)
@@ -147,7 +148,7 @@ def test_applied_it_releases_the_leaks_and_nothing_else(incident: Incident, api:
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks]
 
 
-def test_the_second_time_there_is_nothing_to_release(incident: Incident) -> None:
+def test_a_second_run_has_nothing_to_release(incident: Incident) -> None:
     assert incident.clean("--apply").code == 0
     before = incident.files()
     done = incident.clean("--apply")
@@ -157,21 +158,21 @@ def test_the_second_time_there_is_nothing_to_release(incident: Incident) -> None
     assert incident.files() == before
 
 
-def test_at_most_so_many_are_released_the_oldest_first(incident: Incident) -> None:
+def test_max_releases_the_oldest_first(incident: Incident) -> None:
     tree = incident.told("--apply", "--max=2")
     assert [one["ip"] for one in tree["addresses"] if one["verdict"] == "released"] == incident.leaks[:2]
     assert {one["reason"] for one in tree["addresses"]} == {None, "over_budget"}
     assert len(incident.reserved) == ALL - 2
 
 
-def test_only_what_was_asked_for_is_released(incident: Incident) -> None:
+def test_ip_releases_only_these_addresses(incident: Incident) -> None:
     one, other, *_ = incident.leaks
     tree = incident.told("--apply", f"--ip={one}", f"--ip={other}")
     assert [address["ip"] for address in tree["addresses"]] == [one, other]
     assert len(incident.reserved) == ALL - 2
 
 
-def test_what_was_asked_for_and_is_no_candidate_is_told(incident: Incident) -> None:
+def test_ip_of_an_address_that_is_no_leak_is_reported(incident: Incident) -> None:
     in_use = incident.node.running[0].ip
     before = incident.files()
     tree = incident.told("--apply", f"--ip={in_use},10.9.9.9")
@@ -186,7 +187,7 @@ def test_what_was_asked_for_and_is_no_candidate_is_told(incident: Incident) -> N
     assert incident.files() == before
 
 
-def test_in_an_agents_pod_the_daemons_settings_are_the_cleaners_too(incident: Incident) -> None:
+def test_commands_in_the_pod_use_the_settings_of_the_daemon(incident: Incident) -> None:
     host = incident.host
     variables: dict[str, Any] = {
         "NODELEAK_NODE": incident.node.name, "NODELEAK_KUBECONFIG": str(host.kubeconfig),
@@ -201,36 +202,37 @@ def test_in_an_agents_pod_the_daemons_settings_are_the_cleaners_too(incident: In
     assert nodeleak("restore", "--last", "--apply", **variables).code == 0
 
 
-# What refuses, and what fails
+# Refusals and failures
 
 
-def test_refusals_are_no_failure_and_each_is_told_once(incident: Incident) -> None:
+def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> None:
     (incident.host.networks / "cbr0").mkdir()
     done = incident.clean("--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0")
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
     assert done.out.count("and --settle is 86400 s; --settle=0s would lift this") == 1
-    assert done.out.count("(7 addresses): network kubenet is not to be cleaned; --cleanup-network=") == 1
+    assert done.out.count("(7 addresses): cleanup is not allowed in network kubenet; --cleanup-network=") == 1
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
     assert len(incident.reserved) == ALL
 
 
 def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
     incident.state.write_text("not a directory")
-    tree = incident.told("--apply")
+    tree = incident.told("--apply", code=OUTPUT)
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
+    assert incident.told(code=DONE)["applied"] is False, "a dry run writes nothing, so it is done"
     assert len(incident.reserved) == ALL
 
 
-def test_a_lock_that_is_held_is_a_failure_and_nothing_is_touched(incident: Incident) -> None:
+def test_a_lock_held_by_others_is_a_failure_and_nothing_changes(incident: Incident) -> None:
     before = incident.reserved
     with host_local(incident.host.store):
-        tree = incident.told("--apply", "--lock-timeout=50ms", code=1)
+        tree = incident.told("--apply", "--lock-timeout=50ms", code=FAILED)
     assert {one["verdict"] for one in tree["addresses"]} == {"busy"}
     assert incident.reserved == before
 
 
-def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> None:
+def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
     before = incident.files()
     silent: Standin = Standin(lambda _: hang(silent), at=tmp_path / "silent.sock")
     with silent:
@@ -241,27 +243,27 @@ def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> N
     assert incident.files() == before
 
 
-def test_an_unread_network_is_three(incident: Incident) -> None:
+def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:
     tree = incident.told("--apply", "--network=kubenet,cbr0", code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
     assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
     assert len(incident.reserved) == ALL
 
 
-def test_all_mistakes_are_told_in_one_message(incident: Incident) -> None:
+def test_all_mistakes_are_reported_at_once(incident: Incident) -> None:
     before = incident.files()
     done = incident.clean("--apply", "--ip=banana", "--ip=10.0.0.1,,fd00::1", "--max=0", "--grace=5")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == [
-        "nodeleak: --grace: '5': say a span with its unit, such as 90s, 5m or 1h30m",
-        "nodeleak: --ip: 'banana': say an IP address, such as 10.244.1.9",
-        "nodeleak: --ip: '': say an IP address, such as 10.244.1.9",
-        "nodeleak: --max: '0': say a whole number of 1 or more",
+        'nodeleak: --grace: invalid value "5": expected a duration such as 90s or 5m',
+        'nodeleak: --ip: invalid value "banana": expected an IP address such as 10.244.1.9',
+        'nodeleak: --ip: invalid value "": expected an IP address such as 10.244.1.9',
+        'nodeleak: --max: invalid value "0": expected a whole number of 1 or more',
     ]
     assert incident.files() == before
 
 
-def test_nobody_who_may_not_is_told_so(incident: Incident) -> None:
+def test_a_missing_permission_is_reported(incident: Incident) -> None:
     needs(os.geteuid() == 0, "root, to be nobody for a while")
     incident.host.root.chmod(0o755)
     nobody = ("setpriv", "--reuid=65534", "--clear-groups")
@@ -278,7 +280,7 @@ def test_nobody_who_may_not_is_told_so(incident: Incident) -> None:
 # Restoring
 
 
-def test_what_was_released_is_put_back_byte_for_byte(incident: Incident) -> None:
+def test_restore_puts_back_every_byte(incident: Incident) -> None:
     before = {ip: incident.file(ip) for ip in incident.leaks}
     incident.clean("--apply")
     tried = incident.restore("--last")
@@ -294,38 +296,38 @@ def test_what_was_released_is_put_back_byte_for_byte(incident: Incident) -> None
     assert incident.journal().out.count(", restored ") == LEAKED
     done = incident.restore("--last")
     assert (done.code, done.out) == (2, "")
-    assert "nothing was released that was not restored" in done.err
+    assert "there is no release that was not restored" in done.err
 
 
-def test_an_address_that_is_reserved_again_is_not_taken_from_its_owner(incident: Incident) -> None:
+def test_an_address_that_is_reserved_again_is_not_restored(incident: Incident) -> None:
     incident.clean("--apply", "--max=1")
     ip = incident.leaks[0]
     (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")
     before = incident.files()
     for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
         done = incident.restore(ip, *arguments)
-        assert done.code == 1
+        assert done.code == FAILED
         assert f"{verb}: {ip} for container " in done.out
         assert f"{ip} of network kubenet is reserved again" in done.out
     assert incident.files() == before
 
 
-def test_an_entry_that_is_not_there_is_wrong_usage(incident: Incident) -> None:
+def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
     for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
         done = incident.restore(what, "--apply")
         assert (done.code, done.out) == (2, "")
-        assert "`nodeleak journal` lists what there is" in done.err
+        assert "run 'nodeleak journal' for a list of releases" in done.err
         assert "\x1b" not in done.err
     assert not incident.state.exists()
 
 
-def test_a_released_sandbox_that_is_there_again_stops_cleaning_until_it_is_settled(incident: Incident) -> None:
+def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> None:
     ip = incident.leaks[0]
     kept = incident.file(ip)[0]
     incident.clean("--apply", "--max=1")
     (incident.host.store / ip).write_bytes(kept)
     done = incident.clean("--apply")
-    assert "CLEANING HAS STOPPED ITSELF: container " in done.out
+    assert "CLEANING HAS STOPPED ITSELF: released container " in done.out
     assert "refused: halted" in done.out
     assert len(incident.reserved) == ALL
 
@@ -333,7 +335,7 @@ def test_a_released_sandbox_that_is_there_again_stops_cleaning_until_it_is_settl
 # The journal
 
 
-def test_a_journal_that_is_not_there_is_empty(incident: Incident) -> None:
+def test_a_missing_journal_is_empty(incident: Incident) -> None:
     done = incident.journal()
     assert (done.code, done.out, done.err) == (0, NOTHING_RELEASED, "")
     assert json.loads(incident.journal("-o", "json").out) == {
@@ -342,7 +344,7 @@ def test_a_journal_that_is_not_there_is_empty(incident: Incident) -> None:
     assert not incident.state.exists()
 
 
-def test_the_journal_names_its_damage_and_goes_on(incident: Incident) -> None:
+def test_a_damaged_journal_is_reported_and_used(incident: Incident) -> None:
     incident.clean("--apply", "--max=1")
     journal_store = incident.state / "journal/journal.jsonl"
     with journal_store.open("a") as file:
@@ -354,11 +356,11 @@ def test_the_journal_names_its_damage_and_goes_on(incident: Incident) -> None:
     assert "warning: journal: " in incident.clean().out
 
 
-# Whoever reads us, and whoever ends us
+# Standard output and signals
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_with_its_output_closed_it_releases_and_the_journal_is_whole(incident: Incident, closed: str) -> None:
+def test_with_closed_output_it_releases_and_writes_the_journal(incident: Incident, closed: str) -> None:
     done = incident.clean("--apply", prefix=("/bin/sh", "-c", f'exec "$@" {closed}', "sh"))
     assert (done.code, done.err) == (0, "")
     assert len(incident.reserved) == ALL - LEAKED
@@ -366,15 +368,15 @@ def test_with_its_output_closed_it_releases_and_the_journal_is_whole(incident: I
     assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (["released"] * LEAKED, [])
 
 
-def test_a_full_disk_is_told_and_the_journal_has_it(incident: Incident) -> None:
+def test_a_full_disk_is_reported_and_the_journal_is_complete(incident: Incident) -> None:
     needs(Path("/dev/full").exists(), "/dev/full")
     done = incident.clean("--apply", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (2, f"nodeleak: the output is not whole: {os.strerror(errno.ENOSPC)}\n")
+    assert (done.code, done.err) == (OUTPUT, f"nodeleak: cannot write the output: {os.strerror(errno.ENOSPC)}\n")
     assert len(incident.entries()) == LEAKED
 
 
 @pytest.mark.parametrize("command", ["clean", "journal"])
-def test_a_reader_that_has_seen_enough_is_no_news(incident: Incident, command: str) -> None:
+def test_a_broken_pipe_is_no_error(incident: Incident, command: str) -> None:
     options = incident.options() if command == "clean" else [f"--state-dir={incident.state}"]
     script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
     done = subprocess.run(  # noqa: S603 (ours)
@@ -386,7 +388,7 @@ def test_a_reader_that_has_seen_enough_is_no_news(incident: Incident, command: s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_finishes_the_address_in_hand_and_no_other(incident: Incident, number: signal.Signals) -> None:
+def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: signal.Signals) -> None:
     at_work = incident.state / "cleaner.lock"
     command = [*AGENT, "clean", "--apply", "--lock-timeout=1m", *incident.options()]
     with host_local(incident.host.store):
@@ -397,37 +399,37 @@ def test_told_to_end_it_finishes_the_address_in_hand_and_no_other(incident: Inci
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode in {-number, 128 + number}
-    assert "Traceback" not in errors
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (INTERRUPTED, "")
+    assert "1 released, 6 interrupted" in output
     assert [one["outcome"] for one in incident.entries()] == ["released"]
     assert len(incident.reserved) == ALL - 1
     assert "6 released" in incident.clean("--apply").out
 
 
-def test_killed_in_the_middle_the_next_one_settles_it(incident: Incident) -> None:
+def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     journal_store = incident.state / "journal/journal.jsonl"
     assert "1 released" in incident.clean("--apply", "--max=1").out
     begun, _ended = journal_store.read_text().splitlines(keepends=True)
     journal_store.write_text(begun)  # as it is where we were killed after the removal
     assert "never ended" in incident.journal().out
-    assert "never ended; the next cleaning settles it" in incident.clean().out
+    assert "is unfinished, the next cleanup recovers it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
     assert "never ended" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED
 
 
-def test_mounted_read_only_it_says_so_and_releases_nothing(incident: Incident) -> None:
+def test_a_read_only_mount_is_reported(incident: Incident) -> None:
     needs(os.geteuid() == 0, "root, to mount the store read-only in a namespace of its own")
     script = f'mount --bind {incident.host.networks} {incident.host.networks} && mount -o remount,bind,ro \
         {incident.host.networks} && exec "$@"'
     done = incident.clean("--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
-    assert done.code == 1, done
-    assert "mounted read-only, as in observe mode" in done.out
+    assert done.code == FAILED, done
+    assert "read-only mount: apply deploy/overlays/cleanup-exec" in done.out
     assert len(incident.reserved) == ALL
 
 
-def test_a_young_leak_is_told_with_its_age(incident: Incident) -> None:
+def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incident) -> None:
     made = datetime.now(UTC) - timedelta(seconds=30)  # noqa: TID251 (as above)
     os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
     done = incident.clean("--apply")
@@ -439,7 +441,7 @@ def test_a_young_leak_is_told_with_its_age(incident: Incident) -> None:
 # The daemon
 
 
-def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> None:
+def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident) -> None:
     quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-sync=3")
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
@@ -461,14 +463,14 @@ def test_the_daemon_releases_round_by_round_and_tells_it(incident: Incident) -> 
     assert len(incident.reserved) == ALL - LEAKED
 
 
-def test_the_daemon_withholds_in_a_dry_run_and_says_so_once(incident: Incident) -> None:
+def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -> None:
     quick = ("--interval=50ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
     before = incident.files()
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
         agent.said("release.withheld")
-        rounds = round_count(port)
-        until(lambda: round_count(port) > rounds + 5, "five rounds more")
+        before_count = sync_count(port)
+        until(lambda: sync_count(port) > before_count + 5, "five more syncs")
         assert agent.end()[0] == 0
     assert [one["ip"] for one in agent.events if one["event"] == "release.withheld"] == incident.leaks
     history = str(incident.state / "device-plugins.json")
@@ -480,6 +482,6 @@ def released(agent: Daemon) -> list[str]:
     return [one["ip"] for one in agent.events if one["event"] == "address.released"]
 
 
-def round_count(port: int) -> float:
+def sync_count(port: int) -> float:
     lines = served(port, "/metrics")[1].splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("nodeleak_sync_seconds_count ")))

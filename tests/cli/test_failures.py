@@ -1,4 +1,4 @@
-"""The whole process on a bad day: what it says, with which code it ends, and how soon."""
+"""Commands as processes when something fails: output, exit code, and duration."""
 
 import base64
 import json
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.exit_codes import OUTPUT
 from tests.sources.kube.old_server import FIRST, Etcd, Server
 from tests.wire import (
     HTML,
@@ -50,8 +51,8 @@ class Done:
 
 
 @dataclass
-class LittleNode:
-    """A node in a directory: one pod, one leak, a docker of ours, and a process table that has a kubelet in it."""
+class SmallNode:
+    """A node in a directory: one pod, one leak, a fake docker, and a process table with a kubelet."""
 
     home: Path
     docker: Standin
@@ -76,7 +77,7 @@ class LittleNode:
             (self.proc / f"{pid}/net").mkdir(parents=True)
             (self.proc / f"{pid}/net/fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
-        # Everything of the machine's own is left out: a kubelet may have lived here, and left its sockets.
+        # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
             *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
             *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
@@ -97,19 +98,19 @@ CONTAINER = {
 
 
 def engine(request: Request) -> Answer:
-    """A stand-in for docker: one sandbox, so that a test says what else is there."""
+    """A fake docker with one sandbox."""
     return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[LittleNode]:
+def node(tmp_path: Path) -> Iterator[SmallNode]:
     with Standin(engine, at=tmp_path / "docker.sock") as docker:
-        yield LittleNode(tmp_path, docker)
+        yield SmallNode(tmp_path, docker)
 
 
 @contextmanager
 def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
-    """Return the options that lead to an API server."""
+    """Return the options for a fake API server."""
     with Standin(answers) as server:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 
@@ -121,8 +122,8 @@ def hanging_api(directory: Path) -> Iterator[list[str]]:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 
 
-def nobody_home(_: Request) -> Answer:
-    """An API server that knows no such node, and so no pods of it."""
+def no_objects(_: Request) -> Answer:
+    """An API server without any objects."""
     return [http('{"metadata":{"resourceVersion":"5"},"items":[]}')]
 
 
@@ -143,7 +144,7 @@ def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **m
 
 
 class Daemon:
-    """A running daemon, and what it has said so far."""
+    """A running daemon, and its log lines so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -170,7 +171,7 @@ class Daemon:
         return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
-        """Tell it to end; return its code, and how long it took."""
+        """Send a signal; return the exit code, and how long it took to end."""
         start = time.perf_counter()
         self.process.send_signal(number)
         code, seconds = self.process.wait(20), time.perf_counter() - start
@@ -181,7 +182,7 @@ class Daemon:
 
 @contextmanager
 def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
-    """Start a daemon, and see that none is left."""
+    """Start a daemon, and kill it at the end."""
     process = subprocess.Popen(  # noqa: S603 (ours)
         [*prefix, *AGENT, "run", *arguments], env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True,
@@ -196,7 +197,7 @@ def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
 # Wrong usage
 
 
-def test_all_mistakes_are_told_in_one_message() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     done = nodeleak(
         *("scan", "--node", "Worker_1", "--grace", "5", "--docker-timeout", "0s", "--cni-networks-dir", "var/lib"),
         *("--network", "../etc", "--api", "maybe"),
@@ -207,34 +208,37 @@ def test_all_mistakes_are_told_in_one_message() -> None:
     lines = done.err.splitlines()
     assert all(line.startswith("nodeleak: ") for line in lines)
     for part in (
-        "--node: 'Worker_1': a node's name has", "--grace: '5': say a span with its unit",
-        "--docker-timeout: '0s': it must be from 1ms to 1h", "--cni-networks-dir: 'var/lib': say an absolute path",
-        "--network: '../etc': a CNI network's name", "--api: 'maybe': say one of: on, off",
-        "NODELEAK_GRAACE: there is no such setting; did you mean NODELEAK_GRACE?",
-        "NODELEAK_API_TIMEOUT: 'soon': say a span with its unit",
+        '--node: invalid value "Worker_1": expected a node name', '--grace: invalid value "5": expected a duration',
+        '--docker-timeout: invalid value "0s": expected a duration from 1ms to 1h',
+        '--cni-networks-dir: invalid value "var/lib": expected an absolute path',
+        '--network: invalid value "../etc": expected a CNI network', '--api: invalid value "maybe": expected one of:',
+        "NODELEAK_GRAACE: unknown setting: did you mean NODELEAK_GRACE?",
+        'NODELEAK_API_TIMEOUT: invalid value "soon": expected a duration',
     ):  # fmt: skip
         assert sum(part in line for line in lines) == 1, part
     assert len(lines) == 8
 
 
 @pytest.mark.parametrize("command", ["run"])
-def test_a_missing_node_name_is_told_with_the_way_out(command: str) -> None:
+def test_a_missing_node_name_is_reported_with_the_remedy(command: str) -> None:
     done = nodeleak(command)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "nodeleak: --node (NODELEAK_NODE): missing: say the name of this node's Node object, "
-        "or --api=off to do without the API server\n"
+        "nodeleak: --node (NODELEAK_NODE) is not set: give the name of this node's Node object, "
+        "or --api=off to run without the API server\n"
     )
 
 
 @pytest.mark.parametrize("arguments", [["scan", "--listen", ":1"], ["repair"]])
-def test_what_is_no_command_is_told(arguments: list[str]) -> None:
+def test_an_unknown_command_or_option_is_one_line_and_a_hint(arguments: list[str]) -> None:
     done = nodeleak(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert "usage: nodeleak" in done.err
+    message, hint = done.err.splitlines()
+    assert message.startswith("nodeleak: unknown ")
+    assert hint.startswith("run 'nodeleak ")
 
 
-def test_missing_credentials_are_told_with_the_way_out() -> None:
+def test_missing_credentials_are_reported_with_the_remedy() -> None:
     done = nodeleak("scan", "--node", "worker-1")
     assert done.code == 2
     assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
@@ -242,7 +246,7 @@ def test_missing_credentials_are_told_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "not: [valid"])
-def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, content: str | None) -> None:
+def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
@@ -252,13 +256,13 @@ def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, content: str | None) 
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_docker_host_that_is_none_is_told() -> None:
+def test_an_invalid_docker_host_is_reported() -> None:
     done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): docker: Invalid bind")
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = nodeleak("run", "--api", "off", "--listen", where)
@@ -266,10 +270,10 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
 
 
-# A node that does not answer
+# Sources that do not respond
 
 
-def test_a_good_day(node: LittleNode) -> None:
+def test_nothing_fails(node: SmallNode) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options)
     assert done.code == 1, done
     assert "10.244.1.9" in done.out
@@ -277,15 +281,15 @@ def test_a_good_day(node: LittleNode) -> None:
     assert done.err == ""
 
 
-def test_an_unknown_network_names_those_beside_it(node: LittleNode) -> None:
+def test_an_unknown_network_is_reported_with_the_existing_ones(node: SmallNode) -> None:
     done = nodeleak("scan", "--api", "off", "--network", "kubnet", *node.options)
     assert done.code == 3
     assert "kubnet does not exist" in done.out
     assert "(networks here: cbr0, kubenet)" in done.out
 
 
-def test_a_wrong_node_name_is_told_and_nothing_is_judged_by_it(node: LittleNode) -> None:
-    with api_server(node.home, nobody_home) as api:
+def test_a_wrong_node_name_is_reported_and_its_pods_are_unavailable(node: SmallNode) -> None:
+    with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
     assert done.code == 3
     told = json.loads(done.out)
@@ -299,7 +303,7 @@ def test_a_wrong_node_name_is_told_and_nothing_is_judged_by_it(node: LittleNode)
     assert told["findings"] == []
 
 
-def test_a_docker_that_hangs_is_told_in_bounded_time(node: LittleNode) -> None:
+def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> None:
     node.docker.answers = lambda _: hang(node.docker)
     done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
     assert done.code == 3
@@ -309,7 +313,7 @@ def test_a_docker_that_hangs_is_told_in_bounded_time(node: LittleNode) -> None:
 
 
 @pytest.mark.parametrize("listed", ["[]", "{}"])
-def test_a_docker_that_lists_nothing_while_pods_run_convicts_nobody(node: LittleNode, listed: str) -> None:
+def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNode, listed: str) -> None:
     node.docker.answers = lambda request: [http('{"ApiVersion": "1.41"}' if request.path == "/version" else listed)]
     pod = {
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "4"},
@@ -330,14 +334,14 @@ def test_a_docker_that_lists_nothing_while_pods_run_convicts_nobody(node: Little
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden"])
-def test_an_api_server_that_refuses_is_told(node: LittleNode, status: str) -> None:
+def test_an_api_server_that_refuses_is_reported(node: SmallNode, status: str) -> None:
     with api_server(node.home, lambda _: [http(HTML, status, "text/html")]) as api:
         done = nodeleak("scan", *api, *node.options)
     assert done.code == 3
     assert f"pods: API server: {status}" in done.out
 
 
-def test_a_directory_we_may_not_open_is_told(node: LittleNode) -> None:
+def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
     nobody: tuple[str, ...] = ()
     if os.geteuid() == 0:
         needs(Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
@@ -355,7 +359,7 @@ def test_a_directory_we_may_not_open_is_told(node: LittleNode) -> None:
 # Recordings
 
 
-def test_a_recording_replays_to_the_same_words_from_a_pipe(node: LittleNode) -> None:
+def test_a_recording_gives_the_same_output_from_file_and_pipe(node: SmallNode) -> None:
     recorded = nodeleak("record", "--api", "off", *node.options)
     assert (recorded.code, recorded.err) == (0, "")
     path = node.home / "node.json"
@@ -380,32 +384,32 @@ def test_a_recording_replays_to_the_same_words_from_a_pipe(node: LittleNode) -> 
         ('{"schema": "nodeleak.recording/v1"}', "recording.grace: missing"),
     ],
 )
-def test_a_damaged_recording_is_told(text: str, why: str) -> None:
+def test_a_damaged_recording_is_reported(text: str, why: str) -> None:
     done = nodeleak("scan", "--recording", "-", given=text)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("nodeleak: -: ")
+    assert done.err.startswith('nodeleak: cannot read recording "-": ')
     assert why in done.err
     assert len(done.err) < 400
 
 
 @pytest.mark.parametrize(("name", "why"), [(".", "Is a directory")])
-def test_a_recording_that_is_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
+def test_a_recording_that_is_a_directory_is_reported(tmp_path: Path, name: str, why: str) -> None:
     done = nodeleak("scan", "--recording", str(tmp_path / name))
-    assert (done.code, done.err) == (2, f"nodeleak: {tmp_path / name}: {why}\n")
+    assert (done.code, done.err) == (2, f'nodeleak: cannot read recording "{tmp_path / name}": {why}\n')
 
 
-def test_a_recording_that_is_not_text_is_told(tmp_path: Path) -> None:
+def test_a_binary_recording_is_reported(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_bytes(b"\xff\xfe\x00")
     done = nodeleak("scan", "--recording", str(tmp_path / "node.json"))
     assert done.code == 2
-    assert done.err.startswith(f"nodeleak: {tmp_path}/node.json: ")
+    assert done.err == f'nodeleak: cannot read recording "{tmp_path}/node.json": it is not UTF-8 text\n'
 
 
-# Whoever reads us
+# Standard output
 
 
 @pytest.mark.parametrize("command", ["explain", "record"])
-def test_a_reader_that_has_seen_enough_is_no_news(node: LittleNode, command: str) -> None:
+def test_a_broken_pipe_is_no_error(node: SmallNode, command: str) -> None:
     options = node.options if command == "record" else []
     script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{node.home}/code'
     done = subprocess.run(  # noqa: S603 (ours)
@@ -417,18 +421,18 @@ def test_a_reader_that_has_seen_enough_is_no_news(node: LittleNode, command: str
 
 
 @pytest.mark.parametrize("arguments", [["explain"], ["--help"]])
-def test_a_closed_output_is_borne(arguments: list[str]) -> None:
+def test_a_closed_standard_output_is_no_bug(arguments: list[str]) -> None:
     done = nodeleak(*arguments, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
     assert done.code in {0, 2}
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     needs(Path("/dev/full").exists(), "/dev/full")
     done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (2, "nodeleak: the output is not whole: No space left on device\n")
+    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: No space left on device\n")
 
 
-def test_an_output_that_knows_ascii_only_is_borne(node: LittleNode) -> None:
+def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> None:
     kubenet = node.home / "networks/kubenet"
     (kubenet / "fünf\x1b[2J").write_text("")
     for last in range(20, 80):  # more than a table lists
@@ -442,7 +446,7 @@ def test_an_output_that_knows_ascii_only_is_borne(node: LittleNode) -> None:
 
 
 @pytest.fixture
-def quick(node: LittleNode) -> list[str]:
+def quick(node: SmallNode) -> list[str]:
     return ["--listen", "127.0.0.1:0", "--interval", "100ms", *node.options]
 
 
@@ -467,7 +471,7 @@ def test_a_signal_ends_the_daemon(quick: list[str], number: signal.Signals, expe
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
-def test_sigterm_at_any_moment_of_the_start_ends_it(node: LittleNode, quick: list[str], delay: float) -> None:
+def test_sigterm_during_the_start_ends_the_daemon(node: SmallNode, quick: list[str], delay: float) -> None:
     with hanging_api(node.home) as api, running(*api, *quick) as agent:
         until(agent.handles_sigterm, "Python has begun")
         threading.Event().wait(delay)
@@ -476,7 +480,7 @@ def test_sigterm_at_any_moment_of_the_start_ends_it(node: LittleNode, quick: lis
     assert seconds < 2
 
 
-def test_sigterm_while_docker_hangs_ends_it(node: LittleNode, quick: list[str]) -> None:
+def test_sigterm_ends_the_daemon_while_docker_hangs(node: SmallNode, quick: list[str]) -> None:
     node.docker.answers = lambda _: hang(node.docker)
     with running("--api", "off", *quick, "--docker-timeout", "10s") as agent:
         until(lambda: node.docker.requests, "docker was asked", 20)
@@ -485,7 +489,7 @@ def test_sigterm_while_docker_hangs_ends_it(node: LittleNode, quick: list[str]) 
     assert seconds < 2
 
 
-def test_health_is_told_while_everything_hangs(node: LittleNode, quick: list[str]) -> None:
+def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[str]) -> None:
     node.docker.answers = lambda _: hang(node.docker)
     with hanging_api(node.home) as api, running(*api, *quick) as agent:
         port = agent.said("agent.started")["port"]
@@ -495,7 +499,7 @@ def test_health_is_told_while_everything_hangs(node: LittleNode, quick: list[str
         assert agent.end()[0] == 0
 
 
-def test_a_loop_that_hangs_is_not_healthy(node: LittleNode, quick: list[str]) -> None:
+def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str]) -> None:
     # Three intervals, four times docker's timeout and twice that of a lock are the longest round.
     stat = node.proc / "stat"
     stat.unlink()
@@ -509,7 +513,7 @@ def test_a_loop_that_hangs_is_not_healthy(node: LittleNode, quick: list[str]) ->
     assert seconds < 2
 
 
-def test_docker_may_come_late(node: LittleNode, quick: list[str]) -> None:
+def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) -> None:
     good, node.docker.answers = node.docker.answers, lambda _: []
     with running("--api", "off", *quick) as agent:
         port = agent.said("agent.started")["port"]
@@ -523,7 +527,7 @@ def test_docker_may_come_late(node: LittleNode, quick: list[str]) -> None:
         assert agent.end()[0] == 0
 
 
-def test_an_api_server_that_hands_out_old_versions_is_found(node: LittleNode, quick: list[str]) -> None:
+def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: list[str]) -> None:
     etcd, nodes = Etcd(), Etcd()
     for name in ("oldest", "web-0"):
         etcd.create(name)
@@ -564,14 +568,14 @@ def read_only() -> tuple[str, ...]:
     return ("unshare", "-m", "/bin/sh", "-c", script, "sh")
 
 
-def test_a_scan_writes_nowhere(node: LittleNode, read_only: tuple[str, ...]) -> None:
+def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
     assert done.code == 1, done
     assert "leaked_reservation" in done.out
 
 
-def test_a_scan_with_the_api_server_writes_nowhere(node: LittleNode, read_only: tuple[str, ...]) -> None:
-    with api_server(node.home, nobody_home) as api:
+def test_a_scan_with_the_api_server_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> None:
+    with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", *api, *node.options, prefix=read_only)
     assert done.code == 3, done
     assert "the API server has no Node named 'worker-1'" in done.out
@@ -583,7 +587,7 @@ def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...])
         assert agent.end()[0] == 0
 
 
-def test_credentials_that_need_a_place_to_write_say_so(node: LittleNode, read_only: tuple[str, ...]) -> None:
+def test_credentials_that_need_a_place_to_write_say_so(node: SmallNode, read_only: tuple[str, ...]) -> None:
     # The kubernetes package puts certificates that are part of a kubeconfig into temporary files.
     _, certificate = self_signed(node.home)
     inline = f"certificate-authority-data: {base64.b64encode(certificate.read_bytes()).decode()}"
@@ -593,9 +597,9 @@ def test_credentials_that_need_a_place_to_write_say_so(node: LittleNode, read_on
     assert f"{path}: [Errno 2] No usable temporary directory found" in done.err
 
 
-def test_a_setting_without_effect_on_a_recording_is_told(node: LittleNode, tmp_path: Path) -> None:
+def test_settings_without_effect_on_a_recording_are_rejected(node: SmallNode, tmp_path: Path) -> None:
     taken = tmp_path / "node.json"
     taken.write_text(nodeleak("record", "--api", "off", *node.options).out)
     done = nodeleak("scan", "--recording", str(taken), "--node", "other", "--docker-timeout", "1s")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("nodeleak: --node, --docker-timeout: a recording was read where it was taken")
+    assert done.err.startswith("nodeleak: --node, --docker-timeout: no effect with --recording")

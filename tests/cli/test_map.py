@@ -1,4 +1,4 @@
-"""scan --map as a process: what a terminal, a pipe and a plain locale get."""
+"""scan --map as a process: on a terminal, in a pipe, and in an ASCII locale."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def scan(*arguments: str, recording: Path = INCIDENT, **more: str) -> "subproces
 
 
 def at_a_terminal(**more: str) -> str:
-    """Return what a terminal is told."""
+    """Return the output on a terminal."""
     ours, theirs = pty.openpty()
     heard = b""
 
@@ -61,32 +61,32 @@ def test_the_exit_codes_are_those_of_a_scan() -> None:
     assert scan("--map", recording=SILENT).returncode == 3
 
 
-def test_a_map_is_not_for_programs() -> None:
+def test_map_and_json_exclude_each_other() -> None:
     done = scan("--map", "-o", "json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == ("nodeleak: --map: a map is for people, and -o json is for programs: leave one of them out\n")
+    assert done.stderr == ("nodeleak: --map and -o json cannot be combined: remove one of them\n")
     assert json.loads(scan("-o", "json").stdout)["schema"] == "nodeleak.scan/v1"
 
 
-def test_where_only_ascii_is_known_ascii_is_written() -> None:
+def test_an_ascii_output_has_ascii_marks() -> None:
     done = scan("--map", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "G L L L o L L o" in done.stdout
 
 
-def test_a_terminal_has_colours() -> None:
+def test_a_terminal_has_colors() -> None:
     assert "\x1b[1;37;41mL\x1b[0m" in at_a_terminal()
 
 
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colours_are_left_out_where_they_are_not_wanted(plain: dict[str, str]) -> None:
+def test_colors_can_be_disabled(plain: dict[str, str]) -> None:
     told = at_a_terminal(**plain)
     assert "\x1b" not in told
     assert "L L L" in told
 
 
-def test_a_recording_of_somebody_elses_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_recording_are_not_printed(tmp_path: Path) -> None:
     sent = tmp_path / "sent.json"
     for recording in (INCIDENT, SILENT):
         sent.write_text(recording.read_text().replace('"kubenet"', r'"kube\u001b]0;x\u0007net"'))

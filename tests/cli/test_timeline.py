@@ -1,4 +1,4 @@
-"""timeline as a process, on a little node: what it says, and with which code it ends."""
+"""timeline as a process, on a small node: output and exit code."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.book import JournalStore
 from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
-from tests.cli.test_failures import Done, LittleNode, engine, hanging_api, nodeleak
+from tests.cli.test_failures import Done, SmallNode, engine, hanging_api, nodeleak
 from tests.wire import Standin
 
 BOOTED = 1_700_000_000
@@ -22,21 +22,21 @@ FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[LittleNode]:
+def node(tmp_path: Path) -> Iterator[SmallNode]:
     """A node that booted at a round time; its kubelet and a plugin of it made their sockets ten seconds apart."""
     with Standin(engine, at=tmp_path / "docker.sock") as docker:
-        node = LittleNode(tmp_path, docker)
+        node = SmallNode(tmp_path, docker)
         plugins(node).mkdir()
         bind(plugins(node) / "kubelet.sock", BOOTED + 60)
         bind(plugins(node) / "kubevirt-kvm.sock", BOOTED + 70)
         yield node
 
 
-def plugins(node: LittleNode) -> Path:
+def plugins(node: SmallNode) -> Path:
     return node.home / "device-plugins"
 
 
-def state(node: LittleNode) -> Path:
+def state(node: SmallNode) -> Path:
     return node.home / "state"
 
 
@@ -46,23 +46,23 @@ def bind(path: Path, when: int) -> None:
     os.utime(path, (when, when))
 
 
-def timeline(node: LittleNode, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
+def timeline(node: SmallNode, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
     return nodeleak("timeline", *api, *node.options, *arguments)
 
 
-def told(node: LittleNode, *arguments: str, code: int = 0) -> Any:
+def told(node: SmallNode, *arguments: str, code: int = 0) -> Any:
     done = timeline(node, "-o", "json", *arguments)
     assert (done.code, done.err) == (code, ""), done
     return json.loads(done.out)
 
 
-def write_journal(node: LittleNode) -> None:
+def write_journal(node: SmallNode) -> None:
     journal_store, at = JournalStore(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
     journal_store.begin(Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,)), [])
     journal_store.end("e-1", Verdict.RELEASED, "", at)
 
 
-def test_every_record_has_its_line_in_order(node: LittleNode) -> None:
+def test_events_are_listed_in_order(node: SmallNode) -> None:
     write_journal(node)
     done = timeline(node)
     assert (done.code, done.err) == (0, "")
@@ -74,7 +74,7 @@ def test_every_record_has_its_line_in_order(node: LittleNode) -> None:
     assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
 
 
-def test_programs_are_told_the_same(node: LittleNode) -> None:
+def test_json_has_the_same_events(node: SmallNode) -> None:
     write_journal(node)
     tree = told(node)
     assert tree["schema"] == "nodeleak.timeline/v1"
@@ -94,24 +94,24 @@ def test_programs_are_told_the_same(node: LittleNode) -> None:
     assert ats == sorted(ats)
 
 
-def test_only_the_last_span_is_told_and_an_empty_one_is_said(node: LittleNode) -> None:
+def test_since_limits_the_events(node: SmallNode) -> None:
     assert told(node, "--since", "1h")["events"] == []
     assert "Nothing is known to have happened in the last 1h." in timeline(node, "--since", "1h").out
     assert told(node, "--since", "36500d")["events"] == told(node)["events"]
 
 
-def test_a_span_that_is_none_is_told(node: LittleNode) -> None:
+def test_an_invalid_duration_is_reported(node: SmallNode) -> None:
     done = timeline(node, "--since", "yesterday")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "nodeleak: --since: 'yesterday': say a span with its unit, such as 90s, 5m or 1h30m\n"
+    assert done.err == 'nodeleak: --since: invalid value "yesterday": expected a duration such as 90s or 5m\n'
 
 
-def test_nothing_is_touched(node: LittleNode) -> None:
+def test_it_writes_nothing(node: SmallNode) -> None:
     timeline(node)
     assert not state(node).exists()
 
 
-def test_an_api_server_that_is_silent_is_said_and_ends_with_its_code(node: LittleNode) -> None:
+def test_an_api_server_that_hangs_makes_it_incomplete(node: SmallNode) -> None:
     with hanging_api(node.home) as api:
         done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
     assert (done.code, done.err) == (3, "")
@@ -120,14 +120,14 @@ def test_an_api_server_that_is_silent_is_said_and_ends_with_its_code(node: Littl
     assert "the node booted" in done.out
 
 
-def test_a_journal_that_cannot_be_read_is_said_and_ends_with_its_code(node: LittleNode) -> None:
+def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
     (state(node) / "journal").mkdir(parents=True)
     (state(node) / "journal" / "journal.jsonl").mkdir()
     tree = told(node, code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["journal"]
 
 
-def test_a_damaged_line_of_the_journal_is_a_warning(node: LittleNode) -> None:
+def test_a_damaged_line_of_the_journal_is_a_warning(node: SmallNode) -> None:
     write_journal(node)
     with (state(node) / "journal" / "journal.jsonl").open("a") as journal:
         journal.write("{torn\n")
@@ -135,7 +135,7 @@ def test_a_damaged_line_of_the_journal_is_a_warning(node: LittleNode) -> None:
     assert "journal.jsonl, line 3" in warning
 
 
-def test_its_help_teaches() -> None:
+def test_the_help_explains_the_table() -> None:
     page = nodeleak("timeline", "--help").out
     for word in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
         assert word in page

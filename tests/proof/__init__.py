@@ -1,1 +1,1 @@
-"""Every order in which things can happen on a small node: does cleaning ever take an address that somebody has?"""
+"""Model checker: explores every order of events on small nodes. Does cleanup ever release an address in use?"""

@@ -1,6 +1,6 @@
-"""Everybody on the node but us. An actor looks at the world and says what it might do next, one touch at a time.
+"""Everything on the node except the cleaners. An actor yields what it may do next, one operation at a time.
 
-The kubelet goes in dockershim's order: container, checkpoint, start, ADD; then DEL, stop, remove, checkpoint.
+The kubelet follows dockershim's order: container, checkpoint, start, ADD; then DEL, stop, remove, checkpoint.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ Actor = Callable[[World], Iterator[Move]]
 
 
 def setting_up(world: World) -> Iterator[Move]:
-    """RunPodSandbox, and host-local's ADD in it."""
+    """RunPodSandbox, with host-local's ADD."""
     for index, box in enumerate(world.sandboxes):
         match box.setup:
             case "new":
@@ -44,9 +44,9 @@ def _add(world: World, index: int, box: Sandbox) -> Move:
     if not free:
         mine = [one for one in world.files if one.content == box.id]
         return f"{box.pod}: ADD fails, the range is full", changed(without(world, mine), index, setup="failed", ips=())
-    begun = made(world, free[0], "", box.network)._replace(lock=box.id)
+    locked = made(world, free[0], "", box.network)._replace(lock=box.id)
     return f"{box.pod}: ADD locks and creates {free[0]}", changed(
-        begun, index, setup="writing", ips=(*box.ips, free[0])
+        locked, index, setup="writing", ips=(*box.ips, free[0])
     )
 
 
@@ -59,7 +59,7 @@ def _write(world: World, box: Sandbox) -> World:
 
 
 def host_local_dies(world: World) -> Iterator[Move]:
-    """Between creating the file and writing it: an empty file stays, and the kernel takes the lock back."""
+    """Between creating the file and writing it. An empty file remains, and the kernel releases the lock."""
     for index, box in enumerate(world.sandboxes):
         if box.setup == "writing" and world.may("host-local dies"):
             died = changed(world, index, setup="failed", ips=box.ips[:-1])._replace(lock="")
@@ -67,7 +67,7 @@ def host_local_dies(world: World) -> Iterator[Move]:
 
 
 def tearing_down(world: World) -> Iterator[Move]:
-    """StopPodSandbox and RemovePodSandbox: of deleted pods, and of sandboxes that look dead to the kubelet."""
+    """StopPodSandbox and RemovePodSandbox, for deleted pods and for sandboxes that look dead to the kubelet."""
     for index, box in enumerate(world.sandboxes):
         if not box.known or not (box.orphaned or box.setup in {"ready", "failed", "killed"}):
             continue
@@ -94,7 +94,7 @@ def _to_be_torn_down(box: Sandbox) -> bool:
 
 
 def _stop(world: World, index: int, box: Sandbox) -> Move:
-    """Without its container the checkpoint is dropped, whatever became of DEL: this is the known leak."""
+    """Without a container the kubelet drops the checkpoint, even if DEL did not run: this is the known leak."""
     if not box.listed:
         return f"{box.pod}: docker knows no such container, the checkpoint is dropped", changed(
             world, index, teardown="", checkpoint=False
@@ -104,7 +104,7 @@ def _stop(world: World, index: int, box: Sandbox) -> Move:
 
 
 def kubelet_restarts(world: World) -> Iterator[Move]:
-    """What it was doing is forgotten, and the plugins that it ran end with it; it has no pod CIDR for a while."""
+    """It forgets what it was doing, its plugins die with it, and it has no pod CIDR for a while."""
     if world.may("kubelet restarts"):
         after = spent(world, "kubelet restarts")._replace(ready=False, kubelet_started=world.clock)
         for index, box in enumerate(world.sandboxes):
@@ -126,14 +126,14 @@ def _killed(world: World, index: int, box: Sandbox) -> World:
 
 
 def operator_removes(world: World) -> Iterator[Move]:
-    """`docker rm -f` of a pod that runs."""
+    """`docker rm -f` of a running pod."""
     for index, box in enumerate(world.sandboxes):
         if box.setup == "ready" and box.listed and box.container == "running" and world.may("docker rm -f"):
             yield f"{box.pod}: an operator's docker rm -f", spent(changed(world, index, container=""), "docker rm -f")
 
 
 def late_del(world: World) -> Iterator[Move]:
-    """A DEL of a sandbox that is gone: somebody's retry, or a script."""
+    """A DEL of a sandbox that is gone, by a retry or a script."""
     if world.may("late DEL") and not world.lock:
         for gone in sorted(
             {one.content for one in world.files if one.content and not _has_container(world, one.content)}
@@ -151,7 +151,7 @@ def _has_container(world: World, container_id: str) -> bool:
 
 
 def docker_forgets(world: World) -> Iterator[Move]:
-    """docker restarts, or loses containers without: its list is short of some of them, or of all, for a while."""
+    """docker restarts, or loses containers without a restart. Its list lacks some or all of them for a while."""
     there = [index for index, box in enumerate(world.sandboxes) if box.listed]
     for why, started in (("docker restarts", world.clock), ("docker forgets", world.docker_started)):
         if world.may(why):
@@ -168,15 +168,15 @@ def docker_forgets(world: World) -> Iterator[Move]:
 
 
 def status_follows(world: World) -> Iterator[Move]:
-    """The API server learns of a pod's addresses, and of their end, some time later."""
+    """The API server learns a pod's addresses, and that they are gone, some time later."""
     for index, box in enumerate(world.sandboxes):
         now = box.alive
         if box.told != now:
-            yield f"{box.pod}: the API server hears of {', '.join(now) or 'its end'}", changed(world, index, told=now)
+            yield f"{box.pod}: the API server learns of {', '.join(now) or 'its end'}", changed(world, index, told=now)
 
 
 def time_passes(world: World) -> Iterator[Move]:
-    """No ADD lasts for ten minutes: the kubelet gives a plugin 220 s."""
+    """No ADD takes ten minutes: the kubelet limits a plugin to 220 s."""
     adding = any(box.setup in {"started", "writing", "reserved"} for box in world.sandboxes)
     for rare, clock, jumped in (
         ("ten minutes pass", 600, 0),
@@ -187,7 +187,7 @@ def time_passes(world: World) -> Iterator[Move]:
             yield rare, spent(world, rare)._replace(clock=world.clock + clock, jumped=world.jumped + jumped)
 
 
-EVERYBODY: tuple[Actor, ...] = (
+ALL_ACTORS: tuple[Actor, ...] = (
     setting_up,
     tearing_down,
     host_local_dies,
@@ -205,9 +205,9 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     docker_forgets: frozenset({"docker restarts", "docker forgets"}),
     time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),
 }
-"""Those who do nothing at all where none of these may happen."""
+"""Actors that do nothing unless one of these events may still happen."""
 
 
 def moving(actors: tuple[Actor, ...], start: World) -> tuple[Actor, ...]:
-    """Leave out who cannot ever move."""
+    """Return the actors that can do anything from this start."""
     return tuple(one for one in actors if one not in RARE or any(map(start.may, RARE[one])))

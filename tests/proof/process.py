@@ -1,8 +1,8 @@
-"""One process of ours, made of the agent's own code, that can be stopped at every touch of the node.
+"""A cleaner made of the agent's own code, which can be stopped at every operation on the node.
 
-Python cannot copy a running function. But the agent is a function of what it was answered: to go on from anywhere, it
-is run again from its beginning with the same answers, until it asks something new. So where a process is, is the list
-of all that it has read: a leaf of a tree (`Tree`), and two that have read the same are the same.
+Python cannot copy a running function. But the cleaner is a function of the answers that it gets: to continue from any
+position, it runs again from the beginning with the same answers, until it asks something new. So a position is the list
+of everything that the cleaner has read, a node in a tree (`Tree`), and two cleaners that have read the same are equal.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +14,10 @@ from typing import Any, Final
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.book import Busy, JournalStore
 from agent.cleanup.cleaner import ApplyingCleaner
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import FileImage, Locked, Recheck
 from agent.cleanup.restore import RestoreOperations
 from agent.cleanup.runtime_history import RuntimeHistory, watch
@@ -43,18 +43,18 @@ from agent.model.snapshot import (
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.error import SourceError
-from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
+from tests.proof.operations import START, UPTIME, Answer, Broken, Missing, Question, Taken, Unanswered
 from tests.proof.world import NETWORK
 
 MERGE: Final = "merge"
-"""Not a question: from here on only what it says is remembered, and whoever says the same is at the same place."""
+"""Not an operation: from here on only its arguments matter. Cleaners with equal arguments are at the same position."""
 
 ENDED: Final = -1
-"""Where every process is in the end: what it has read does not matter any more."""
+"""The position of every cleaner that has ended: what it has read no longer matters."""
 
 
 class _Asks(BaseException):
-    """It asks something that it has no answer to yet. Not an Exception: the agent must not catch it."""
+    """Asks something that has no answer yet. Not an Exception: the agent must not catch it."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
@@ -62,13 +62,13 @@ class _Asks(BaseException):
 
 
 class Answered:
-    """Answers what was answered before; stops the process at the first new question."""
+    """Repeats the earlier answers, and stops the cleaner at the first new question."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self._answers, self._at, self._stopped = answers, 0, False
 
     def __call__(self, *question: Any) -> Any:
-        if self._stopped:  # the agent's `finally`s run on the way out, and touch nothing
+        if self._stopped:  # the agent's `finally` blocks run on the way out, and change nothing
             return None
         if self._at == len(self._answers):
             self._stopped = True
@@ -79,8 +79,8 @@ class Answered:
             raise FileNotFoundError(2, "No such file or directory", "the reservation")
         if isinstance(answer, Broken):
             raise OSError(5, "Input/output error", "the disk")
-        if isinstance(answer, Silent):
-            raise SourceError("it gives no word")
+        if isinstance(answer, Unanswered):
+            raise SourceError("unavailable")
         if isinstance(answer, Taken):
             raise FileExistsError(17, "File exists", "the reservation")
         return answer
@@ -88,7 +88,7 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How a process of ours is run."""
+    """How a cleaner runs."""
 
     api: bool = False
     networks: tuple[str, ...] = (NETWORK,)
@@ -100,18 +100,18 @@ class Setup:
     budget: Budget = field(default_factory=Budget)
     only: frozenset[str] | None = None
     clock: bool = False
-    """Whether time is looked at; otherwise it stands still, which no grace period survives."""
+    """Whether time passes. Otherwise it stands still, and every grace period must be 0."""
     subnet: str = "10.244.1.0/24"
     merged: bool = True
-    """Whether what has no effect any more is forgotten, which makes fewer states of the same."""
-    one_look: bool = False
-    """Whether the first look is taken for the second too, which no real process does."""
-    rounds: int = 0
-    """0: `nodeleak clean`; otherwise so many rounds of `nodeleak run`."""
+    """Whether to forget what no longer has any effect, which merges equivalent states."""
+    one_snapshot: bool = False
+    """Whether the first snapshot serves as the second too. No real cleaner does that."""
+    syncs: int = 0
+    """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
 
 
 class InMemory:
-    """The sources, the second look, the hands and the journal of a process, all asked of the node in memory."""
+    """The sources, the recheck and the file operations of a cleaner, on the node in memory."""
 
     waited = 0.0
 
@@ -165,15 +165,19 @@ class InMemory:
     def holder_of(self, ips: Sequence[str]) -> str:
         return "process 7 (pause)" if self._ask("holder_of", tuple(ips)) else ""
 
-    # Hands
-
-    def check(self, networks: Sequence[str]) -> None: ...
+    # File operations
 
     def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
 
     def cached(self, _candidate: ReleaseRequest) -> tuple[FileImage, ...]:
         return ()
+
+    def try_lock(self, networks: Sequence[str]) -> float | None:
+        if (locked := self.lock(networks)) is None:
+            return None
+        locked.unlock()
+        return locked.waited
 
     def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self if self._ask("lock") else None
@@ -195,11 +199,11 @@ class InMemory:
         return self._ask("present", image) is not None
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
-        raise NotImplementedError  # only `nodeleak restore` asks, which is not modelled
+        raise NotImplementedError  # only `nodeleak restore` asks, and it is not modeled
 
 
-class InMemoryBook(JournalStore):
-    """The journal and the cleaner's lock in memory."""
+class InMemoryJournal(JournalStore):
+    """The journal and the cleaner's lock, in memory."""
 
     def __init__(self, ask: Answered) -> None:
         self._ask = ask
@@ -228,21 +232,21 @@ class InMemoryBook(JournalStore):
         self._ask("end", name, verdict, why)
 
 
-Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryBook]
+Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryJournal]
 
 
-def as_it_is(ask: Answered, setup: Setup) -> Parts:
-    """Put a process together without any change."""
+def unchanged(ask: Answered, setup: Setup) -> Parts:
+    """Return a cleaner as it is."""
     node = InMemory(ask, setup)
-    return node.sources(), node, node, InMemoryBook(ask)
+    return node.sources(), node, node, InMemoryJournal(ask)
 
 
 Assembly = Callable[[Answered, Setup], Parts]
 
 
 def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
-    """`nodeleak clean --apply`, or rounds of `nodeleak run --cleanup=auto`."""
-    sources, again, file_ops, journal_store = assemble(ask, setup)
+    """`nodeleak clean --apply`, or syncs of `nodeleak run --cleanup=auto`."""
+    sources, recheck, file_ops, journal_store = assemble(ask, setup)
     limits = Limits(
         networks=setup.cleaned, grace=setup.grace, settle=setup.settle, max_share=setup.max_share, only=setup.only
     )
@@ -250,47 +254,47 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     def now() -> Moment:
         return ask("moment") if setup.clock else Moment(START, UPTIME)
 
-    looked = [START]
+    taken_at = [START]
 
-    def look() -> Snapshot:
+    def snapshot() -> Snapshot:
         moment = now()
-        looked.append(moment.wall)
+        taken_at.append(moment.wall)
         return take_snapshot(sources, "worker-1", moment, lambda: 0.0)
 
-    def pen_time() -> datetime:
-        # No time passes after a look: that verdicts are acted on for a minute only is not what is proved here.
-        return looked[-1] + timedelta(microseconds=ask("number"))
+    def journal_time() -> datetime:
+        # No time passes after a snapshot: that it expires after a minute is not modeled.
+        return taken_at[-1] + timedelta(microseconds=ask("number"))
 
-    if setup.rounds:
-        live = ApplyingCleaner(
+    if setup.syncs:
+        cleaner = ApplyingCleaner(
             CleanupSession(limits, setup.budget, journal_store, "run"),
-            again,
+            recheck,
             lambda: file_ops,
             journal_store,
-            pen_time,
+            journal_time,
             0.0,
         )
-        memory: ConfirmationState | None = None
-        for _ in range(setup.rounds):
-            live.before_snapshot(START)
-            snapshot = look()
-            report, memory = engine.run(snapshot, memory, grace=setup.grace, confirm_after=setup.confirm)
-            live.after_snapshot((snapshot,), report)
+        state: ConfirmationState | None = None
+        for _ in range(setup.syncs):
+            cleaner.before_snapshot(START)
+            current = snapshot()
+            report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
+            cleaner.after_snapshot((current,), report)
         return
-    live = ApplyingCleaner(
-        _Judge(limits, setup, journal_store, ask), again, lambda: file_ops, journal_store, pen_time, 0.0
+    cleaner = ApplyingCleaner(
+        _MergingSession(limits, setup, journal_store, ask), recheck, lambda: file_ops, journal_store, journal_time, 0.0
     )
-    live.before_snapshot(START)
-    snapshots: tuple[Snapshot, ...] = (look(),)
+    cleaner.before_snapshot(START)
+    snapshots: tuple[Snapshot, ...] = (snapshot(),)
     if engine.needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = engine.run(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
-        # Whether a released id is there again is asked of the look itself.
-        _forget(
+        # Whether a released container reappeared depends on the whole snapshot.
+        _merge(
             ask,
             setup,
-            "looked",
+            "snapshot",
             memory.taken_at,
             memory.uptime,
             found,
@@ -301,38 +305,38 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         )
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
-        snapshots = (*snapshots, snapshots[0] if setup.one_look else look())
-    live.after_snapshot(snapshots, engine.replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
+        snapshots = (*snapshots, snapshots[0] if setup.one_snapshot else snapshot())
+    cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
 
 
-def _forget(ask: Answered, setup: Setup, *all_that_counts: Answer) -> None:
+def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:
     if setup.merged:
-        ask(MERGE, *all_that_counts)
+        ask(MERGE, *relevant)
 
 
-class _Judge(CleanupSession):
-    """Says what it lets pass: nothing else of all that was read has any effect after that."""
+class _MergingSession(CleanupSession):
+    """After the decisions, only what they are has any effect."""
 
     def __init__(self, limits: Limits, setup: Setup, journal_store: JournalStore, ask: Answered) -> None:
         super().__init__(limits, setup.budget, journal_store, "clean")
         self._ask, self._setup = ask, setup
 
-    def case(self, snapshots: Sequence[Snapshot], report: Report) -> GuardContext:
-        case = super().case(snapshots, report)
-        _forget(
+    def context(self, report: Report) -> GuardContext:
+        context = super().context(report)
+        _merge(
             self._ask,
             self._setup,
-            "judged",
-            tuple(one for one, refusals in guards.decide(case) if not refusals),
-            case.halted,
+            "decided",
+            tuple(request for request, refusals in guards.decide(context) if not refusals),
+            context.halted,
         )
-        return case
+        return context
 
 
 class Tree:
-    """Everything that a process can have read, and what it asks next. The root is 0: it has not begun."""
+    """Everything that a cleaner can have read, and what it asks next. The root, 0, has read nothing."""
 
-    def __init__(self, setup: Setup, assemble: Assembly = as_it_is) -> None:
+    def __init__(self, setup: Setup, assemble: Assembly = unchanged) -> None:
         self._setup, self._assemble = setup, assemble
         self._read: list[tuple[Answer, ...]] = [()]
         self._next: dict[int, Question | None] = {}
@@ -340,7 +344,7 @@ class Tree:
         self._places: dict[Question, int] = {}
 
     def question(self, node: int) -> Question | None:
-        """Return what the process asks next; None where it has ended."""
+        """Return what the cleaner asks next; None if it has ended."""
         if node == ENDED:
             return None
         if node not in self._next:
@@ -355,7 +359,7 @@ class Tree:
         return None
 
     def after(self, node: int, answer: Answer) -> int:
-        """Return where the process is when it was answered."""
+        """Return the position after an answer."""
         key = (node, answer)
         if key not in self._children:
             self._children[key] = len(self._read)
@@ -374,9 +378,9 @@ class Tree:
         return self.after(self._places[question], None)
 
     @property
-    def stopped(self) -> bool:
-        """Whether cleaning stopped itself anywhere, because a released sandbox was there again."""
-        return any(question[1] == "judged" and question[-1] for question in self._places)
+    def halted(self) -> bool:
+        """Whether cleanup halted anywhere, because a released container reappeared."""
+        return any(question[1] == "decided" and question[-1] for question in self._places)
 
     def __len__(self) -> int:
         return len(self._read)

@@ -1,7 +1,6 @@
-"""Small nodes, each gone through to the end.
+"""Small nodes, each explored completely.
 
-`PROOF` is what always runs, `DEEP` is larger. `ASSUMED` are the ways in which a node can be worse than we assume: there
-the guards are what is left, and each shows which one.
+`PROOF` always runs, `DEEP` is larger. On each node of `ASSUMED` an assumption fails and one guard is left.
 """
 
 from collections.abc import Iterator
@@ -11,11 +10,11 @@ from datetime import timedelta
 from agent.cleanup.journal import Entry
 from agent.cleanup.session import Budget
 from agent.model.release import Verdict
-from tests.proof.actors import EVERYBODY, Move, docker_forgets, status_follows
+from tests.proof.actors import ALL_ACTORS, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, at_most, untouched
+from tests.proof.operations import START, image
 from tests.proof.process import Setup
-from tests.proof.touch import START, image
 from tests.proof.world import LONG_AGO, File, Sandbox, World
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -34,7 +33,7 @@ def running(container_id: str, *ips: str, **more: object) -> Sandbox:
 
 
 def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
-    """Return a sandbox that lives, and that no witness tells of: worse than anything that we assume."""
+    """Return a running sandbox without any evidence of it. No assumption allows for that."""
     return running(container_id, ip, **({"checkpoint": False, "hidden": True, "configured": ()} | more))
 
 
@@ -57,7 +56,7 @@ CHURN = Scenario(
     name="pods come and go beside a leak",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
 )
-LITTLE = Scenario(name="one pod comes and goes beside a leak", start=node(box(ONE), leaks=(leak("10.244.1.4"),)))
+SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(box(ONE), leaks=(leak("10.244.1.4"),)))
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
     start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
@@ -91,43 +90,43 @@ TWO_CLEANERS = Scenario(
     start=node(box(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), cleaners=2),
 )
 KILLED = Scenario(
-    name="two cleaners, one of them killed anywhere and started again",
+    name="two cleaners, one of them killed at any time and started again",
     start=node(
         box(ONE, leaves=False, setup="started", container="running", checkpoint=True),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
-        left=rarely("we are killed"),
+        left=rarely("the cleaner is killed"),
         cleaners=2,
     ),
 )
 DUAL = Scenario(
-    name="dual stack: the two files of a leak, and we are killed anywhere",
+    name="dual stack: the two files of a leak, and the cleaner is killed at any time",
     start=node(
         box(ONE),
         leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
         families=(V4, V6),
-        left=rarely("we are killed", "late DEL"),
+        left=rarely("the cleaner is killed", "late DEL"),
     ),
 )
-SILENT = Scenario(
-    name="a source is silent, once, anywhere",
+UNAVAILABLE = Scenario(
+    name="one source is unavailable, once, at any time",
     start=node(
         box(ONE, setup="noted", container="created", checkpoint=True),
         leaks=(leak("10.244.1.4"),),
-        left=rarely("a source is silent"),
+        left=rarely("a source is unavailable"),
     ),
 )
 DISK = Scenario(
-    name="dual stack: the disk fails twice, and we are killed, anywhere",
+    name="dual stack: the disk fails twice, and the cleaner is killed, at any time",
     start=node(
         box(ONE, setup="started", container="running", checkpoint=True),
         leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
         families=(V4, V6),
-        left=rarely("the disk fails", "the disk fails", "we are killed"),
+        left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
     ),
 )
 API = Scenario(
-    name="with the API server, whose word lags",
+    name="with the API server, which lags",
     start=node(
         box(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
         running(TWO, "10.244.1.2", told=("10.244.1.2",)),
@@ -136,16 +135,16 @@ API = Scenario(
         left=rarely("docker rm -f"),
     ),
     setup=Setup(api=True),
-    actors=(*EVERYBODY, status_follows),
+    actors=(*ALL_ACTORS, status_follows),
 )
 LYING = rarely("docker restarts", "docker remembers", "kubelet restarts")
 DOCKER = Scenario(
-    name="docker restarts with an empty list, and remembers; the kubelet restarts, at any moment of a sandbox",
+    name="docker restarts with an empty list and recovers; the kubelet restarts; at any time in the life of a sandbox",
     start=node(box(ONE), left=LYING),
     laws=IN_USE,
 )
 PARTLY = Scenario(
-    name="docker restarts with a part of its list, and remembers; the kubelet restarts",
+    name="docker restarts with part of its list and recovers; the kubelet restarts",
     start=node(
         running(ONE, "10.244.1.2", leaves=False),
         running(TWO, "10.244.1.3", leaves=False),
@@ -156,12 +155,12 @@ PARTLY = Scenario(
 )
 FORGETFUL = replace(
     PARTLY,
-    name="docker restarts or forgets, lists a part, and remembers; the kubelet restarts; docker rm -f",
+    name="docker restarts or loses part of its list, and recovers; the kubelet restarts; docker rm -f",
     start=PARTLY.start._replace(left=(*LYING, *rarely("docker forgets", "docker rm -f"))),
     releases=True,
 )
 CLOCK = Scenario(
-    name="the defaults, while the clock is set and time passes",
+    name="the default settings, while the clock is set and time passes",
     start=node(
         box(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
         leaks=(leak("10.244.1.2"),),
@@ -169,32 +168,32 @@ CLOCK = Scenario(
         left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
     ),
     setup=DEFAULTS,
-    at_rest=False,
+    check_recovery=False,
 )
 SURVIVOR_START = node(
     box(ONE, setup="started", container="running", checkpoint=True),
     left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
 )
 SETTLED = Scenario(
-    name="docker lies, the kubelet restarts, its ADD goes on; with --settle as it is by default",
+    name="docker returns a wrong list, the kubelet restarts, its ADD continues; --settle is the default",
     start=SURVIVOR_START,
     setup=replace(DEFAULTS, grace=timedelta(0), confirm=timedelta(0)),
     laws=IN_USE,
-    at_rest=False,
+    check_recovery=False,
 )
-ROUNDS = Scenario(
-    name="three rounds of the daemon beside a leak on a full range",
+SYNCS = Scenario(
+    name="three syncs of the daemon beside a leak on a full range",
     start=node(
         box(ONE, setup="noted", container="created", checkpoint=True),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("late DEL"),
     ),
-    setup=Setup(rounds=3),
+    setup=Setup(syncs=3),
 )
 
 UNRECOGNIZED = Scenario(
-    name="another runtime's sandboxes: in a network of their own, and in ours outside its range",
+    name="sandboxes of another runtime: in a network of their own, and in kubenet outside its range",
     start=node(
         box(ONE, docker=False, setup="started", container="running", network="podman"),
         box(TWO, docker=False, setup="started", container="running", families=(("10.99.0.2",),)),
@@ -203,11 +202,11 @@ UNRECOGNIZED = Scenario(
     setup=Setup(networks=("kubenet", "podman")),
 )
 BY_NAME = Scenario(
-    name="one address of a dual-stack leak is asked for by name",
+    name="one address of a dual-stack leak is requested by name",
     start=node(leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98))),
     setup=Setup(only=frozenset({"10.244.1.2"})),
     laws=(untouched("fd00::2"),),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )
 CANDIDATE = Scenario(
@@ -215,7 +214,7 @@ CANDIDATE = Scenario(
     start=node(leaks=(leak("10.244.1.2")._replace(mtime=0),)),
     setup=replace(DEFAULTS, settle=timedelta(0)),
     laws=(untouched("10.244.1.2"),),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )
 BUDGETED = Scenario(
@@ -223,18 +222,18 @@ BUDGETED = Scenario(
     start=node(leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))),
     setup=Setup(budget=Budget(per_sync=("--max", 2))),
     laws=(at_most(2, of=3),),
-    at_rest=False,
+    check_recovery=False,
 )
 UNSETTLED = replace(
     SETTLED,
-    name="docker lies, the kubelet restarts, its ADD goes on; --settle=0s",
+    name="docker returns a wrong list, the kubelet restarts, its ADD continues; --settle=0s",
     setup=replace(SETTLED.setup, settle=timedelta(0)),
 )
-BLIND = Scenario(
-    name="no witness sees any of eight sandboxes that live",
+FAULTY_READING = Scenario(
+    name="eight running sandboxes, and no evidence of any",
     start=node(*(unseen(f"{last:x}" * 64, f"10.244.1.{last}") for last in range(2, 10))),
     setup=Setup(max_share=0.5, subnet="10.244.1.0/28"),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )
 
@@ -246,28 +245,28 @@ def docker_loses_three(world: World) -> Iterator[Move]:
 
 
 LOSING = Scenario(
-    name="docker loses three of four containers, one of which no witness sees, without a restart; the daemon looks",
+    name="docker loses three of four containers without a restart, and there is no evidence of one",
     start=node(
         running("2" * 64, "10.244.1.2", checkpoint=False, configured=(), leaves=False),
         *(running(f"{last}" * 64, f"10.244.1.{last}", leaves=False) for last in (3, 4, 5)),
         left=rarely("docker forgets"),
     ),
-    setup=replace(DEFAULTS, rounds=3, grace=timedelta(0), confirm=timedelta(0)),
+    setup=replace(DEFAULTS, syncs=3, grace=timedelta(0), confirm=timedelta(0)),
     actors=(docker_loses_three,),
     begun=len(("journal", "moment", "reservations", "checkpoints", "containers", "processes")),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )
 CLAIMED = Scenario(
-    name="nothing but the API server's word tells of a sandbox that lives",
+    name="a running sandbox that only the API server knows",
     start=node(unseen(ONE, "10.244.1.2", told=("10.244.1.2",)), running(TWO, "10.244.1.3", told=("10.244.1.3",))),
     setup=Setup(api=True),
     actors=(),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )
 RETURNED = Scenario(
-    name="a released sandbox is there again, and no witness sees another one that lives",
+    name="a released sandbox reappears, and there is no evidence of another running one",
     start=node(
         running(ONE, leaves=False),
         unseen(TWO, "10.244.1.3"),
@@ -276,13 +275,13 @@ RETURNED = Scenario(
         ),
     ),
     actors=(),
-    at_rest=False,
+    check_recovery=False,
     releases=False,
 )  # fmt: skip
 
 PROOF = (
-    CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, SILENT, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    ROUNDS, UNRECOGNIZED, DISK,
+    CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, CLOCK, SETTLED,
+    SYNCS, UNRECOGNIZED, DISK,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,
@@ -303,11 +302,11 @@ DEEP = (
     ),
     replace(
         DUAL,
-        name="dual stack: we are killed twice, anywhere, settling too",
+        name="dual stack: the cleaner is killed twice, at any time, also during recovery",
         start=DUAL.start._replace(
-            left=(("we are killed", 2), ("late DEL", 1)),
+            left=(("the cleaner is killed", 2), ("late DEL", 1)),
         ),
     ),
 )
 POLICY = (BY_NAME, CANDIDATE, BUDGETED)
-ASSUMED = (BLIND, LOSING, CLAIMED, RETURNED)
+ASSUMED = (FAULTY_READING, LOSING, CLAIMED, RETURNED)

@@ -1,4 +1,4 @@
-"""On small nodes, whatever happens in whatever order, cleaning takes no address that somebody has."""
+"""On small nodes, in every order of events, cleanup releases no address that is in use."""
 
 import os
 import sys
@@ -8,11 +8,11 @@ import pytest
 
 from tests.proof.explorer import Counterexample, Explorer, Scenario
 from tests.proof.laws import IN_USE, LAWS
-from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, LITTLE, POLICY, PROOF, UNSETTLED
+from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, POLICY, PROOF, SMALL, UNSETTLED
 from tests.proof.world import World
 
 FEWEST_STATES = 1000
-LIED_TO = (*ASSUMED, *(one for one in (*PROOF, *DEEP) if one.laws == IN_USE))
+WRONG_LIST = (*ASSUMED, *(one for one in (*PROOF, *DEEP) if one.laws == IN_USE))
 
 
 def explore(scenario: Scenario, fewest: int) -> None:
@@ -20,27 +20,27 @@ def explore(scenario: Scenario, fewest: int) -> None:
     sys.stdout.write(f"\n{scenario.name}: {explored}\n")
     assert explored.states >= fewest
     assert (explored.removals > 0) == scenario.releases
-    # Where docker tells the truth, no released sandbox is ever there again.
-    assert not explored.stopped or scenario in LIED_TO
+    # While docker's list is right, no released sandbox ever reappears.
+    assert not explored.halted or scenario in WRONG_LIST
 
 
 @pytest.mark.parametrize("scenario", PROOF, ids=lambda one: one.name)
-def test_no_order_of_events_costs_anybody_an_address(scenario: Scenario) -> None:
+def test_no_order_of_events_releases_an_address_in_use(scenario: Scenario) -> None:
     explore(scenario, FEWEST_STATES)
 
 
 @pytest.mark.skipif(os.environ.get("NODELEAK_PROOF") != "deep", reason="DID NOT RUN: minutes: NODELEAK_PROOF=deep")
 @pytest.mark.parametrize("scenario", DEEP, ids=lambda one: one.name)
-def test_nor_on_larger_nodes(scenario: Scenario) -> None:
+def test_larger_nodes(scenario: Scenario) -> None:
     explore(scenario, 100 * FEWEST_STATES)
 
 
 @pytest.mark.parametrize("scenario", [*POLICY, *ASSUMED], ids=lambda one: one.name)
-def test_where_every_witness_fails_a_guard_is_left(scenario: Scenario) -> None:
+def test_where_an_assumption_fails_a_guard_is_left(scenario: Scenario) -> None:
     explore(scenario, 1)
 
 
-def test_without_settle_a_lying_docker_and_an_add_that_outlives_its_kubelet_cost_an_address() -> None:
+def test_without_settle_a_wrong_list_and_an_add_that_outlives_its_kubelet_lose_an_address() -> None:
     with pytest.raises(Counterexample, match=r"pod-1 uses 10[.]244[.]1[.]2 and has lost") as found:
         Explorer(UNSETTLED).explore()
 
@@ -49,24 +49,24 @@ def test_without_settle_a_lying_docker_and_an_add_that_outlives_its_kubelet_cost
     assert "pod-1: docker knows no such container, the checkpoint is dropped" in found.value.steps
 
 
-def test_without_settle_a_lying_docker_costs_the_reservation_of_a_sandbox_that_never_got_its_address() -> None:
-    strict = Scenario(name=DOCKER.name, start=DOCKER.start, laws=LAWS, at_rest=False)
+def test_without_settle_a_wrong_list_loses_the_reservation_of_a_sandbox_that_never_used_it() -> None:
+    strict = Scenario(name=DOCKER.name, start=DOCKER.start, laws=LAWS, check_recovery=False)
 
-    with pytest.raises(Counterexample, match="pod-1 lives and has lost its reservation") as found:
+    with pytest.raises(Counterexample, match="pod-1 exists and has lost its reservation") as found:
         Explorer(strict).explore()
 
     assert "the kubelet restarts" in found.value.steps
     assert not any("configures" in step for step in found.value.steps)
 
 
-@pytest.mark.parametrize("scenario", [LITTLE, DOCKER], ids=lambda one: one.name)
-def test_that_a_cleaner_may_forget_changes_nothing_that_can_happen(scenario: Scenario) -> None:
-    forgetful, scrupulous = (
+@pytest.mark.parametrize("scenario", [SMALL, DOCKER], ids=lambda one: one.name)
+def test_merging_states_changes_nothing_that_can_happen(scenario: Scenario) -> None:
+    merging, complete = (
         Explorer(replace(scenario, setup=replace(scenario.setup, merged=merged))) for merged in (True, False)
     )
 
-    assert forgetful.explore().states < scrupulous.explore().states
-    assert _nodes(forgetful) == _nodes(scrupulous)
+    assert merging.explore().states < complete.explore().states
+    assert _nodes(merging) == _nodes(complete)
 
 
 def _nodes(explorer: Explorer) -> set[World]:

@@ -1,6 +1,6 @@
-"""The node in memory: one value, compared and hashed, in which every actor does one thing at a time.
+"""The node in memory: one hashable value that every actor changes one operation at a time.
 
-Nothing here is agent code: it is docker, the kubelet's checkpoints, the namespaces, host-local's directory and locks.
+Nothing here is agent code: it models docker, the kubelet's checkpoints, namespaces, host-local's directory and locks.
 """
 
 from collections.abc import Iterable
@@ -11,38 +11,38 @@ from agent.cleanup.journal import Entry
 
 NETWORK = "kubenet"
 LONG_AGO = -7200
-"""Seconds before the model begins."""
+"""Seconds, relative to the start of the model."""
 
 
 class Sandbox(NamedTuple):
-    """One pod's sandbox: what is true of it, and how far the kubelet is with it."""
+    """One pod's sandbox: its true state, and how far the kubelet is with it."""
 
     id: str
     pod: str
     leaves: bool = True
-    """Its pod may be deleted while we watch."""
+    """Its pod may be deleted."""
     container: str = ""
-    """In truth: created, running, exited; empty: there is none."""
+    """Its true state: created, running, exited; empty: it does not exist."""
     hidden: bool = False
-    """docker has its container, and does not say so."""
+    """docker has its container and does not list it."""
     checkpoint: bool = False
     ips: tuple[str, ...] = ()
-    """In its hands: from the moment at which ADD makes the file until DEL."""
+    """Its addresses, from when ADD creates the file until DEL."""
     configured: tuple[str, ...] = ()
-    """In its namespace, until the process in it ends."""
+    """The addresses in its namespace, until its process ends."""
     setup: str = "new"
     """new, created, noted, started, writing, reserved, ready; failed, killed."""
     orphaned: bool = False
-    """Its ADD goes on although the kubelet that asked for it is gone."""
+    """Its ADD continues although the kubelet that started it is gone."""
     teardown: str = ""
     """torn, untorn, stopped, removed; empty: not begun, or to be begun again."""
     told: tuple[str, ...] = ()
-    """The addresses of its pod by the API server's word, which lags."""
+    """The addresses of its pod according to the API server, which lags."""
     network: str = NETWORK
     families: tuple[tuple[str, ...], ...] = ()
-    """What ADD gives out to it, where that is not what it gives to everybody: one address of each family."""
+    """What ADD allocates from for this sandbox, if not the default: one address of each family."""
     docker: bool = True
-    """Its container is docker's, and not another runtime's."""
+    """Its container belongs to docker, not to another runtime."""
 
     @property
     def exists(self) -> bool:
@@ -54,17 +54,17 @@ class Sandbox(NamedTuple):
 
     @property
     def alive(self) -> tuple[str, ...]:
-        """The addresses that a process of it has configured."""
+        """The addresses that one of its processes has configured."""
         return self.configured if self.container == "running" else ()
 
     @property
     def known(self) -> bool:
-        """The kubelet still knows of it."""
+        """The kubelet still knows it."""
         return self.checkpoint or self.listed
 
 
 class File(NamedTuple):
-    """A reservation as it lies in host-local's directory."""
+    """A reservation in host-local's directory."""
 
     ip: str
     content: str
@@ -78,12 +78,12 @@ class World(NamedTuple):
     files: tuple[File, ...] = ()
     families: tuple[tuple[str, ...], ...] = (("10.244.1.2", "10.244.1.3"),)
     lock: str = ""
-    """Who holds host-local's lock."""
+    """The holder of host-local's lock."""
     exclusive: str = ""
-    """Who holds the cleaner's lock."""
+    """The holder of the cleaner's lock."""
     journal: tuple[Entry, ...] = ()
     lost: str = ""
-    """What was removed by us without being written down."""
+    """What a cleaner removed without a journal entry."""
     ready: bool = True
     """The kubelet has its pod CIDR."""
     kubelet_started: int = LONG_AGO
@@ -91,11 +91,11 @@ class World(NamedTuple):
     clock: int = 0
     """Seconds of the boot clock."""
     jumped: int = 0
-    """By how many seconds the wall clock was set."""
+    """How many seconds the wall clock was moved."""
     left: tuple[tuple[str, int], ...] = ()
-    """How often each of the rare things may still happen."""
+    """How often each rare event may still happen."""
     cleaners: tuple[int, ...] = ()
-    """Where each process of ours is, in the tree of what such a process can have read."""
+    """The position of each cleaner, in the tree of what a cleaner can have read."""
 
     def file(self, ip: str, network: str = NETWORK) -> File | None:
         return next((one for one in self.files if one.ip == ip and one.network == network), None)
@@ -115,12 +115,12 @@ def changed(world: World, index: int, **fields: object) -> World:
 
 
 def spent(world: World, rare: str) -> World:
-    """Let something rare happen once less."""
+    """Use up one occurrence of a rare event."""
     return world._replace(left=tuple((name, most - (name == rare)) for name, most in world.left))
 
 
 def made(world: World, ip: str, content: str, network: str = NETWORK, mtime: int | None = None) -> World:
-    """Make a file. Inodes are given out again at once, as ext4 does: nothing is proved by their being new."""
+    """Create a file. Inodes are reused at once, as ext4 does, so a new inode proves nothing."""
     used = {one.inode for one in world.files}
     inode = next(number for number in count(1) if number not in used)
     file = File(ip, content, inode, world.clock + world.jumped if mtime is None else mtime, network)
@@ -133,7 +133,7 @@ def without(world: World, gone: Iterable[File]) -> World:
 
 
 def unowned(world: World) -> tuple[File, ...]:
-    """Return the leaks, by the truth: no container, no checkpoint, no process, no claim, nobody writing."""
+    """Return the true leaks: no container, no checkpoint, no process, no claim, no ADD in progress."""
     return tuple(one for one in world.files if not _owned(world, one))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.checks.addresses.classify import classify
-from agent.cleanup.candidates import candidates
+from agent.cleanup.guards import release_requests
 from agent.model.assessment import State
 from agent.model.snapshot import (
     SOURCES,
@@ -252,4 +252,4 @@ def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_doc
     assessment = classify(snapshot, timedelta(0))
     assert {one.state for one in assessment.classified_reservations} == {State.UNKNOWN}
     assert snapshot.unavailable() == ()
-    assert candidates(assessment) == ()
+    assert release_requests(assessment) == ()

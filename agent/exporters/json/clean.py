@@ -25,7 +25,7 @@ def document(cleaning: Cleaning) -> dict[str, Any]:
             for network, free in cleaning.free_before.items()
         ],
         "addresses": [
-            _address(outcome, one) for outcome in cleaning.outcomes for one in outcome.candidate.reservations
+            _address(outcome, one) for outcome in cleaning.outcomes for one in outcome.request.reservations
         ],
         "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
         "passed_over": [
@@ -43,7 +43,7 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
-        "pod": outcome.candidate.pod or None,
+        "pod": outcome.request.pod or None,
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,

@@ -56,7 +56,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
 
 def _addresses(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """List the addresses, a short line each."""
-    rows = [_row(outcome, one) for outcome in outcomes for one in outcome.candidate.reservations]
+    rows = [_row(outcome, one) for outcome in outcomes for one in outcome.request.reservations]
     yield from _grid(["NETWORK", "ADDRESS", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY"], rows)
 
 
@@ -71,7 +71,7 @@ def _row(outcome: Outcome, reservation: Reservation) -> list[str]:
         reservation.network,
         reservation.ip,
         reservation.container_id[:12] or "(empty file)",
-        outcome.candidate.pod or "-",
+        outcome.request.pod or "-",
         _verdict(outcome),
         outcome.entry,
     ]
@@ -92,7 +92,7 @@ def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
             reasons.append((_verdict(outcome), outcome.why, ""))
         for label, why, setting in reasons:
             ips = found.setdefault(label, {}).setdefault((why, setting), [])
-            ips.extend(one.ip for one in outcome.candidate.reservations)
+            ips.extend(one.ip for one in outcome.request.reservations)
     for label, words_of in found.items():
         yield from _in_brief([_reason(label, words, ips) for words, ips in words_of.items()], label)
 
@@ -143,7 +143,7 @@ def _by_reason(cleaning: Cleaning) -> str:
         outcome.refusals[0].reason.value
         for outcome in cleaning.outcomes
         if outcome.refusals
-        for _ in outcome.candidate.reservations
+        for _ in outcome.request.reservations
     )
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 

@@ -153,8 +153,8 @@ def _round(cleaning: Cleaning) -> Round:
         do=WHEN_HALTED,
         releases=tuple(
             Release(
-                addresses=", ".join(one.ip for one in outcome.candidate.reservations),
-                pod=escape(outcome.candidate.pod),
+                addresses=", ".join(one.ip for one in outcome.request.reservations),
+                pod=escape(outcome.request.pod),
                 verdict=outcome.verdict.value.replace("_", " "),
                 why=escape(outcome.why or "; ".join(refusal.why for refusal in outcome.refusals)),
             )

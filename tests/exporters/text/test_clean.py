@@ -185,7 +185,7 @@ def test_warnings_are_told() -> None:
     ids=["failed", "refused"],
 )
 def test_nothing_that_is_told_can_steer_the_readers_terminal(outcome: Outcome) -> None:
-    hostile = replace(outcome, candidate=replace(outcome.candidate, pod=STEERING))
+    hostile = replace(outcome, request=replace(outcome.request, pod=STEERING))
     text = table(
         cleaning(hostile, halted=STEERING, warnings=(STEERING,), passed_over=(PassedOver(STEERING, STEERING),))
     )

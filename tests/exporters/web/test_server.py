@@ -192,7 +192,7 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
 def test_the_page_is_on_unless_it_is_turned_off(setting: str, status: int, report: Report, tmp_path: Path) -> None:
     given = {"page": setting, "listen": "127.0.0.1:0", "api": "off", "state_dir": str(tmp_path)}
     heartbeat = Heartbeat(timedelta(hours=1))
-    exporter = daemon.listening(load("run", given, {}), CollectorRegistry(), heartbeat)
+    exporter = daemon.http_exporter(load("run", given, {}), CollectorRegistry(), heartbeat)
     exporter.start()
     try:
         exporter.export(report, 0.1)

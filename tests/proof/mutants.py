@@ -1,7 +1,7 @@
-"""A process of ours with something taken out of it: a guard, or a part of the act.
+"""Cleaners with something missing: a guard, or another protection.
 
-Guards are taken out of `guards.GUARDS` itself, for as long as a test lasts, so that `CleanupSession` does not notice.
-A part of the act is a class that answers instead of the node in memory.
+Guards are removed from `guards.GUARDS` itself, for the duration of a test. Other protections are removed by a class
+that answers instead of the node in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,18 +24,18 @@ from agent.model.snapshot import (
     Reservation,
     UnrecognizedEntry,
 )
-from tests.proof.process import Answered, Assembly, InMemory, InMemoryBook, Parts, Setup
+from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
 @contextmanager
 def without_guards(names: Sequence[str]) -> Iterator[None]:
-    """Take guards out of the tuple. It is a constant for everybody else."""
-    all_of_them = guards.GUARDS
-    vars(guards)["GUARDS"] = tuple(guard for guard in all_of_them if guard.__name__ not in names)
+    """Remove guards from the tuple, which is a constant elsewhere."""
+    every_guard = guards.GUARDS
+    vars(guards)["GUARDS"] = tuple(guard for guard in every_guard if guard.__name__ not in names)
     try:
         yield
     finally:
-        vars(guards)["GUARDS"] = all_of_them
+        vars(guards)["GUARDS"] = every_guard
 
 
 class ContainersFirst(InMemory):
@@ -52,7 +52,7 @@ class ContainersFirst(InMemory):
 
 
 class OwnersFirst(ContainersFirst):
-    """Reads everything that could save a reservation before the reservations."""
+    """Reads all evidence of owners before the reservations."""
 
     _noted: tuple[Checkpoint, ...] = ()
 
@@ -64,39 +64,39 @@ class OwnersFirst(ContainersFirst):
         return self._noted
 
 
-class DockerAskedOnce(InMemory):
+class DockerNotRechecked(InMemory):
     def has_container(self, _container_id: str) -> bool:
         return False
 
 
-class KubeletAskedOnce(InMemory):
+class KubeletNotRechecked(InMemory):
     def has_checkpoint(self, _container_id: str) -> bool:
         return False
 
 
-class KubeletNeverAsked(KubeletAskedOnce):
+class KubeletIgnored(KubeletNotRechecked):
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         return ()
 
 
-class KernelAskedOnce(InMemory):
+class KernelNotRechecked(InMemory):
     def holder_of(self, _ips: Sequence[str]) -> str:
         return ""
 
 
-class KernelNeverAsked(KernelAskedOnce):
+class KernelIgnored(KernelNotRechecked):
     def addresses(self) -> tuple[Address, ...]:
         return (Address("10.244.1.1", 1, "systemd"),)
 
 
-class PodsUnheard(InMemory):
+class PodsIgnored(InMemory):
     def pods(self) -> Reading[tuple[Pod, ...]]:
         pods = super().pods()
         return Known(tuple(replace(pod, ips=()) for pod in pods.value)) if isinstance(pods, Known) else pods
 
 
 class ReadOnce(InMemory):
-    """Believes under the lock what was read before it."""
+    """Uses under the lock what was read before it."""
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         super().__init__(ask, setup)
@@ -108,7 +108,7 @@ class ReadOnce(InMemory):
         return self._first[reservation.ip]
 
 
-class Unlocked(InMemory):
+class WithoutLock(InMemory):
     def lock(self, _networks: Sequence[str]) -> Locked | None:
         return self
 
@@ -117,7 +117,7 @@ class Unlocked(InMemory):
 
 
 class ContentOnly(InMemory):
-    """Knows a file by its content alone."""
+    """Compares files by content only."""
 
     def reservations(self) -> tuple[NetworkStore, ...]:
         return tuple(
@@ -140,31 +140,33 @@ def _alike(reservation: Reservation) -> Reservation:
     return replace(reservation, inode=0)
 
 
-class Unwritten(InMemoryBook):
-    """Writes nothing down before it removes."""
+class NotJournaled(InMemoryJournal):
+    """Writes no journal."""
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None: ...
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None: ...
 
 
-class NeverAlone(InMemoryBook):
+class NotExclusive(InMemoryJournal):
     @contextmanager
     def exclusive(self, _seconds: float) -> Iterator[None]:
         yield
 
 
-class Unsettled(InMemoryBook):
-    """Does not see what it left half done."""
+class NotRecovered(InMemoryJournal):
+    """Does not see unfinished entries."""
 
     def read(self) -> Journal:
         journal = super().read()
         return replace(journal, entries=tuple(one for one in journal.entries if one.verdict is not None))
 
 
-def made_of(*changes: type[InMemory | InMemoryBook]) -> Assembly:
-    """Put a process together with all of these changes."""
+def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
+    """Return a cleaner with all of these changes."""
     node = type("Node", (*(one for one in changes if issubclass(one, InMemory)), InMemory), {})
-    journal_store = type("JournalStore", (*(one for one in changes if issubclass(one, InMemoryBook)), InMemoryBook), {})
+    journal_store = type(
+        "JournalStore", (*(one for one in changes if issubclass(one, InMemoryJournal)), InMemoryJournal), {}
+    )
 
     def assemble(ask: Answered, setup: Setup) -> Parts:
         one = node(ask, setup)

@@ -1,4 +1,4 @@
-"""A proof is worth what it can find: without a guard, or a part of the act, there is a counterexample, or a reason."""
+"""Without a guard, or another protection, the checker finds a counterexample, or something else covers for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup import guards
-from tests.proof.bites import ALL_COVERED_GUARDS, BITES, BUDGET, COVERED, Without
-from tests.proof.bitten import made_of, without_guards
 from tests.proof.explorer import Counterexample, Explored, Explorer, Scenario
-from tests.proof.scenarios import CLAIMED, DOCKER, LITTLE, PARTLY, SILENT
+from tests.proof.mutants import made_of, without_guards
+from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED, Without
+from tests.proof.scenarios import CLAIMED, DOCKER, PARTLY, SMALL, UNAVAILABLE
 
 PAGE = Path(__file__).parents[2] / "docs/proof.md"
 
@@ -19,39 +19,39 @@ def explore(without: Without) -> Explored:
         return Explorer(without.scenario, made_of(*without.parts)).explore()
 
 
-@pytest.mark.parametrize("name", BITES)
-def test_without_it_the_checker_finds_a_counterexample(name: str) -> None:
+@pytest.mark.parametrize("name", DETECTED)
+def test_without_this_the_checker_finds_a_counterexample(name: str) -> None:
     with pytest.raises(Counterexample):
-        explore(BITES[name])
+        explore(DETECTED[name])
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_without_it_alone_others_still_hold(name: str) -> None:
+def test_without_this_alone_the_others_suffice(name: str) -> None:
     assert explore(COVERED[name].holds).states > 0
 
 
-@pytest.mark.parametrize("name", [name for name, covered in COVERED.items() if covered.bites])
-def test_without_those_others_too_the_checker_finds_a_counterexample(name: str) -> None:
-    together = COVERED[name].bites
+@pytest.mark.parametrize("name", [name for name, covered in COVERED.items() if covered.detected])
+def test_without_the_others_too_the_checker_finds_a_counterexample(name: str) -> None:
+    together = COVERED[name].detected
     assert together is not None
 
     with pytest.raises(Counterexample):
         explore(together)
 
 
-@pytest.mark.parametrize("scenario", [LITTLE, SILENT, DOCKER, PARTLY, CLAIMED], ids=lambda one: one.name)
-def test_without_all_the_covered_guards_at_once_others_still_hold(scenario: Scenario) -> None:
+@pytest.mark.parametrize("scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED], ids=lambda one: one.name)
+def test_without_all_covered_guards_the_others_suffice(scenario: Scenario) -> None:
     assert explore(Without(scenario=scenario, guards=ALL_COVERED_GUARDS)).states > 0
 
 
-def test_every_guard_and_the_budget_bites_or_is_covered() -> None:
-    known = [*BITES, *COVERED]
+def test_every_guard_and_the_budget_is_in_the_table() -> None:
+    known = [*DETECTED, *COVERED]
 
     assert {*(guard.__name__ for guard in guards.GUARDS), BUDGET} <= set(known)
     assert len(known) == len(set(known))
 
 
-def test_a_guard_is_gone_only_as_long_as_it_is_taken_out() -> None:
+def test_a_guard_is_removed_only_for_the_test() -> None:
     before = guards.GUARDS
 
     with without_guards(["settled"]):
@@ -61,9 +61,11 @@ def test_a_guard_is_gone_only_as_long_as_it_is_taken_out() -> None:
     assert guards.GUARDS is before
 
 
-def test_the_page_says_what_the_tests_know() -> None:
-    assert list(_rows("Found at once")) == [(name, without.scenario.name) for name, without in BITES.items()]
-    assert list(_rows("Covered by others")) == [
+def test_docs_proof_has_the_same_tables() -> None:
+    assert list(_rows("Found without one protection")) == [
+        (name, without.scenario.name) for name, without in DETECTED.items()
+    ]
+    assert list(_rows("Covered by other protections")) == [
         (name, covered.because, covered.also or "nothing in the model") for name, covered in COVERED.items()
     ]
 

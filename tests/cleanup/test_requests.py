@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from agent.cleanup.candidates import candidates, passed_over
-from agent.cleanup.guards import decide
+from agent.cleanup.guards import decide, passed_over, release_requests
 from agent.model.snapshot import NotRequested
 from tests.builders import (
     assessment,
@@ -26,43 +25,43 @@ def test_nothing_stands_against_a_clean_leak() -> None:
 
 
 def test_a_healthy_node_has_no_candidate() -> None:
-    assert candidates(assessment(node())) == ()
+    assert release_requests(assessment(node())) == ()
     assert decide(case(node())) == ()
 
 
 def test_what_docker_lists_in_any_state_is_no_candidate() -> None:
     stopped = node(LEAK, sandbox(THE_ID, "shop/gone", "exited"))
-    assert candidates(assessment(stopped)) == ()
+    assert release_requests(assessment(stopped)) == ()
 
 
 def test_what_is_not_host_locals_is_no_candidate() -> None:
-    assert candidates(assessment(node(unrecognized("notes.txt"), unrecognized("10.244.1.77", blocks=True)))) == ()
+    assert release_requests(assessment(node(unrecognized("notes.txt"), unrecognized("10.244.1.77", blocks=True)))) == ()
 
 
 def test_without_dockers_word_there_is_no_candidate() -> None:
-    assert candidates(assessment(without(node(LEAK), "containers"))) == ()
+    assert release_requests(assessment(without(node(LEAK), "containers"))) == ()
     left_alone = replace(node(LEAK), containers=NotRequested("containers", "for no reason"))
-    assert candidates(assessment(left_alone)) == ()
+    assert release_requests(assessment(left_alone)) == ()
 
 
 def test_a_sandbox_is_one_candidate_over_families_and_networks_and_an_empty_file_is_one_alone() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
-    found = candidates(assessment(node(other, LEAK6, LEAK, *empty)))
+    found = release_requests(assessment(node(other, LEAK6, LEAK, *empty)))
     assert [one.reservations for one in found] == [(LEAK, LEAK6, other), *((one,) for one in empty)]
     assert found[0].networks == ("kubenet", "storage")
 
 
 def test_two_networks_may_have_an_empty_file_of_one_address() -> None:
     twins = [empty_file(THE_IP), replace(empty_file(THE_IP), network="storage")]
-    assert [one.reservations for one in candidates(assessment(node(*twins)))] == [(twins[0],), (twins[1],)]
+    assert [one.reservations for one in release_requests(assessment(node(*twins)))] == [(twins[0],), (twins[1],)]
 
 
 def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
-    gathered = candidates(assessment(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
+    gathered = release_requests(assessment(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
     assert [one.reservations for one in gathered] == [(LEAK, LEAK6)]
-    assert candidates(assessment(node(LEAK)), frozenset({"10.244.1.200"})) == ()
-    assert candidates(assessment(node(LEAK)), frozenset()) == ()
+    assert release_requests(assessment(node(LEAK)), frozenset({"10.244.1.200"})) == ()
+    assert release_requests(assessment(node(LEAK)), frozenset()) == ()
 
 
 def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
@@ -75,7 +74,7 @@ def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> No
     ]
     assert passed_over(looked, None) == ()
     (silent,) = passed_over(assessment(without(node(LEAK), "reservations")), frozenset({THE_IP}))
-    assert silent.why == "not known: network kubenet was not read"
+    assert silent.why == "not known: cannot read network kubenet"
 
 
 def test_an_empty_file_can_be_released_like_any_leak() -> None:

@@ -1,6 +1,6 @@
-"""What each touch of a cleaner sees and does: one function for each, an answer and the world after it.
+"""The operations of a cleaner on the node: one function each, which yields an answer and the world after it.
 
-What may come of a touch in several ways (a lock that is waited for, or given up) has several answers.
+An operation with several possible results, such as taking a lock, yields several answers.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -29,7 +29,7 @@ START: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
 
 Question = tuple[Any, ...]
-"""What is asked, and of what."""
+"""The name of the operation and its arguments."""
 Answer = Hashable
 Answers = Iterator[tuple[Answer, World]]
 
@@ -45,8 +45,8 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """No answer at all."""
+class Unanswered:
+    """An answer that is a SourceError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,22 @@ class Broken:
     """An answer that is an OSError."""
 
 
-SILENCE: Final = "a source is silent"
+UNAVAILABILITY: Final = "a source is unavailable"
 FAILURE: Final = "the disk fails"
 
 
-def ask(question: Question, world: World, who: str) -> Answers:
-    """Touch the world once."""
+def perform(question: Question, world: World, who: str) -> Answers:
+    """Do one operation."""
     name, *of = question
-    yield from _TOUCHES[name](world, who, *of)
-    if name in _MAY_BE_SILENT and world.may(SILENCE):
-        yield Silent(), spent(world, SILENCE)
+    yield from _OPERATIONS[name](world, who, *of)
+    if name in _MAY_BE_UNAVAILABLE and world.may(UNAVAILABILITY):
+        yield Unanswered(), spent(world, UNAVAILABILITY)
     if name in _MAY_FAIL and world.may(FAILURE):
         yield Broken(), spent(world, FAILURE)
 
 
 _MAY_FAIL: Final = {"begin", "end", "remove", "put_back"}
-_MAY_BE_SILENT: Final = {
+_MAY_BE_UNAVAILABLE: Final = {
     "checkpoints",
     "containers",
     "processes",
@@ -86,7 +86,7 @@ def wait(world: World, _who: str, seconds: float) -> Answers:
     yield None, world._replace(clock=world.clock + int(seconds))
 
 
-# What a look reads.
+# What a snapshot reads.
 
 
 def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
@@ -143,12 +143,12 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
 
 
 def processes(world: World, _who: str) -> Answers:
-    yield _daemons(world.kubelet_started + world.jumped, world.docker_started + world.jumped, world.jumped), world
+    yield _start_times(world.kubelet_started + world.jumped, world.docker_started + world.jumped, world.jumped), world
 
 
 @cache
-def _daemons(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
-    """The kernel tells starts by the boot clock: when the wall clock is set, they move with it."""
+def _start_times(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
+    """The kernel records start times by the boot clock: when the wall clock is set, they move with it."""
     booted = START - UPTIME + timedelta(seconds=jumped)
     return ProcessStartTimes(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker))
 
@@ -173,7 +173,7 @@ def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...
     )  # fmt: skip
 
 
-# The second look.
+# The recheck.
 
 
 def has_container(world: World, _who: str, container_id: str) -> Answers:
@@ -188,7 +188,7 @@ def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
     yield any(set(ips).intersection(box.alive) for box in world.sandboxes), world
 
 
-# The hands.
+# File operations.
 
 
 def read(world: World, _who: str, network: str, ip: str) -> Answers:
@@ -197,7 +197,7 @@ def read(world: World, _who: str, network: str, ip: str) -> Answers:
 
 
 def lock(world: World, who: str) -> Answers:
-    """A lock that somebody has is waited for, and may at any time be given up."""
+    """If another process holds the lock, the wait may end at any time."""
     if world.lock:
         yield False, world
     else:
@@ -233,7 +233,7 @@ def present(world: World, _who: str, what: FileImage) -> Answers:
     yield (None if file is None else image(file)), world
 
 
-# The journal, and the cleaner's own lock.
+# The journal and the cleaner's lock.
 
 
 def journal(world: World, _who: str) -> Answers:
@@ -241,7 +241,7 @@ def journal(world: World, _who: str) -> Answers:
 
 
 def number(world: World, _who: str) -> Answers:
-    """Entries are named by time, and no two begin in one microsecond."""
+    """Entries are named by time, and no two begin in the same microsecond."""
     yield len(world.journal), world
 
 
@@ -265,9 +265,9 @@ def end(world: World, _who: str, name: str, verdict: Verdict, why: str) -> Answe
     yield None, world._replace(journal=tuple(entries))
 
 
-_TOUCHES: Final[dict[str, Callable[..., Answers]]] = {
-    touch.__name__: touch
-    for touch in (
+_OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
+    operation.__name__: operation
+    for operation in (
         moment, wait, reservations, checkpoints, containers, processes, addresses, pods,
         has_container, has_checkpoint, holder_of,
         read, lock, unlock, remove, put_back, present,

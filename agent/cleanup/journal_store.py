@@ -1,7 +1,7 @@
-"""The journal's files, and the lock of whoever writes them: the only thing besides the node that is written.
+"""The files of the journal, and the lock that admits one cleaner at a time.
 
-It lies outside host-local's directories, because host-local reads every file below its own. One writer at a time:
-whoever holds the cleaner's lock.
+They are outside host-local's directories, because host-local reads every file in its own. Only the holder of the
+cleaner's lock writes.
 """
 
 import errno
@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -19,14 +19,14 @@ import tenacity
 
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import describe_error
-from agent.model.release import Verdict
+from agent.cleanup.release import FileImage, describe_error
+from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import SourceError
 
 LARGEST: Final = 1024 * 1024
-"""Bytes of one file: about 300 entries. A file that has more is put aside, and another begun."""
+"""Bytes of one file, about 300 entries. A larger file is rotated."""
 FILES: Final = 6
-"""How many files are kept; the oldest is dropped for a seventh."""
+"""Including the current one. Rotation drops the oldest."""
 
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -34,20 +34,20 @@ _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Busy(Exception):
-    """Another cleaner is at work on this node."""
+    """Another cleaner is running on this node."""
 
 
 class JournalStore:
-    """The journal's files, in `journal/` of the agent's state directory, and the lock of whoever writes them."""
+    """The journal in `journal/` of the agent's state directory, and the cleaner's lock beside it."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state, self._directory = state_dir, state_dir / "journal"
-        self._read: Journal | None = None
+        self._cached: Journal | None = None
         self._signature: tuple[tuple[str, int, int, int], ...] = ()
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
-        """Be the only cleaner of this node; raises Busy where another was at work for so long, and OSError."""
+        """Hold the cleaner's lock; raises Busy if another cleaner holds it for so many seconds, and OSError."""
         _make_directory(self._state)
         handle = os.open(self._state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         tries = tenacity.Retrying(
@@ -60,55 +60,55 @@ class JournalStore:
             try:
                 tries(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise Busy(f"another cleaner is at work on this node (it holds {self._state / _LOCK})") from error
+                raise Busy(f"another cleaner is running on this node (it holds {self._state / _LOCK})") from error
             yield
         finally:
             os.close(handle)
 
     def trouble(self) -> str:
-        """Say why nothing can be written; empty where it can. Changes nothing."""
+        """Return why the journal cannot be written; empty if it can. Changes nothing."""
         places = (self._directory, *self._directory.parents)
         try:
-            part = next(place for place in places if place.is_symlink() or place.exists())
-            if not part.is_dir():
-                return f"{part} is not a directory"
-            if os.statvfs(part).f_flag & os.ST_RDONLY:
-                return f"{part} is mounted read-only"
+            existing = next(place for place in places if place.is_symlink() or place.exists())
+            if not existing.is_dir():
+                return f"{existing} is not a directory"
+            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+                return f"{existing} is mounted read-only"
         except OSError as error:
             return describe_error(error)
-        return "" if os.access(part, os.W_OK | os.X_OK, effective_ids=True) else f"{part}: permission denied"
+        return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
 
     def read(self) -> Journal:
-        """Read everything; raises Unavailable where a file cannot be read. One that is not there is empty."""
+        """Read all files; raises SourceError if one cannot be read. A file that does not exist is empty."""
         try:
-            signature = self._now()
-            if self._read is None or signature != self._signature:
-                self._read = journal.parse(self._lines(path) for path in self._paths())
+            signature = self._current_signature()
+            if self._cached is None or signature != self._signature:
+                self._cached = journal.parse(self._lines(path) for path in self._paths())
                 self._signature = signature
         except OSError as error:
             raise SourceError(f"journal: {describe_error(error)}") from error
-        return self._read
+        return self._cached
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
-        """Put the beginning of an entry on disk. Raises OSError."""
+        """Begin an entry, on disk before this returns. Raises OSError."""
         _make_directory(self._directory)
-        self._turn_over()
+        self._rotate()
         self._append(journal.beginning(entry, evidence))
 
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
-        """Say how an entry ended. Raises OSError."""
+        """Record the outcome of an entry. Raises OSError."""
         self._append(journal.ending(name, verdict, why, at))
 
     def restoring(self, name: str, at: datetime) -> None:
-        """Say that an entry is about to be put back. Raises OSError."""
+        """Record that an entry is about to be restored. Raises OSError."""
         self._append(journal.restoration(name, at))
 
     def _paths(self) -> list[Path]:
         """Return the files, oldest first."""
-        aside = (self._directory / f"journal.{number}.jsonl" for number in range(FILES - 1, 0, -1))
-        return [*aside, self._directory / _CURRENT]
+        rotated = (self._directory / f"journal.{number}.jsonl" for number in range(FILES - 1, 0, -1))
+        return [*rotated, self._directory / _CURRENT]
 
-    def _now(self) -> tuple[tuple[str, int, int, int], ...]:
+    def _current_signature(self) -> tuple[tuple[str, int, int, int], ...]:
         found = []
         for path in self._paths():
             try:
@@ -132,7 +132,7 @@ class JournalStore:
         finally:
             os.close(handle)
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         current = self._directory / _CURRENT
         try:
             if current.lstat().st_size < LARGEST:
@@ -149,11 +149,11 @@ class JournalStore:
         handle = os.open(path, _APPEND, 0o600)
         try:
             size = os.fstat(handle).st_size
-            # We may have died in the middle of a line: it stays, damaged, and the next one is whole.
+            # The agent may have died within a line. That line stays damaged; the next one must be complete.
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             text = (b"\n" if torn else b"") + json.dumps(line).encode() + b"\n"
             try:
-                _write_whole(handle, text)
+                _write_all(handle, text)
             except OSError:
                 os.ftruncate(handle, size)
                 raise
@@ -165,15 +165,38 @@ class JournalStore:
             _sync_directory(self._directory)
 
 
-def _write_whole(handle: int, text: bytes) -> None:
-    """Write all of it, to the disk; a full one takes a part, and says so only the next time."""
+class EntryWriter:
+    """Writes the entries of one cleaner."""
+
+    def __init__(self, journal_store: JournalStore, by: str, now: Callable[[], datetime]) -> None:
+        self._journal_store, self._by, self._now = journal_store, by, now
+
+    def begin(self, request: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
+        now = self._now()
+        entry = Entry(
+            name=journal.entry_name(now, request),
+            at=now,
+            by=self._by,
+            container_id=request.container_id,
+            pod=request.pod,
+            files=tuple(files),
+        )
+        self._journal_store.begin(entry, evidence)
+        return entry.name
+
+    def end(self, entry: str, verdict: Verdict, why: str) -> None:
+        self._journal_store.end(entry, verdict, why, self._now())
+
+
+def _write_all(handle: int, text: bytes) -> None:
+    """Write to the disk. A full disk takes a part, and fails only at the next write."""
     while text:
         text = text[os.write(handle, text) :]
     os.fsync(handle)
 
 
 def _make_directory(directory: Path) -> None:
-    """Make it and what it lies in, for us alone, each name on disk."""
+    """Create the directory and its parents, accessible only to the agent, and sync each name to disk."""
     missing = [part for part in (directory, *directory.parents) if not part.is_dir()]
     for part in reversed(missing):
         part.mkdir(mode=0o700, exist_ok=True)
@@ -181,7 +204,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Put a new file's name on disk too."""
+    """Sync the names of new files to disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -1,0 +1,229 @@
+"""Every word that nodeleak prints, with what it means and what to run next. Some words have several meanings."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agent.config import all_settings, option, variable
+
+if TYPE_CHECKING:
+    from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    word: str
+    kind: str
+    text: str
+
+
+FINDING: Final = "finding"
+ALERT: Final = "alert"
+METRIC: Final = "metric"
+SETTING: Final = "setting"
+SOURCE: Final = "source"
+
+PHASES: Final = {
+    "candidate": "Seen, but not yet for as long as --confirm-after. It may go away by itself.",
+    "confirmed": "It has lasted for as long as --confirm-after.",
+}
+
+LEAK_CAUSES: Final = {
+    "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
+    "sandbox before it has released its address.",
+    "runtime_restart": "The container runtime restarted after the address was reserved.",
+    "node_reboot": "The node booted after the address was reserved. host-local's files survive a reboot; sandboxes "
+    "do not.",
+    "empty_file": "The reservation names no container: a crash or a power failure came between creating the file and "
+    "writing it.",
+    "unknown": "No restart is known since the address was reserved.",
+}
+
+REJECTION_CAUSES: Final = {
+    "node_reboot": "After the node booted, the kubelet admitted the pod before the device plugin had registered.",
+    "kubelet_restart": "The kubelet restarted and admitted the pod before the device plugin had registered again.",
+    "plugin_restart": "The device plugin was gone, or just restarting, when the pod was admitted.",
+    "init_container": "The pod was running, and after a restart the kubelet requested the devices of its init "
+    "container again. This is a bug of some kubelet versions.",
+    "exhausted": "All devices of the resource were in use.",
+    "unhealthy": "The device plugin was registered, but no device was healthy.",
+    "readmitted_after_completion": "The pod of a Job had already completed, and the kubelet admitted it again after a "
+    "restart.",
+    "unverified": "The records of the node do not prove a cause, or their times are too close to tell.",
+}
+
+POD_OUTCOMES: Final = {
+    "replaced_by_controller": "Its controller creates another pod. The rejected pod stays behind as Failed; delete it.",
+    "stuck": "Nobody creates another pod. Delete it, so that its controller or its owner can.",
+    "terminating_stuck": "It was deleted and should be gone by now: a finalizer, or the kubelet, holds it.",
+}
+
+SOURCES: Final = {
+    "reservations": "host-local's reservations: one file per address, below --cni-networks-dir.",
+    "checkpoints": "The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.",
+    "containers": "docker's list of all containers. If it is unavailable, run `docker ps` on the node.",
+    "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range.",
+    "addresses": "Addresses configured in the network namespaces of all processes, from /proc. A pod needs hostPID.",
+    "pods": "The node's pods, from the API server. If it is unavailable, check credentials, RBAC and --node.",
+    "node": "The Node object, from the API server. If it is unavailable, check credentials, RBAC and --node.",
+    "processes": "Start times of the node, the kubelet and docker, from /proc. A pod needs hostPID.",
+    "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history.",
+    "registration": "The Node object as last seen (in --state-dir), and two flags of the kubelet.",
+    "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, if there is a reason to ask.",
+    "watches": "Versions of objects that the daemon's watches received. Only the daemon watches.",
+    "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.",
+    "attachments": "VolumeAttachments, claims and events, asked for only while a pod waits for a volume.",
+    "journal": "The journal of releases, in --state-dir.",
+}
+
+CLUSTER: Final = {
+    "CNIAddressPressure": "Condition of the Node object: True if the node has fewer free pod addresses than it may get "
+    "pods. Maintained with --node-condition=on.",
+    "CNIAddressesAvailable": "Reason of the condition CNIAddressPressure: there are enough free pod addresses.",
+    "CNIAddressesScarce": "Reason of the condition CNIAddressPressure: the node may get more pods than it has free "
+    "addresses.\nRun: nodeleak explain exhausted_range",
+    "CNIAddressesExhausted": "Reason of the condition CNIAddressPressure: a network has no free address.\n"
+    "Run: nodeleak explain exhausted_range",
+    "CNIAddressesUnknown": "Reason of the condition CNIAddressPressure: some data are unavailable.\nRun: nodeleak scan",
+    "ReleasedReservation": "Reason of an Event: cleanup released leaked addresses.\nRun: nodeleak journal",
+}
+"""Conditions and reasons of Events. An Event of a finding has the name of its detector as reason: LeakedReservation."""
+
+ALERTS: Final = {
+    "NodeleakLeakedAddresses": "Pod addresses of a node are leaked: reserved for containers that are gone. Nothing on "
+    "the node frees them.\nRun: nodeleak scan, then nodeleak clean",
+    "NodeleakRangeNearlyExhausted": "Less than a tenth of a node's pod addresses is free.\nRun: nodeleak scan --map",
+    "NodeleakRangeFillingUp": "A node runs out of pod addresses within four hours at the present rate.\n"
+    "Run: nodeleak scan --map",
+    "NodeleakRangeExhausted": "A node has no free pod address: new pods stay in ContainerCreating.\n"
+    "Run: nodeleak clean, and if addresses are leaked: nodeleak clean --apply",
+    "NodeleakRangeTooSmall": "A node accepts more pods than it has free addresses for. Nothing is broken until they "
+    "come.\nRun: nodeleak explain exhausted_range",
+    "NodeleakSharedAddress": "Two running pods of a node have the same address, and each gets traffic of the other.\n"
+    "Run: nodeleak scan, nodeleak explain shared_ip",
+    "NodeleakUnreservedAddress": "The address of a running pod is not reserved: the next pod may get the same one.\n"
+    "Run: nodeleak scan, nodeleak explain unreserved_pod_ip",
+    "NodeleakUnmanagedAddress": "A process uses a pod address, but the container runtime does not know its container.\n"
+    "Run: nodeleak scan, nodeleak explain unmanaged_address",
+    "NodeleakReleasesFailing": "Releases have been failing for half an hour, although they passed every guard.\n"
+    "Run: nodeleak clean, nodeleak explain busy, nodeleak explain failed",
+    "NodeleakCleanupHalted": "A container whose address was released has reappeared, so the address may be in use "
+    "twice. Nothing is released any more on this node.\nRun: nodeleak journal, nodeleak restore --last",
+    "NodeleakRejectedPods": "The kubelet rejected pods for lack of a device, and nobody creates new ones.\n"
+    "Run: nodeleak timeline, nodeleak explain rejected_pod",
+    "NodeleakLateDevicePlugin": "A device plugin has not registered again since the kubelet started. Pods that request "
+    "its devices are rejected.\nRun: nodeleak timeline, nodeleak explain late_device_plugin",
+    "NodeleakStartedWithoutDevice": "Pods run without the device that they request.\n"
+    "Run: nodeleak scan, nodeleak explain started_without_device",
+    "NodeleakVolumeLost": "Pods of a node use volumes that the status of the Node object does not list as attached.\n"
+    "Run: nodeleak scan, nodeleak explain detached_volume",
+    "NodeleakNodeUnregistered": "A node is running, but its Node object is missing or incomplete: an autoscaler may "
+    "delete the machine.\nRun: nodeleak scan, nodeleak explain unregistered_node",
+    "NodeleakWatchReplayed": "The API server sent outdated objects to a watch. Other components may act on them.\n"
+    "Run: nodeleak explain replayed_watch",
+    "NodeleakSourceDown": "The agent could not read one of its sources for most of the last ten minutes. What depends "
+    "on the source is unknown, and alerts about it cannot fire.\nRun: nodeleak scan",
+    "NodeleakDetectorFailed": "A detector fails with an exception, which is a bug in nodeleak. What it would find is "
+    "unknown.\nRun: nodeleak record --anonymous, and attach the recording to a bug report",
+    "NodeleakAgentStalled": "The agent is up, but has stopped checking its node. Its metrics are outdated.\n"
+    "Run: kubectl logs and kubectl delete pod for the agent of the node",
+    "NodeleakAgentDown": "The agent of a node does not respond to scrapes. Nothing is known of the node.\n"
+    "Run: kubectl describe pod for the agent of the node",
+    "NodeleakAgentAbsent": "Prometheus scrapes no agent at all: none is running, or none is discovered.\n"
+    "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
+}
+
+METRICS: Final = {
+    "nodeleak_build_info": "Always 1; the labels have the versions.",
+    "nodeleak_mode_info": "Always 1; `mode` is observe, dry-run or clean, as set by --cleanup.",
+    "nodeleak_reservations": "Reservations by network and state.",
+    "nodeleak_range_addresses": "Addresses that the network can assign on this node.",
+    "nodeleak_range_free_addresses": "Addresses of the range that are not reserved.",
+    "nodeleak_oldest_leak_timestamp_seconds": "When the oldest confirmed leak began; absent if there is none.",
+    "nodeleak_leaks_confirmed_total": "Leaks confirmed since the agent started, by likely cause.",
+    "nodeleak_findings": "Current findings by detector, severity and phase; absent if the detector lacks data.",
+    "nodeleak_device_plugin_registered": "1 if the kubelet has healthy devices of the resource, 0 if it has none.",
+    "nodeleak_device_plugin_socket_present": "1 if the socket of the device plugin exists; absent if it is not known.",
+    "nodeleak_device_plugin_registration_delay_seconds": "Time from the last start of the kubelet to the registration "
+    "of the resource.",
+    "nodeleak_rejected_pods": "Rejected pods that still exist, by resource, cause and outcome.",
+    "nodeleak_kubelet_start_timestamp_seconds": "When the kubelet started.",
+    "nodeleak_source_up": "1 if the source was read in the last sync, 0 if not; absent if it was not requested.",
+    "nodeleak_source_last_read_timestamp_seconds": "When the source was last read.",
+    "nodeleak_source_read_seconds": "Time that one read of a source took.",
+    "nodeleak_sync_seconds": "Time that one sync took.",
+    "nodeleak_sync_failures_total": "Syncs in which a source was unavailable or a detector failed.",
+    "nodeleak_last_sync_timestamp_seconds": "When the last sync began.",
+    "nodeleak_releases_total": "Addresses released since the agent started.",
+    "nodeleak_releases_refused_total": "Addresses that a guard refused to release, by reason, counted once per sync.",
+    "nodeleak_release_failures_total": "Releases that passed every guard but failed, by reason.",
+    "nodeleak_lock_wait_seconds": "Time until a release got host-local's lock.",
+    "nodeleak_lock_held_seconds": "Time for which a release held host-local's lock and new pods had to wait.",
+    "nodeleak_cleanup_halted": "1 if cleanup has halted because a released container reappeared.",
+    "nodeleak_events_sent_total": "Kubernetes Events created or updated, by reason.",
+    "nodeleak_events_dropped_total": "Kubernetes Events that were due and not sent, by cause.",
+    "nodeleak_node_condition_patches_total": "Patches of the node condition, by result.",
+    "nodeleak_watch_restarts_total": "Watches of the API server that were started again, by cause.",
+    "nodeleak_watch_regressions_total": "Object versions received from the API server that were older than the ones "
+    "before.",
+}
+
+
+def entries() -> tuple[Entry, ...]:
+    """Return every word of every kind, in the order of the list that `explain` prints."""
+    return tuple(Entry(word, kind, text) for kind, texts in _kinds() for word, text in texts.items())
+
+
+def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
+    import inspect
+
+    from agent.checks.registry import DETECTORS
+    from agent.model.assessment import State
+    from agent.model.finding import Severity
+    from agent.model.release import Reason, Verdict
+    from agent.model.volumes import Strength
+
+    yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
+    yield "severity of a finding", _documented(Severity)
+    yield "phase of a finding", PHASES
+    yield "state of a reservation", _documented(State)
+    yield "likely cause of a leak", LEAK_CAUSES
+    yield "reason why clean refuses an address", _documented(Reason)
+    yield "result of clean for an address", _documented(Verdict)
+    yield "likely cause of a pod rejection", REJECTION_CAUSES
+    yield "outcome of a rejected pod", POD_OUTCOMES
+    yield "evidence that a volume is lost", _documented(Strength)
+    yield SOURCE, SOURCES
+    yield "Kubernetes condition or Event", CLUSTER
+    yield ALERT, ALERTS
+    yield METRIC, METRICS
+    yield SETTING, {name: _setting(name) for name in all_settings()}
+
+
+def _setting(name: str) -> str:
+    setting = all_settings()[name]
+    return "\n".join(
+        [
+            f"{setting.help[0].upper()}{setting.help[1:]}.",
+            f"Default: {setting.default}" if setting.default else "",
+            f"Option: {option(name)}={setting.metavar} ({', '.join(sorted(setting.commands))})",
+            f"Environment variable: {variable(name)}",
+        ]
+    ).replace("\n\n", "\n")
+
+
+def _documented(kind: "type[StrEnum]") -> dict[str, str]:
+    """Return the text below each member of an enum. Python does not keep it, so it is read from the source."""
+    import ast
+    import inspect
+    from itertools import pairwise
+
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    texts = {}
+    for member, text in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
+        match member, text:
+            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(page))):
+                texts[name] = page
+            case _:
+                pass
+    return texts

@@ -1,0 +1,44 @@
+"""journal: list past releases."""
+
+import argparse
+from typing import Final
+
+from agent.cli.exit_codes import DONE
+from agent.cli.options import add_output, config_of
+from agent.cli.output import write, write_json
+
+SUMMARY: Final = "list past releases"
+OPERANDS: Final = ""
+SETTINGS: Final = "journal"
+DESCRIPTION: Final = """\
+Lists every release: when, by which command, which addresses, and the result.
+It reads the journal in --state-dir.
+"""
+EPILOG: Final = """\
+examples:
+  kubectl exec -n kube-system POD -- nodeleak journal
+  nodeleak journal -o json                    with the content of every removed file
+
+exit codes:
+  0  done, also if nothing was ever released
+  2  wrong usage or configuration, or the journal cannot be read
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from agent.app.cleaning import read_journal
+
+    journal = read_journal(config_of("journal", arguments))
+    if arguments.output == "json":
+        from agent.exporters.json.clean import journal as document
+
+        write_json(document(journal))
+    else:
+        from agent.exporters.text.clean import journal as table
+
+        write(table(journal))
+    return DONE

@@ -1,0 +1,47 @@
+"""Output shared by the commands."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def write(text: str) -> None:
+    """Write to standard output. A closed pipe is no error here: the exit code still says what was done."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        discard_output()
+
+
+def write_json(document: object) -> None:
+    import json
+
+    write(f"{json.dumps(document, indent=1)}\n")
+
+
+def discard_output() -> None:
+    """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def has_color() -> bool:
+    # https://no-color.org: set to anything but the empty string.
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def has_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show on a terminal what takes a moment, and remove it at the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{text} …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,83 @@
+"""restore: put a released address back."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from agent.cli.exit_codes import DONE, FAILED
+from agent.cli.options import add_apply, config_of
+from agent.cli.output import write
+from agent.config import UsageError, quote
+
+if TYPE_CHECKING:
+    from agent.cleanup.journal import Entry, Journal
+
+SUMMARY: Final = "undo a release: reserve the address again"
+OPERANDS: Final = "(ADDRESS | ENTRY | --last)"
+SETTINGS: Final = "restore"
+DESCRIPTION: Final = """\
+Puts back the files of a release, byte for byte. It changes nothing without --apply.
+It refuses if the address is reserved again, or if the container has another address by now.
+"""
+EPILOG: Final = """\
+examples:
+  nodeleak restore 10.244.1.9                 check whether its last release can be undone
+  nodeleak restore 10.244.1.9 --apply         undo it
+  nodeleak restore --last --apply             undo the last release
+
+exit codes:
+  0  restored, or with a dry run: it can be restored
+  2  wrong usage or configuration, or the journal has no such release
+  4  it cannot be restored; the message says why, and nothing was changed
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "entry", nargs="?", metavar="ADDRESS|ENTRY", help="an address (its last release), or an entry of the journal"
+    )
+    which.add_argument("--last", action="store_true", help="the last release that was not restored")
+    add_apply(parser, "put it back")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from agent.app import cleaning
+    from agent.exporters.text.clean import restoration
+
+    if arguments.entry is None and not arguments.last:
+        raise UsageError("which release? give an address, an entry of the journal, or --last", _LIST)
+    config = config_of("restore", arguments)
+    journal = cleaning.read_journal(config)
+    entry = _find(journal, arguments)
+    done = cleaning.restore(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
+    write(restoration(done, journal, applied=arguments.apply))
+    return DONE if done.done else FAILED
+
+
+_LIST: Final = "run 'nodeleak journal' for a list of releases"
+
+
+def _find(journal: "Journal", arguments: argparse.Namespace) -> "Entry":
+    """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
+    if arguments.last:
+        found = [entry for entry in journal.entries if entry.released]
+        missing = "there is no release that was not restored"
+    else:
+        ip = _canonical(arguments.entry)
+        named = [entry for entry in journal.entries if entry.name == arguments.entry]
+        found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
+        missing = f"the journal has no entry {quote(arguments.entry)} and no release of such an address"
+    if not found:
+        damage = f" ({len(journal.damage)} damaged lines were skipped)" if journal.damage else ""
+        raise UsageError(f"{missing}{damage}", _LIST)
+    return found[-1]
+
+
+def _canonical(text: str) -> str:
+    """Write an address as host-local does; empty if it is none."""
+    from ipaddress import ip_address
+
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return ""

@@ -1,0 +1,165 @@
+"""What each guard, and each other protection, prevents: the table of mutations behind docs/proof.md."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.cleanup import guards
+from tests.proof import mutants
+from tests.proof.explorer import Scenario
+from tests.proof.process import InMemory, InMemoryJournal, Setup
+from tests.proof.scenarios import (
+    BUDGETED,
+    BY_NAME,
+    CANDIDATE,
+    CLAIMED,
+    DISK,
+    DOCKER,
+    DUAL,
+    EMPTY,
+    FAULTY_READING,
+    FULL,
+    LOSING,
+    PARTLY,
+    RETURNED,
+    SETTLED,
+    SMALL,
+    TWO_CLEANERS,
+    UNAVAILABLE,
+    UNRECOGNIZED,
+)
+
+BUDGET: Final = "the budget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Without:
+    """A cleaner without something, on a node."""
+
+    scenario: Scenario
+    guards: tuple[str, ...] = ()
+    parts: tuple[type[InMemory | InMemoryJournal], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covered:
+    """Without this alone nothing goes wrong."""
+
+    holds: Without
+    because: str
+    detected: Without | None = None
+    """What else must be missing for something to go wrong."""
+    also: str = ""
+
+
+def _guard(name: str, scenario: Scenario) -> Without:
+    return Without(scenario=scenario, guards=(name,))
+
+
+def _part(part: type[InMemory | InMemoryJournal], scenario: Scenario) -> Without:
+    return Without(scenario=scenario, parts=(part,))
+
+
+ONE_SNAPSHOT: Final = replace(SMALL, name="one snapshot instead of two, beside a pod", setup=Setup(one_snapshot=True))
+_UNORDERED: Final = Without(
+    scenario=ONE_SNAPSHOT, parts=(mutants.OwnersFirst, mutants.DockerNotRechecked, mutants.KubeletNotRechecked)
+)
+
+DETECTED: Final[dict[str, Without]] = {
+    "not_halted": _guard("not_halted", RETURNED),
+    "allowed_network": _guard("allowed_network", UNRECOGNIZED),
+    "confirmed": _guard("confirmed", CANDIDATE),
+    "inside_range": _guard("inside_range", UNRECOGNIZED),
+    "whole_sandbox": _guard("whole_sandbox", BY_NAME),
+    "trusted_runtime": _guard("trusted_runtime", LOSING),
+    "settled": _guard("settled", SETTLED),
+    "plausible_share": _guard("plausible_share", FAULTY_READING),
+    BUDGET: Without(scenario=replace(BUDGETED, setup=Setup())),
+    "the checkpoint as evidence": _part(mutants.KubeletIgnored, replace(DOCKER, check_recovery=False)),
+    "the kernel as evidence": _part(mutants.KernelIgnored, PARTLY),
+    "the API server as evidence": _part(mutants.PodsIgnored, CLAIMED),
+    "comparing under the lock": _part(mutants.ReadOnce, FULL),
+    "host-local's lock": _part(mutants.WithoutLock, EMPTY),
+    "the journal before removing": _part(mutants.NotJournaled, FULL),
+    "recovery of unfinished entries": _part(mutants.NotRecovered, DUAL),
+}
+
+COVERED: Final[dict[str, Covered]] = {
+    "sources_available": Covered(
+        holds=_guard("sources_available", UNAVAILABLE),
+        because="unavailable data makes an address `unknown`, and the other guards raise InsufficientData",
+    ),
+    "no_container": Covered(
+        holds=_guard("no_container", SMALL),
+        because="a listed container is never requested, and docker is rechecked",
+    ),
+    "no_checkpoint": Covered(
+        holds=_guard("no_checkpoint", DOCKER),
+        because="an address with a checkpoint is not `leaked`, and the directory is rechecked",
+        detected=Without(
+            scenario=DOCKER,
+            guards=("no_checkpoint", "confirmed", "no_configured_address"),
+            parts=(mutants.KubeletNotRechecked,),
+        ),
+        also="confirmed, no_configured_address, the recheck of the kubelet",
+    ),
+    "no_configured_address": Covered(
+        holds=_guard("no_configured_address", PARTLY),
+        because="a configured address is not `leaked`, and the kernel is rechecked",
+        detected=Without(
+            scenario=PARTLY, guards=("no_configured_address", "confirmed"), parts=(mutants.KernelNotRechecked,)
+        ),
+        also="confirmed, the recheck of the kernel",
+    ),
+    "no_pod_claim": Covered(
+        holds=_guard("no_pod_claim", CLAIMED),
+        because="an address that a pod claims is not `leaked`",
+        detected=Without(scenario=CLAIMED, guards=("no_pod_claim", "confirmed")),
+        also="confirmed",
+    ),
+    "journal_writable": Covered(
+        holds=_guard("journal_writable", DISK),
+        because="beginning an entry fails too, before anything is removed",
+    ),
+    "reservations before their owners": Covered(
+        holds=_part(mutants.OwnersFirst, SMALL),
+        because="the second snapshot reads the owners after the first has read the reservations",
+        detected=_UNORDERED,
+        also="the second snapshot, the rechecks of docker and the kubelet",
+    ),
+    "the second snapshot": Covered(
+        holds=Without(scenario=ONE_SNAPSHOT),
+        because="in the order of one snapshot a sandbox exists before its address is reserved",
+        detected=_UNORDERED,
+        also="the order, the rechecks of docker and the kubelet",
+    ),
+    "the recheck of docker": Covered(
+        holds=_part(mutants.DockerNotRechecked, SMALL),
+        because="an ID that docker did not list never reappears",
+        detected=_UNORDERED,
+        also="the order, the second snapshot, the recheck of the kubelet",
+    ),
+    "the recheck of the kubelet": Covered(
+        holds=_part(mutants.KubeletNotRechecked, DOCKER),
+        because="a checkpoint is written before an address is reserved, and never later",
+        detected=_UNORDERED,
+        also="the order, the second snapshot, the recheck of docker",
+    ),
+    "the recheck of the kernel": Covered(
+        holds=_part(mutants.KernelNotRechecked, DOCKER),
+        because="an address is configured only for a sandbox that docker or a checkpoint knows",
+        detected=Without(
+            scenario=PARTLY, guards=("no_configured_address", "confirmed"), parts=(mutants.KernelNotRechecked,)
+        ),
+        also="no_configured_address, confirmed",
+    ),
+    "comparing the inode": Covered(
+        holds=_part(mutants.ContentOnly, EMPTY),
+        because="an ID never reappears, and no empty file is written while the cleaner holds the lock",
+    ),
+    "the cleaner's lock": Covered(
+        holds=_part(mutants.NotExclusive, TWO_CLEANERS),
+        because="two cleaners meet at host-local's lock and compare under it",
+    ),
+}
+
+ALL_COVERED_GUARDS: Final = tuple(name for name in COVERED if name in {one.__name__ for one in guards.GUARDS})
