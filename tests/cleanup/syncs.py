@@ -1,4 +1,4 @@
-"""Rounds of a daemon that cleans, and what it told."""
+"""Syncs of a daemon with cleanup, and what it reports."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation
-from tests.cleanup.file_operations import Files, Notebook, Owners, image
+from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 
 SECOND = timedelta(seconds=1)
 THE_ID, THE_IP = "9" * 64, "10.244.1.9"
@@ -27,7 +27,7 @@ def leaks(count: int) -> list[Reservation]:
 
 
 def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
-    """Return the journal's entry of one release, an hour and a half ago unless it is said when."""
+    """Return the journal entry of one release, by default an hour and a half ago."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
     name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
     told = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
@@ -35,7 +35,7 @@ def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: 
 
 
 class Daemon:
-    """The rounds of one daemon, 15 s apart, over a node whose files are what each look says."""
+    """The syncs of one daemon, 15 s apart, on a node whose files are those of each snapshot."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Daemon:
         by: str = "run",
         recheck: Owners | None = None,
     ) -> None:
-        self.files, self.journal_store = Files(), journal_store or Notebook()
+        self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
         self.session = CleanupSession(bold or limits(), budget, self.journal_store, by)
         self.cleaner: Cleaner = ApplyingCleaner(
             self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
@@ -54,12 +54,12 @@ class Daemon:
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
-    def round(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
-        """Look and clean. `meanwhile`: what other cleaners write between our reading of the journal and our look."""
+    def sync(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
+        """Take a snapshot and clean up. `meanwhile`: what other cleaners journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
-            assert isinstance(self.journal_store, Notebook)
+            assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
         look = node(*things, **changes, later=self.now - NOW)
         self.files.files = {
