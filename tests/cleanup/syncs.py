@@ -55,7 +55,7 @@ class Daemon:
         self._memory: ConfirmationState | None = None
 
     def sync(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
-        """Take a snapshot and clean up. `meanwhile`: what other cleaners journal between our reading and our snapshot."""
+        """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
