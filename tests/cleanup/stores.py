@@ -82,10 +82,10 @@ class JournalWriter:
     def now(self) -> datetime:
         return NOW.replace(microsecond=next(self._ticks))
 
-    def begin(self, candidate: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
+    def begin(self, request: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
         now = self.now()
         entry = Entry(
-            entry_name(now, candidate), now, "clean", candidate.container_id, candidate.pod, tuple(files)
+            entry_name(now, request), now, "clean", request.container_id, request.pod, tuple(files)
         )  # fmt: skip
         self._book.begin(entry, evidence)
         return entry.name
@@ -191,10 +191,10 @@ class Store:
         writer: JournalWriter | None = None,
     ) -> Outcome:
         """Release them as one sandbox."""
-        candidate = ReleaseRequest(reserved, "shop/old")
+        request = ReleaseRequest(reserved, "shop/old")
         return run_steps(
             release(
-                candidate,
+                request,
                 recheck or NoOwners(),
                 file_ops or self.file_ops(),
                 writer or JournalWriter(self.journal_store),

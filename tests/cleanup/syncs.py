@@ -30,8 +30,8 @@ def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: 
     """Return the journal entry of one release, by default an hour and a half ago."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
     name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
-    told = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
-    return Entry(name=name, at=at, container_id=one.container_id, **told)
+    fields = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
+    return Entry(name=name, at=at, container_id=one.container_id, **fields)
 
 
 class Daemon:
@@ -61,12 +61,12 @@ class Daemon:
         for one in meanwhile:
             assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
-        look = node(*things, **changes, later=self.now - NOW)
+        snapshot = node(*things, **changes, later=self.now - NOW)
         self.files.files = {
-            (one.network, one.ip): image(one) for store in look.reservations for one in store.reading.known()
+            (one.network, one.ip): image(one) for store in snapshot.reservations for one in store.reading.known()
         }
-        report, self._memory = engine.run(look, self._memory, grace=GRACE, confirm_after=timedelta(0))
-        cleaning = self.cleaner.after_snapshot((look,), report)
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
+        cleaning = self.cleaner.after_snapshot((snapshot,), report)
         assert cleaning is not None
         return cleaning
 
@@ -76,9 +76,9 @@ class Daemon:
         return sorted(name for _, name in self.files.files)
 
 
-def told(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
+def verdicts_of(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
     return [(one.request.reservations[0].ip, one.verdict) for one in cleaning.outcomes]
 
 
-def why(cleaning: Cleaning) -> list[list[Reason]]:
+def reasons_of(cleaning: Cleaning) -> list[list[Reason]]:
     return [[no.reason for no in one.refusals] for one in cleaning.outcomes]

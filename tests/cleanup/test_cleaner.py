@@ -24,7 +24,7 @@ from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapsho
 from agent.sources.host import reservations as host_local
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
-from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
 # Off, dry run, applied
 
@@ -53,7 +53,7 @@ class Disk:
         self.journal_store = JournalStore(home / "state")
         self.now = NOW
 
-    def look(self, **changes: Any) -> Snapshot:
+    def snapshot(self, **changes: Any) -> Snapshot:
         return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
@@ -70,7 +70,7 @@ class Disk:
     def clean(self, cleaner: Cleaner, **changes: Any) -> Cleaning:
         """Do what `nodeleak clean` does."""
         cleaner.before_snapshot(self.now)
-        snapshots = (self.look(**changes), self.look(**changes))
+        snapshots = (self.snapshot(**changes), self.snapshot(**changes))
         cleaning = cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0)))
         assert cleaning is not None
         return cleaning
@@ -92,7 +92,7 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Pat
     disk = Disk(tmp_path, LEAK, *leaks(3))
     before = disk.everything()
     cleaning = disk.clean(DryRunCleaner(disk.session()))
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.WOULD_RELEASE}
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.WOULD_RELEASE}
     assert (len(cleaning.outcomes), cleaning.applied) == (4, False)
     assert disk.everything() == before
     assert not (tmp_path / "state").exists()
@@ -110,7 +110,7 @@ def test_a_dry_run_recovers_nothing(tmp_path: Path) -> None:
 def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(2))
     cleaning = disk.clean(disk.applying())
-    assert told(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
+    assert verdicts_of(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
     assert sorted(os.listdir(disk.networks / "kubenet")) == ["last_reserved_ip.0", "lock"]
     entries = JournalStore(tmp_path / "state").read().entries
     assert [one.name for one in entries] == [one.entry for one in cleaning.outcomes]
@@ -130,7 +130,7 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
     before = trying.names
     tried, did = trying.sync(*things), doing.sync(*things)
     assert (trying.names == before, len(doing.names)) == (True, len(before) - 2)
-    assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in told(tried)] == [
+    assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in verdicts_of(tried)] == [
         ("10.244.1.12", False),
         ("10.244.1.13", False),
         ("10.250.0.9", True),
@@ -138,15 +138,15 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
         ("10.244.1.14", True),
     ]
     assert [one.request for one in tried.outcomes] == [one.request for one in did.outcomes]
-    assert why(tried) == why(did)
+    assert reasons_of(tried) == reasons_of(did)
     assert tried.free_after == did.free_after
 
 
 def test_a_leak_is_released_in_the_second_sync_not_the_first() -> None:
     daemon = Daemon()
-    assert why(daemon.sync(LEAK)) == [[Reason.NOT_CONFIRMED]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.NOT_CONFIRMED]]
     assert THE_IP in daemon.names
-    assert told(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
     assert THE_IP not in daemon.names
     assert daemon.sync().outcomes == ()
 
@@ -183,7 +183,7 @@ def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reas
     daemon = Daemon(recheck=recheck)
     daemon.sync(LEAK)
     cleaning = daemon.sync(LEAK)
-    assert (told(cleaning), why(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
+    assert (verdicts_of(cleaning), reasons_of(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
     assert THE_IP in daemon.names
     assert daemon.journal_store.read() == Journal()
 
@@ -195,11 +195,11 @@ def test_while_another_cleaner_runs_every_release_is_busy(tmp_path: Path) -> Non
     disk = Disk(tmp_path, LEAK, *leaks(2))
     with disk.journal_store.exclusive(0):
         cleaning = disk.clean(disk.applying())
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.BUSY}
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.BUSY}
     assert all("another cleaner is running on this node" in one.why for one in cleaning.outcomes)
     assert (len(cleaning.outcomes), cleaning.failed) == (3, True)
     assert (disk.networks / "kubenet" / THE_IP).exists()
-    assert {verdict for _, verdict in told(disk.clean(disk.applying()))} == {Verdict.RELEASED}
+    assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
 def test_without_releases_there_is_no_wait_for_another_cleaner(tmp_path: Path) -> None:
@@ -212,15 +212,15 @@ def test_a_lock_held_by_host_local_is_busy_and_the_next_sync_retries(tmp_path: P
     disk = Disk(tmp_path, LEAK, *leaks(1))
     with (disk.networks / "kubenet" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert {verdict for _, verdict in told(disk.clean(disk.applying()))} == {Verdict.BUSY}
-    assert {verdict for _, verdict in told(disk.clean(disk.applying()))} == {Verdict.RELEASED}
+        assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.BUSY}
+    assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
 def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").write_text("a file where the directory should be")
     cleaning = disk.clean(disk.applying())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
@@ -229,7 +229,7 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").mkdir()
     cleaning = disk.clean(disk.applying())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
@@ -241,11 +241,11 @@ def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch:
     daemon.sync(*leaks(2))
     monkeypatch.setattr(cleaner, "interrupted", lambda: True)
     cleaning = daemon.sync(*leaks(2))
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.INTERRUPTED}
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.INTERRUPTED}
     assert (cleaning.interrupted, cleaning.failed, len(daemon.names)) == (True, False, 4)
     assert daemon.journal_store.read() == Journal()
     monkeypatch.undo()
-    assert {verdict for _, verdict in told(daemon.sync(*leaks(2)))} == {Verdict.RELEASED}
+    assert {verdict for _, verdict in verdicts_of(daemon.sync(*leaks(2)))} == {Verdict.RELEASED}
 
 
 @pytest.mark.parametrize("seconds", [-61, 61])
@@ -255,11 +255,11 @@ def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int)
     applying = disk.applying()
     disk.now = NOW + timedelta(seconds=seconds)
     cleaning = disk.clean(applying)
-    assert why(cleaning) == [[Reason.SNAPSHOT_EXPIRED]]
+    assert reasons_of(cleaning) == [[Reason.SNAPSHOT_EXPIRED]]
     assert not cleaning.failed
     assert (disk.networks / "kubenet" / THE_IP).exists()
     disk.now = NOW + timedelta(seconds=59)
-    assert told(disk.clean(applying)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(disk.clean(applying)) == [(THE_IP, Verdict.RELEASED)]
 
 
 # The journal
@@ -269,11 +269,11 @@ def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) ->
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal" / "journal.jsonl").mkdir(parents=True)
     cleaning = disk.clean(disk.applying())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert cleaning.outcomes[0].refusals[0].why.startswith("journal: ")
     assert (disk.networks / "kubenet" / THE_IP).exists()
     (tmp_path / "state" / "journal" / "journal.jsonl").rmdir()
-    assert told(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> None:
@@ -281,9 +281,9 @@ def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> Non
     daemon = Daemon(journal_store)
     daemon.sync(LEAK)
     journal_store.unreadable = "journal: it broke"
-    assert why(daemon.sync(LEAK)) == [[Reason.JOURNAL_UNWRITABLE]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.JOURNAL_UNWRITABLE]]
     journal_store.unreadable = ""
-    assert told(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_a_full_disk_is_a_refusal_of_each() -> None:
@@ -298,7 +298,7 @@ def test_a_full_disk_is_a_refusal_of_each() -> None:
     daemon = Daemon(journal_store)
     daemon.sync(*leaks(2))
     cleaning = daemon.sync(*leaks(2))
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]] * 2
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]] * 2
     assert len(daemon.names) == 4
 
 
@@ -308,7 +308,7 @@ def test_journal_damage_is_reported_and_does_not_stop_cleanup(tmp_path: Path) ->
     (tmp_path / "state" / "journal" / "journal.jsonl").write_text("{ torn\n")
     cleaning = disk.clean(disk.applying())
     assert [warning.split(":")[0] for warning in cleaning.warnings] == ["journal"]
-    assert told(cleaning) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.RELEASED)]
 
 
 # Recovery
@@ -329,7 +329,7 @@ def test_an_unfinished_entry_whose_file_is_in_place_is_recovered_as_failed() -> 
     daemon.files = Files([LEAK])
     daemon.sync(LEAK)
     assert [one.verdict for one in journal_store.read().entries] == [Verdict.FAILED]
-    assert told(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_a_partly_released_sandbox_is_put_back() -> None:
@@ -390,7 +390,7 @@ def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
     daemon = Daemon(bold=limits(only=frozenset({odd.ip})), by="clean")
     daemon.sync(odd)
     cleaning = daemon.sync(odd)
-    assert told(cleaning) == [(odd.ip, Verdict.RELEASED)]
+    assert verdicts_of(cleaning) == [(odd.ip, Verdict.RELEASED)]
     assert free(cleaning) == (251, 251)
 
 
@@ -401,7 +401,7 @@ def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     report = scanned(silent)
     cleaning = DryRunCleaner(session).after_snapshot((silent,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
-    assert {no[0] for no in why(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
+    assert {no[0] for no in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 
 
 def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_until_settled() -> None:
@@ -409,9 +409,9 @@ def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_unti
     crowd = [sandbox(f"{n:064x}", "") for n in range(100, 120)]
     daemon.sync(LEAK, *crowd)
     for _ in range(20):
-        assert why(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]]
-    assert why(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]], "five minutes, and not a moment less"
-    assert told(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+        assert reasons_of(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]], "five minutes, and not a moment less"
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_every_step_is_taken_to_the_outcome() -> None:
@@ -430,6 +430,6 @@ def test_every_step_is_taken_to_the_outcome() -> None:
 def test_a_checkpoint_that_appears_between_two_syncs_delays_the_release() -> None:
     daemon = Daemon()
     daemon.sync(LEAK)
-    assert why(daemon.sync(LEAK, Checkpoint(THE_ID, "shop/gone")))[0][0] is Reason.TEARDOWN_PENDING
+    assert reasons_of(daemon.sync(LEAK, Checkpoint(THE_ID, "shop/gone")))[0][0] is Reason.TEARDOWN_PENDING
     daemon.sync(LEAK)
-    assert told(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]

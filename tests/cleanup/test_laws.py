@@ -382,8 +382,8 @@ def test_the_report_is_what_was_done(one: Round, broken: frozenset[str]) -> None
 @given(st.one_of(rounds(odd_nodes), rounds(nodes())))
 def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
     judged: GuardContext = case(*one.snapshots, bold=one.bold)
-    for candidate, refusals in guards.decide(judged):
-        assert candidate.reservations
+    for request, refusals in guards.decide(judged):
+        assert request.reservations
         assert len({no.reason for no in refusals}) <= len(refusals)
     Daemon(one).clean(mistaken(one))
 

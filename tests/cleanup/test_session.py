@@ -14,7 +14,7 @@ from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Node, Reservation
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
 from tests.cleanup.file_operations import Files, InMemoryJournal, image
-from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
 ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
 
@@ -36,7 +36,7 @@ def test_a_released_container_that_reappears_halts_all_cleanup(again: Any) -> No
     cleaning = daemon.sync(again, *other)
     assert cleaning.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
     assert "nodeleak restore" in cleaning.halted
-    assert all(no[0] is Reason.HALTED for no in why(cleaning))
+    assert all(no[0] is Reason.HALTED for no in reasons_of(cleaning))
     assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
 
 
@@ -46,7 +46,7 @@ def test_cleanup_stays_halted_although_the_container_disappears_again() -> None:
     for _ in range(4):
         cleaning = daemon.sync(*leaks(2))
         assert cleaning.halted == first
-        assert {no[0] for no in why(cleaning)} == {Reason.HALTED}
+        assert {no[0] for no in reasons_of(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
 
 
@@ -133,7 +133,7 @@ def test_what_another_cleaner_released_between_snapshot_and_lock_is_gone() -> No
 
     daemon.files = Late()
     cleaning = daemon.sync(LEAK)
-    assert told(cleaning) == [(THE_IP, Verdict.GONE)]
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.GONE)]
     assert not cleaning.failed
     assert daemon.journal_store.read() == Journal()
 
@@ -183,7 +183,7 @@ def test_a_sync_releases_its_allowance_and_the_next_continues() -> None:
     for expected in (2, 2, 1):
         cleaning = daemon.sync(*left)
         assert cleaning.tally()[Verdict.RELEASED] == expected
-        assert told(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
+        assert verdicts_of(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
         left = left[expected:]
 
 
@@ -237,19 +237,19 @@ def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
     daemon.sync(first, second, third)
     daemon.files.broken = {first.ip}
     cleaning = daemon.sync(first, second, third)
-    assert told(cleaning)[0] == (first.ip, Verdict.FAILED)
+    assert verdicts_of(cleaning)[0] == (first.ip, Verdict.FAILED)
     assert cleaning.failed
     assert first.ip in daemon.names
-    assert told(daemon.sync(first, second, third))[0] == (second.ip, Verdict.RELEASED)
-    assert told(daemon.sync(first, third))[0] == (third.ip, Verdict.RELEASED)
+    assert verdicts_of(daemon.sync(first, second, third))[0] == (second.ip, Verdict.RELEASED)
+    assert verdicts_of(daemon.sync(first, third))[0] == (third.ip, Verdict.RELEASED)
     daemon.files.broken = set()
-    rounds = [told(daemon.sync(first)) for _ in range(2)]
+    rounds = [verdicts_of(daemon.sync(first)) for _ in range(2)]
     assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
     session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
-    candidate = ReleaseRequest((LEAK,))
+    request = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),
         (Verdict.BUSY, 2),
@@ -258,7 +258,7 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         (Verdict.BUSY, 1),
         (Verdict.GONE, 0),
     ):
-        session.record([Outcome(candidate, verdict)])
+        session.record([Outcome(request, verdict)])
         assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
 
 
@@ -269,5 +269,5 @@ def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:
     daemon.files.broken = {"fd00::9"}
     daemon.sync(LEAK, dual, node=cidrs)
     cleaning = daemon.sync(LEAK, dual, node=cidrs)
-    assert told(cleaning) == [(THE_IP, Verdict.FAILED)]
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.FAILED)]
     assert {THE_IP, "fd00::9"} <= set(daemon.names)
