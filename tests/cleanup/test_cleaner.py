@@ -30,10 +30,10 @@ from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks
 
 
 def test_off_says_nothing() -> None:
-    off, look = DisabledCleaner(), node(LEAK)
+    off, snapshot = DisabledCleaner(), node(LEAK)
     off.before_snapshot(NOW)
-    report = scanned(look)
-    assert off.after_snapshot((look,), report) is None  # type: ignore[func-returns-value]
+    report = scanned(snapshot)
+    assert off.after_snapshot((snapshot,), report) is None  # type: ignore[func-returns-value]
     assert report.cleaning is None
 
 

@@ -511,13 +511,13 @@ def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
     """host-local reads every file below its directory."""
     made: set[str] = set()
 
-    def look() -> None:
+    def record() -> None:
         made.update(path.name for path in store.networks.rglob("*"))
 
     reserved = [store.reserve(), store.reserve(IP6)]
     steps = release(ReleaseRequest(tuple(reserved)), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
     for _ in steps:
-        look()
+        record()
     assert made == {"kubenet", "lock", IP, IP6}
 
 

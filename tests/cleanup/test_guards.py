@@ -391,14 +391,14 @@ def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
 @pytest.mark.parametrize("who", ["booted", "kubelet", "docker"])
 @pytest.mark.parametrize(("ago", "refused"), [(GRACE, False), (GRACE - SECOND, True), (-SECOND, True)])
 def test_a_recent_start_is_unsettled(who: str, ago: timedelta, refused: bool) -> None:
-    look = node(LEAK, processes=[processes(**{who: ago})])
-    assert reasons(look) == ([Reason.UNSETTLED] if refused else [])
-    assert refusals(look, bold=limits(settle=timedelta(0))) == ()
+    snapshot = node(LEAK, processes=[processes(**{who: ago})])
+    assert reasons(snapshot) == ([Reason.UNSETTLED] if refused else [])
+    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()
 
 
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
 def test_a_process_that_is_not_running_is_unsettled(who: str, name: str) -> None:
     changed: dict[str, Any] = {who: None}
-    look = node(LEAK, processes=[processes(**changed)])
-    assert refusals(look) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
-    assert refusals(look, bold=limits(settle=timedelta(0))) == ()
+    snapshot = node(LEAK, processes=[processes(**changed)])
+    assert refusals(snapshot) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
+    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()

@@ -157,7 +157,7 @@ def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_le
 def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, container_id: str, word: str) -> None:
     """An owner that is in the last snapshot only."""
     leak = reservation(ip, container_id)
-    first, last = (with_it(look, leak) for look in one.snapshots)
+    first, last = (with_it(snapshot, leak) for snapshot in one.snapshots)
     for owner in (
         {"containers": Container(container_id, word, 0, "", "", sandbox=False)},
         {"checkpoints": Checkpoint(container_id, "")},
@@ -262,10 +262,10 @@ def earlier(number: int, minutes: int, by: str) -> Entry:
 def test_an_allowance_is_used_up_and_not_exceeded_over_any_number_of_syncs(one: Round, most: int, count: int) -> None:
     everything = removed(one)
     daemon = Daemon(one, budget=Budget(per_hour=("--max-per-hour", most)))
-    look, gone = one.last, set[Name]()
+    snapshot, gone = one.last, set[Name]()
     for _ in range(count):
-        gone |= daemon.clean(snapshots=(look, look)).removed
-        look = without_files(look, gone)
+        gone |= daemon.clean(snapshots=(snapshot, snapshot)).removed
+        snapshot = without_files(snapshot, gone)
     assert len(gone) <= most
     assert bool(gone) or all(size > most for size in sizes(one.last, everything))
 
@@ -323,10 +323,10 @@ def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> No
             return reading
         return Known(tuple(random.sample(reading.value, len(reading.value))))
 
-    def mixed(look: Snapshot) -> Snapshot:
-        others: dict[str, Any] = {source: shuffled(getattr(look, source)) for source in SOURCES[1:]}
-        stores = tuple(replace(store, reading=shuffled(store.reading)) for store in look.reservations)
-        return replace(look, reservations=tuple(random.sample(stores, len(stores))), **others)
+    def mixed(snapshot: Snapshot) -> Snapshot:
+        others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
+        stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
+        return replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
 
     bound = Budget(per_sync=("--max-per-sync", 2))
     snapshots = (mixed(one.first), mixed(one.last))

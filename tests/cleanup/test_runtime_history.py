@@ -27,8 +27,8 @@ from tests.cleanup.leaks import LEAK, SECOND, reasons, refusals
 
 def watched(*snapshots: Snapshot) -> RuntimeHistory:
     runtime_history = RuntimeHistory()
-    for look in snapshots:
-        runtime_history = watch(runtime_history, look)
+    for snapshot in snapshots:
+        runtime_history = watch(runtime_history, snapshot)
     return runtime_history
 
 
