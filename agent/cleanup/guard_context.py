@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from agent.checks.addresses import leaked_reservation
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
@@ -47,13 +46,8 @@ class GuardContext:
         return {one.entry: one for one in self.assessment.classified_reservations if isinstance(one.entry, Reservation)}
 
     @cached_property
-    def confirmed_leaks(self) -> frozenset[str]:
-        """The leaks that two snapshots found unchanged, as `network/ip`."""
-        return frozenset(
-            tracked.finding.subject
-            for tracked in self.report.findings
-            if tracked.confirmed and tracked.finding.detector == leaked_reservation.NAME
-        )
+    def confirmed_leaks(self) -> frozenset[ReservationKey]:
+        return self.report.confirmed_leaks
 
     # Those that follow raise InsufficientData if their source could not be read.
 

@@ -166,8 +166,8 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
             why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
             return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
     for reservation in request.reservations:
-        classified = context.classified[reservation]
-        if classified.state is not State.LEAKED or str(reservation.key) not in context.confirmed_leaks:
+        if reservation.key not in context.confirmed_leaks:
+            classified = context.classified[reservation]
             return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
     return None
 

@@ -1,4 +1,4 @@
-"""host-local's directories, the owners and the journal in memory: what changes them does it for real, and only so."""
+"""host-local's directories, the owners and the journal, in memory."""
 
 import errno
 import os
@@ -27,13 +27,13 @@ def image(reservation: Reservation) -> FileImage:
 
 
 def promised(file: FileImage) -> Reservation:
-    """Return what a file promises."""
+    """Return the reservation that a file contains."""
     container_id, _, ifname = file.content.decode().partition("\r\n")
     return Reservation(file.network, file.name, container_id, ifname, file.inode, len(file.content), file.mtime_ns)
 
 
 class Locks:
-    """Some networks' locks, as held."""
+    """The held locks of some networks."""
 
     def __init__(self, held: set[str], networks: Sequence[str]) -> None:
         self.waited = 0.0
@@ -52,7 +52,7 @@ class Files:
         self.files = {(one.network, one.ip): image(one) for one in reservations}
         self.cache = list(cache)
         self.busy: set[str] = set()
-        """Networks whose lock somebody else holds."""
+        """Networks whose lock another process holds."""
         self.broken: set[str] = set()
         """Addresses whose file cannot be removed, and networks whose directory is gone."""
         self._held: set[str] = set()
@@ -107,7 +107,7 @@ class Files:
 
 @dataclass
 class Owners:
-    """Who is asked again, of one sandbox. By default nobody knows it: the guards stand alone before its release."""
+    """The recheck. By default it finds no owner, so that only the guards protect an address."""
 
     containers: set[str] = field(default_factory=set)
     checkpoints: set[str] = field(default_factory=set)
@@ -123,14 +123,14 @@ class Owners:
         return next((self.holders[ip] for ip in ips if ip in self.holders), "")
 
 
-class Notebook(JournalStore):
+class InMemoryJournal(JournalStore):
     """The journal in memory."""
 
     def __init__(self, *entries: Entry) -> None:
         super().__init__(Path("/nowhere"))
         self.entries = {entry.name: entry for entry in entries}
         self.other = self.unreadable = self.unwritable = ""
-        """Who else is at work; why it cannot be read; why it cannot be written."""
+        """Which other cleaner runs; why the journal cannot be read; why it cannot be written."""
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Leaks, and what stands against their release."""
+"""Leaks, and the objections to their release."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64")
 
 
 def refusals(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
-    """Say what stands against the one candidate of a node."""
+    """Return the objections to the only request of a node."""
     (judged,) = verdicts(case(*snapshots, bold=bold, **known)).values()
     return judged
 

@@ -1,4 +1,4 @@
-"""A node's files for real: host-local's directories, libcni's cache and a journal, and other processes beside us."""
+"""Real files: host-local's directories, libcni's cache and a journal, and other processes that use them."""
 
 import contextlib
 import ctypes
@@ -38,12 +38,12 @@ File: TypeAlias = tuple[bytes, int, int, int, int]
 """A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
 
 MADE_NS: Final = 1_700_000_000_123_456_789
-"""A time that seconds, and floating points, cannot hold."""
+"""An mtime that neither seconds nor a float can represent."""
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 
 
-class Nobody:
-    """A second look that finds nobody, or whatever it is told to."""
+class NoOwners:
+    """A recheck that finds no owner, or the given ones."""
 
     def __init__(
         self, *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = ""
@@ -72,7 +72,7 @@ class Nobody:
 
 
 class JournalWriter:
-    """Writes in the journal what a cleaner would, at a time that goes on by itself."""
+    """Writes the journal as a cleaner does, with a clock that advances by itself."""
 
     def __init__(self, journal_store: JournalStore, start: int = 0) -> None:
         """`start`: microseconds; no two of one journal may begin at the same."""
@@ -82,10 +82,10 @@ class JournalWriter:
     def now(self) -> datetime:
         return NOW.replace(microsecond=next(self._ticks))
 
-    def begin(self, candidate: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
+    def begin(self, request: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
         now = self.now()
         entry = Entry(
-            entry_name(now, candidate), now, "clean", candidate.container_id, candidate.pod, tuple(files)
+            entry_name(now, request), now, "clean", request.container_id, request.pod, tuple(files)
         )  # fmt: skip
         self._book.begin(entry, evidence)
         return entry.name
@@ -148,7 +148,7 @@ class Store:
         return self.find(ip, network)
 
     def find(self, ip: str, network: str = "kubenet") -> Reservation:
-        """Read a reservation as a look does."""
+        """Read a reservation as a snapshot does."""
         store = reservations.read(self.networks, network)
         (found,) = (one for one in store.reading.known() if one.ip == ip)
         return found
@@ -186,24 +186,27 @@ class Store:
     def release(
         self,
         *reserved: Reservation,
-        recheck: Nobody | None = None,
+        recheck: NoOwners | None = None,
         file_ops: NodeFiles | None = None,
         writer: JournalWriter | None = None,
     ) -> Outcome:
         """Release them as one sandbox."""
-        candidate = ReleaseRequest(reserved, "shop/old")
+        request = ReleaseRequest(reserved, "shop/old")
         return run_steps(
             release(
-                candidate, recheck or Nobody(), file_ops or self.file_ops(), writer or JournalWriter(self.journal_store)
+                request,
+                recheck or NoOwners(),
+                file_ops or self.file_ops(),
+                writer or JournalWriter(self.journal_store),
             )
         )
 
     def journal(self) -> Journal:
-        """Read all that is written, as a process would that has just started."""
+        """Read the journal as a new process does."""
         return JournalStore(self.state).read()
 
     def entry(self) -> Entry:
-        """Return the only entry there is."""
+        """Return the only entry."""
         (entry,) = self.journal().entries
         return entry
 
@@ -213,7 +216,7 @@ class Store:
         journal_store = JournalStore(self.state)
         session = CleanupSession(limits, Budget(), journal_store, "clean")
         ApplyingCleaner(
-            session, Nobody(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
+            session, NoOwners(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
         ).before_snapshot(NOW)
 
     def files(self) -> dict[str, File]:
@@ -256,7 +259,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def another_process_locks(path: Path, call: str = "flock") -> Iterator[subprocess.Popen[bytes]]:
-    """Hold a lock in a process of its own, until it is told to end: `path` is a directory, or a file that is made."""
+    """Hold a lock in another process until it is terminated. `path`: a directory, or a file that is created."""
     mode = "" if path.is_dir() else "create"
     if call == "lockf":
         path.touch()
@@ -280,7 +283,7 @@ def let_go(holder: subprocess.Popen[bytes]) -> None:
 
 
 def in_child(act: Callable[[], Any]) -> Any:
-    """Do something in a process of its own, and return what it returned, as JSON carries it."""
+    """Run something in a child process and return its result, by way of JSON."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -301,7 +304,7 @@ def in_child(act: Callable[[], Any]) -> Any:
 
 
 def ends_by_itself(act: Callable[[], object]) -> bool:
-    """Do something in a process of its own; False where SIGKILL ended it."""
+    """Run something in a child process; False if SIGKILL ended it."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -437,7 +440,7 @@ def host_local(
 
 
 def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
-    """Wait for host-local, and return what it said."""
+    """Wait for host-local and return its output."""
     with started:
         assert started.stdout is not None
         said = started.stdout.read()
@@ -446,5 +449,5 @@ def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
 
 
 def address(told: Any) -> str:
-    """Return the address that host-local gave out."""
+    """Return the address that host-local allocated."""
     return str(told["ips"][0]["address"]).partition("/")[0]

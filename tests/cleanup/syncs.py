@@ -1,4 +1,4 @@
-"""Rounds of a daemon that cleans, and what it told."""
+"""Syncs of a daemon with cleanup, and what it reports."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation
-from tests.cleanup.file_operations import Files, Notebook, Owners, image
+from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 
 SECOND = timedelta(seconds=1)
 THE_ID, THE_IP = "9" * 64, "10.244.1.9"
@@ -27,15 +27,15 @@ def leaks(count: int) -> list[Reservation]:
 
 
 def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
-    """Return the journal's entry of one release, an hour and a half ago unless it is said when."""
+    """Return the journal entry of one release, by default an hour and a half ago."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
     name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
-    told = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
-    return Entry(name=name, at=at, container_id=one.container_id, **told)
+    fields = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
+    return Entry(name=name, at=at, container_id=one.container_id, **fields)
 
 
 class Daemon:
-    """The rounds of one daemon, 15 s apart, over a node whose files are what each look says."""
+    """The syncs of one daemon, 15 s apart, on a node whose files are those of each snapshot."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Daemon:
         by: str = "run",
         recheck: Owners | None = None,
     ) -> None:
-        self.files, self.journal_store = Files(), journal_store or Notebook()
+        self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
         self.session = CleanupSession(bold or limits(), budget, self.journal_store, by)
         self.cleaner: Cleaner = ApplyingCleaner(
             self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
@@ -54,19 +54,19 @@ class Daemon:
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
-    def round(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
-        """Look and clean. `meanwhile`: what other cleaners write between our reading of the journal and our look."""
+    def sync(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
+        """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
-            assert isinstance(self.journal_store, Notebook)
+            assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
-        look = node(*things, **changes, later=self.now - NOW)
+        snapshot = node(*things, **changes, later=self.now - NOW)
         self.files.files = {
-            (one.network, one.ip): image(one) for store in look.reservations for one in store.reading.known()
+            (one.network, one.ip): image(one) for store in snapshot.reservations for one in store.reading.known()
         }
-        report, self._memory = engine.run(look, self._memory, grace=GRACE, confirm_after=timedelta(0))
-        cleaning = self.cleaner.after_snapshot((look,), report)
+        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
+        cleaning = self.cleaner.after_snapshot((snapshot,), report)
         assert cleaning is not None
         return cleaning
 
@@ -76,9 +76,9 @@ class Daemon:
         return sorted(name for _, name in self.files.files)
 
 
-def told(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
+def verdicts_of(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
     return [(one.request.reservations[0].ip, one.verdict) for one in cleaning.outcomes]
 
 
-def why(cleaning: Cleaning) -> list[list[Reason]]:
+def reasons_of(cleaning: Cleaning) -> list[list[Reason]]:
     return [[no.reason for no in one.refusals] for one in cleaning.outcomes]

@@ -1,4 +1,4 @@
-"""Whose turn it is, and how many may be released."""
+"""The order of releases, and how many are allowed."""
 
 import itertools
 import time
@@ -90,7 +90,7 @@ def test_without_a_budget_all_that_pass_are_released() -> None:
 # The cost
 
 
-def test_a_thousand_leaks_are_judged_in_a_moment() -> None:
+def test_a_thousand_leaks_are_decided_quickly() -> None:
     many = [reservation(f"10.244.{n // 250}.{n % 250 + 2}", f"{n:064x}") for n in range(1000)]
     busy = node(
         *many,

@@ -1,4 +1,4 @@
-"""Rounds of cleaning: off, tried and done; alone and beside others; and when cleaning must end for good."""
+"""The cleanup of a sync: off, dry run and applied; alone and beside other cleaners; recovery."""
 
 import fcntl
 import os
@@ -23,22 +23,22 @@ from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdi
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
 from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
-from tests.cleanup.file_operations import Files, Notebook, Owners, image
-from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
+from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
-# Off, trying, doing
+# Off, dry run, applied
 
 
 def test_off_says_nothing() -> None:
-    off, look = DisabledCleaner(), node(LEAK)
+    off, snapshot = DisabledCleaner(), node(LEAK)
     off.before_snapshot(NOW)
-    report = scanned(look)
-    assert off.after_snapshot((look,), report) is None  # type: ignore[func-returns-value]
+    report = scanned(snapshot)
+    assert off.after_snapshot((snapshot,), report) is None  # type: ignore[func-returns-value]
     assert report.cleaning is None
 
 
 class Disk:
-    """A node's store, libcni's cache and the agent's state on a disk, with one pod and the leaks that are named."""
+    """A node's reservations, libcni's cache and the agent's state on a disk, with one pod and the given leaks."""
 
     def __init__(self, home: Path, *leaked: Reservation) -> None:
         self.home, self.networks, self.cache = home, home / "networks", home / "cache"
@@ -53,13 +53,13 @@ class Disk:
         self.journal_store = JournalStore(home / "state")
         self.now = NOW
 
-    def look(self, **changes: Any) -> Snapshot:
+    def snapshot(self, **changes: Any) -> Snapshot:
         return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
         return CleanupSession(limits(), NONE, self.journal_store, by)
 
-    def live(self) -> ApplyingCleaner:
+    def applying(self) -> ApplyingCleaner:
         return ApplyingCleaner(
             self.session(), Owners(), self.file_ops, self.journal_store, lambda: self.now, lock_timeout=0.05
         )
@@ -70,13 +70,13 @@ class Disk:
     def clean(self, cleaner: Cleaner, **changes: Any) -> Cleaning:
         """Do what `nodeleak clean` does."""
         cleaner.before_snapshot(self.now)
-        snapshots = (self.look(**changes), self.look(**changes))
+        snapshots = (self.snapshot(**changes), self.snapshot(**changes))
         cleaning = cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0)))
         assert cleaning is not None
         return cleaning
 
     def everything(self) -> dict[str, tuple[int, int, int, bytes]]:
-        """Return every name, with what would tell that it was touched."""
+        """Return every file with everything that would change if it were touched."""
         return {
             str(path.relative_to(self.home)): (
                 path.lstat().st_ino,
@@ -92,13 +92,13 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Pat
     disk = Disk(tmp_path, LEAK, *leaks(3))
     before = disk.everything()
     cleaning = disk.clean(DryRunCleaner(disk.session()))
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.WOULD_RELEASE}
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.WOULD_RELEASE}
     assert (len(cleaning.outcomes), cleaning.applied) == (4, False)
     assert disk.everything() == before
     assert not (tmp_path / "state").exists()
 
 
-def test_a_dry_run_settles_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_recovers_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path, *leaks(1))
     disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
@@ -107,10 +107,10 @@ def test_a_dry_run_settles_nothing(tmp_path: Path) -> None:
     assert disk.everything() == before
 
 
-def test_live_releases_writes_it_down_and_says_the_same(tmp_path: Path) -> None:
+def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(2))
-    cleaning = disk.clean(disk.live())
-    assert told(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
+    cleaning = disk.clean(disk.applying())
+    assert verdicts_of(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
     assert sorted(os.listdir(disk.networks / "kubenet")) == ["last_reserved_ip.0", "lock"]
     entries = JournalStore(tmp_path / "state").read().entries
     assert [one.name for one in entries] == [one.entry for one in cleaning.outcomes]
@@ -119,18 +119,18 @@ def test_live_releases_writes_it_down_and_says_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
+def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
     things = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
     budget = Budget(per_sync=("--max-per-sync", 2))
     doing = Daemon(budget=budget)
     trying = Daemon(budget=budget)
     trying.cleaner = DryRunCleaner(trying.session)
     for daemon in (doing, trying):
-        daemon.round(*things)
+        daemon.sync(*things)
     before = trying.names
-    tried, did = trying.round(*things), doing.round(*things)
+    tried, did = trying.sync(*things), doing.sync(*things)
     assert (trying.names == before, len(doing.names)) == (True, len(before) - 2)
-    assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in told(tried)] == [
+    assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in verdicts_of(tried)] == [
         ("10.244.1.12", False),
         ("10.244.1.13", False),
         ("10.250.0.9", True),
@@ -138,23 +138,23 @@ def test_trying_says_the_same_as_doing_and_in_the_same_order() -> None:
         ("10.244.1.14", True),
     ]
     assert [one.request for one in tried.outcomes] == [one.request for one in did.outcomes]
-    assert why(tried) == why(did)
+    assert reasons_of(tried) == reasons_of(did)
     assert tried.free_after == did.free_after
 
 
-def test_a_leak_is_released_in_the_second_round_and_not_in_the_first() -> None:
+def test_a_leak_is_released_in_the_second_sync_not_the_first() -> None:
     daemon = Daemon()
-    assert why(daemon.round(LEAK)) == [[Reason.NOT_CONFIRMED]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.NOT_CONFIRMED]]
     assert THE_IP in daemon.names
-    assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
     assert THE_IP not in daemon.names
-    assert daemon.round().outcomes == ()
+    assert daemon.sync().outcomes == ()
 
 
 def test_a_healthy_node_is_cleaned_of_nothing() -> None:
     daemon = Daemon()
     for _ in range(3):
-        assert daemon.round().outcomes == ()
+        assert daemon.sync().outcomes == ()
     assert daemon.journal_store.read() == Journal()
 
 
@@ -162,13 +162,13 @@ def test_a_sandbox_is_released_whole_with_one_entry() -> None:
     dual = reservation("fd00::9")
     cidrs = [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]
     daemon = Daemon()
-    daemon.round(LEAK, dual, node=cidrs)
-    assert daemon.round(LEAK, dual, node=cidrs).tally() == {Verdict.RELEASED: 2}
+    daemon.sync(LEAK, dual, node=cidrs)
+    assert daemon.sync(LEAK, dual, node=cidrs).tally() == {Verdict.RELEASED: 2}
     (written,) = daemon.journal_store.read().entries
     assert written.ips == (THE_IP, "fd00::9")
 
 
-# The second look, and what comes between
+# Recheck
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_a_sandbox_is_released_whole_with_one_entry() -> None:
 )
 def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reason: Reason) -> None:
     daemon = Daemon(recheck=recheck)
-    daemon.round(LEAK)
-    cleaning = daemon.round(LEAK)
-    assert (told(cleaning), why(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
+    daemon.sync(LEAK)
+    cleaning = daemon.sync(LEAK)
+    assert (verdicts_of(cleaning), reasons_of(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
     assert THE_IP in daemon.names
     assert daemon.journal_store.read() == Journal()
 
@@ -191,36 +191,36 @@ def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reas
 # Another cleaner
 
 
-def test_while_another_cleaner_is_at_work_all_are_busy(tmp_path: Path) -> None:
+def test_while_another_cleaner_runs_every_release_is_busy(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(2))
     with disk.journal_store.exclusive(0):
-        cleaning = disk.clean(disk.live())
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.BUSY}
+        cleaning = disk.clean(disk.applying())
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.BUSY}
     assert all("another cleaner is running on this node" in one.why for one in cleaning.outcomes)
     assert (len(cleaning.outcomes), cleaning.failed) == (3, True)
     assert (disk.networks / "kubenet" / THE_IP).exists()
-    assert {verdict for _, verdict in told(disk.clean(disk.live()))} == {Verdict.RELEASED}
+    assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
-def test_nobody_waits_for_another_cleaner_where_nothing_is_to_be_released(tmp_path: Path) -> None:
+def test_without_releases_there_is_no_wait_for_another_cleaner(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     with disk.journal_store.exclusive(0):
-        assert disk.clean(disk.live()).outcomes == ()
+        assert disk.clean(disk.applying()).outcomes == ()
 
 
-def test_a_lock_held_by_host_local_is_busy_and_the_next_round_tries_again(tmp_path: Path) -> None:
+def test_a_lock_held_by_host_local_is_busy_and_the_next_sync_retries(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(1))
     with (disk.networks / "kubenet" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert {verdict for _, verdict in told(disk.clean(disk.live()))} == {Verdict.BUSY}
-    assert {verdict for _, verdict in told(disk.clean(disk.live()))} == {Verdict.RELEASED}
+        assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.BUSY}
+    assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
 def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").write_text("a file where the directory should be")
-    cleaning = disk.clean(disk.live())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    cleaning = disk.clean(disk.applying())
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
@@ -228,8 +228,8 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").mkdir()
-    cleaning = disk.clean(disk.live())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    cleaning = disk.clean(disk.applying())
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
@@ -238,28 +238,28 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
 
 def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon()
-    daemon.round(*leaks(2))
+    daemon.sync(*leaks(2))
     monkeypatch.setattr(cleaner, "interrupted", lambda: True)
-    cleaning = daemon.round(*leaks(2))
-    assert {verdict for _, verdict in told(cleaning)} == {Verdict.INTERRUPTED}
+    cleaning = daemon.sync(*leaks(2))
+    assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.INTERRUPTED}
     assert (cleaning.interrupted, cleaning.failed, len(daemon.names)) == (True, False, 4)
     assert daemon.journal_store.read() == Journal()
     monkeypatch.undo()
-    assert {verdict for _, verdict in told(daemon.round(*leaks(2)))} == {Verdict.RELEASED}
+    assert {verdict for _, verdict in verdicts_of(daemon.sync(*leaks(2)))} == {Verdict.RELEASED}
 
 
 @pytest.mark.parametrize("seconds", [-61, 61])
 def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
     """Either way: a clock that was set back says nothing about the age of the snapshot."""
     disk = Disk(tmp_path, LEAK)
-    applying = disk.live()
+    applying = disk.applying()
     disk.now = NOW + timedelta(seconds=seconds)
     cleaning = disk.clean(applying)
-    assert why(cleaning) == [[Reason.SNAPSHOT_EXPIRED]]
+    assert reasons_of(cleaning) == [[Reason.SNAPSHOT_EXPIRED]]
     assert not cleaning.failed
     assert (disk.networks / "kubenet" / THE_IP).exists()
     disk.now = NOW + timedelta(seconds=59)
-    assert told(disk.clean(applying)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(disk.clean(applying)) == [(THE_IP, Verdict.RELEASED)]
 
 
 # The journal
@@ -268,27 +268,27 @@ def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int)
 def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal" / "journal.jsonl").mkdir(parents=True)
-    cleaning = disk.clean(disk.live())
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
+    cleaning = disk.clean(disk.applying())
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
     assert cleaning.outcomes[0].refusals[0].why.startswith("journal: ")
     assert (disk.networks / "kubenet" / THE_IP).exists()
     (tmp_path / "state" / "journal" / "journal.jsonl").rmdir()
-    assert told(disk.clean(disk.live())) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> None:
-    journal_store = Notebook()
+    journal_store = InMemoryJournal()
     daemon = Daemon(journal_store)
-    daemon.round(LEAK)
+    daemon.sync(LEAK)
     journal_store.unreadable = "journal: it broke"
-    assert why(daemon.round(LEAK)) == [[Reason.JOURNAL_UNWRITABLE]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.JOURNAL_UNWRITABLE]]
     journal_store.unreadable = ""
-    assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_a_full_disk_is_a_refusal_of_each() -> None:
-    class Full(Notebook):
-        """It says so only when it is written to."""
+    class Full(InMemoryJournal):
+        """It fails only when it is written."""
 
         def trouble(self) -> str:
             return ""
@@ -296,45 +296,45 @@ def test_a_full_disk_is_a_refusal_of_each() -> None:
     journal_store = Full()
     journal_store.unwritable = "No space left on device"
     daemon = Daemon(journal_store)
-    daemon.round(*leaks(2))
-    cleaning = daemon.round(*leaks(2))
-    assert why(cleaning) == [[Reason.JOURNAL_UNWRITABLE]] * 2
+    daemon.sync(*leaks(2))
+    cleaning = daemon.sync(*leaks(2))
+    assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]] * 2
     assert len(daemon.names) == 4
 
 
-def test_damage_is_told_and_stops_nothing(tmp_path: Path) -> None:
+def test_journal_damage_is_reported_and_does_not_stop_cleanup(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal").mkdir(parents=True)
     (tmp_path / "state" / "journal" / "journal.jsonl").write_text("{ torn\n")
-    cleaning = disk.clean(disk.live())
+    cleaning = disk.clean(disk.applying())
     assert [warning.split(":")[0] for warning in cleaning.warnings] == ["journal"]
-    assert told(cleaning) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.RELEASED)]
 
 
-# What we died in the middle of
+# Recovery
 
 
-def test_a_half_entry_whose_file_is_gone_was_a_release_and_is_settled_before_the_look() -> None:
-    journal_store = Notebook(entry(LEAK, None))
+def test_an_unfinished_entry_whose_file_is_gone_is_recovered_as_released_before_the_snapshot() -> None:
+    journal_store = InMemoryJournal(entry(LEAK, None))
     daemon = Daemon(journal_store)
-    cleaning = daemon.round()
+    cleaning = daemon.sync()
     assert [one.verdict for one in journal_store.read().entries] == [Verdict.RELEASED]
     assert cleaning.warnings == ()
-    assert daemon.round(LEAK).halted != ""
+    assert daemon.sync(LEAK).halted != ""
 
 
-def test_a_half_entry_whose_file_is_in_place_released_nothing() -> None:
-    journal_store = Notebook(entry(LEAK, None))
+def test_an_unfinished_entry_whose_file_is_in_place_is_recovered_as_failed() -> None:
+    journal_store = InMemoryJournal(entry(LEAK, None))
     daemon = Daemon(journal_store)
     daemon.files = Files([LEAK])
-    daemon.round(LEAK)
+    daemon.sync(LEAK)
     assert [one.verdict for one in journal_store.read().entries] == [Verdict.FAILED]
-    assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_half_a_sandbox_is_put_back() -> None:
+def test_a_partly_released_sandbox_is_put_back() -> None:
     dual = reservation("fd00::9")
-    journal_store = Notebook(replace(entry(LEAK, None), files=(image(LEAK), image(dual))))
+    journal_store = InMemoryJournal(replace(entry(LEAK, None), files=(image(LEAK), image(dual))))
     daemon = Daemon(journal_store)
     daemon.files = Files([dual])
     daemon.cleaner.before_snapshot(NOW)
@@ -342,27 +342,27 @@ def test_half_a_sandbox_is_put_back() -> None:
     assert [one.verdict for one in journal_store.read().entries] == [Verdict.FAILED]
 
 
-def test_a_half_entry_that_cannot_be_settled_keeps_no_other_from_it() -> None:
+def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     lost, found = entry(reservation("10.9.0.2", network="storage"), None), entry(LEAK, None)
-    journal_store = Notebook(lost, found)
+    journal_store = InMemoryJournal(lost, found)
     daemon = Daemon(journal_store)
     daemon.files.broken = {"storage"}
-    cleaning = daemon.round()
+    cleaning = daemon.sync()
     assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
 
 
-def test_a_half_entry_is_left_to_another_cleaner_that_is_at_work() -> None:
-    journal_store = Notebook(entry(LEAK, None))
+def test_an_unfinished_entry_is_left_to_another_running_cleaner() -> None:
+    journal_store = InMemoryJournal(entry(LEAK, None))
     journal_store.other = "another cleaner is running"
     daemon = Daemon(journal_store)
-    assert len(daemon.round().warnings) == 1
+    assert len(daemon.sync().warnings) == 1
     assert journal_store.read().unfinished()
     journal_store.other = ""
-    assert daemon.round().warnings == ()
+    assert daemon.sync().warnings == ()
 
 
-# What is told
+# Report
 
 
 def free(cleaning: Cleaning, network: str = "kubenet") -> tuple[int | None, int | None]:
@@ -371,16 +371,16 @@ def free(cleaning: Cleaning, network: str = "kubenet") -> tuple[int | None, int 
 
 def test_free_addresses_are_those_before_and_those_without_what_was_released() -> None:
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
-    assert free(daemon.round(*leaks(3))) == (248, 248)
-    assert free(daemon.round(*leaks(3))) == (248, 250)
-    assert free(daemon.round(leaks(3)[2])) == (250, 251)
-    assert free(daemon.round()) == (251, 251)
+    assert free(daemon.sync(*leaks(3))) == (248, 248)
+    assert free(daemon.sync(*leaks(3))) == (248, 250)
+    assert free(daemon.sync(leaks(3)[2])) == (250, 251)
+    assert free(daemon.sync()) == (251, 251)
 
 
 def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() -> None:
     daemon = Daemon()
-    assert free(daemon.round(LEAK, node=[], cni_results=[])) == (None, None)
-    session = CleanupSession(limits(), NONE, Notebook(), "run")
+    assert free(daemon.sync(LEAK, node=[], cni_results=[])) == (None, None)
+    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
     silent = without(node(LEAK), "reservations")
     assert free(session.cleaning(scanned(silent), (), applied=True)) == (None, None)
 
@@ -388,30 +388,30 @@ def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() 
 def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
     odd = reservation("10.250.0.9")
     daemon = Daemon(bold=limits(only=frozenset({odd.ip})), by="clean")
-    daemon.round(odd)
-    cleaning = daemon.round(odd)
-    assert told(cleaning) == [(odd.ip, Verdict.RELEASED)]
+    daemon.sync(odd)
+    cleaning = daemon.sync(odd)
+    assert verdicts_of(cleaning) == [(odd.ip, Verdict.RELEASED)]
     assert free(cleaning) == (251, 251)
 
 
-def test_what_could_not_be_read_is_told_and_nothing_was_touched() -> None:
+def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     daemon = Daemon()
-    daemon.round(LEAK)
+    daemon.sync(LEAK)
     session, silent = daemon.session, without(node(LEAK), "pods")
     report = scanned(silent)
     cleaning = DryRunCleaner(session).after_snapshot((silent,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
-    assert {no[0] for no in why(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
+    assert {no[0] for no in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 
 
-def test_docker_that_lost_most_of_its_list_between_two_rounds_is_not_believed_until_it_has_settled() -> None:
+def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_until_settled() -> None:
     daemon = Daemon()
     crowd = [sandbox(f"{n:064x}", "") for n in range(100, 120)]
-    daemon.round(LEAK, *crowd)
+    daemon.sync(LEAK, *crowd)
     for _ in range(20):
-        assert why(daemon.round(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]]
-    assert why(daemon.round(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]], "five minutes, and not a moment less"
-    assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+        assert reasons_of(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]]
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]], "five minutes, and not a moment less"
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_every_step_is_taken_to_the_outcome() -> None:
@@ -427,9 +427,9 @@ def test_every_step_is_taken_to_the_outcome() -> None:
     assert (taken, outcome.verdict) == (list(Step), Verdict.GONE)
 
 
-def test_a_checkpoint_that_comes_between_two_rounds_is_waited_for() -> None:
+def test_a_checkpoint_that_appears_between_two_syncs_delays_the_release() -> None:
     daemon = Daemon()
-    daemon.round(LEAK)
-    assert why(daemon.round(LEAK, Checkpoint(THE_ID, "shop/gone")))[0][0] is Reason.TEARDOWN_PENDING
-    daemon.round(LEAK)
-    assert told(daemon.round(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+    daemon.sync(LEAK)
+    assert reasons_of(daemon.sync(LEAK, Checkpoint(THE_ID, "shop/gone")))[0][0] is Reason.TEARDOWN_PENDING
+    daemon.sync(LEAK)
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]

@@ -1,4 +1,4 @@
-"""What goes wrong on real nodes, put between any two steps of a release: nothing is touched that was not judged."""
+"""Faults of real nodes between any two steps of a release: nothing is touched that was not assessed."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
     JournalWriter,
-    Nobody,
+    NoOwners,
     Store,
     handles,
     immutable,
@@ -53,8 +53,8 @@ def _no_handle_is_left_open() -> Iterator[None]:
 def release_with(
     store: Store, happens: Callable[[], object], after: Step, *reserved: Reservation
 ) -> tuple[Outcome, list[Step]]:
-    """Release by hand; something happens between one step and the next."""
-    steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+    """Run a release; something happens after one of its steps."""
+    steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
     taken: list[Step] = []
     while True:
         try:
@@ -65,7 +65,7 @@ def release_with(
             happens()
 
 
-# The reservation is another one by now.
+# The reservation has changed.
 
 
 def another_id(path: Path) -> None:
@@ -109,7 +109,7 @@ def emptied(path: Path) -> None:
 
 
 def state_of(directory: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Tell of everything in a directory but the lock, without opening it."""
+    """Return everything in a directory but the lock, without opening it."""
     found = {file.name: file.lstat() for file in directory.iterdir() if file.name != "lock"}
     return {name: (at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns) for name, at in found.items()}
 
@@ -201,13 +201,13 @@ def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
     ]  # fmt: skip
 
 
-# Who is asked again says something else, or nothing.
+# The recheck finds an owner, or gives no answer.
 
 
 @pytest.mark.parametrize("silent", ["docker", "kubelet", "kernel"])
-def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, silent: str) -> None:
+def test_a_recheck_without_an_answer_stops_the_release(store: Store, silent: str) -> None:
     reserved = store.reserve()
-    outcome = store.release(reserved, recheck=Nobody(silent=silent))
+    outcome = store.release(reserved, recheck=NoOwners(silent=silent))
     assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{silent} is gone")
     assert store.find(IP) == reserved
     assert store.journal().entries == ()
@@ -217,12 +217,12 @@ def test_who_gives_no_word_at_the_second_look_stops_the_release(store: Store, si
 @pytest.mark.parametrize(
     ("again", "reason"),
     [
-        (Nobody(container=True), Reason.CONTAINER_EXISTS),
-        (Nobody(checkpoint=True), Reason.TEARDOWN_PENDING),
-        (Nobody(holder="process 7 (nginx)"), Reason.ADDRESS_IN_USE),
+        (NoOwners(container=True), Reason.CONTAINER_EXISTS),
+        (NoOwners(checkpoint=True), Reason.TEARDOWN_PENDING),
+        (NoOwners(holder="process 7 (nginx)"), Reason.ADDRESS_IN_USE),
     ],
 )
-def test_whom_the_second_look_finds_keeps_the_address(store: Store, again: Nobody, reason: Reason) -> None:
+def test_an_owner_found_by_the_recheck_keeps_the_address(store: Store, again: NoOwners, reason: Reason) -> None:
     reserved = store.reserve()
     outcome = store.release(reserved, recheck=again)
     assert outcome.verdict is Verdict.REFUSED
@@ -231,7 +231,7 @@ def test_whom_the_second_look_finds_keeps_the_address(store: Store, again: Nobod
     assert store.journal().entries == ()
 
 
-# The system says no.
+# System errors.
 
 
 def test_a_read_only_mount_says_that_this_is_observe_mode_and_costs_no_entry(store: Store) -> None:
@@ -327,7 +327,7 @@ def test_a_line_that_does_not_fit_is_taken_back(store: Store, room: int) -> None
     assert store.release(reserved).verdict is Verdict.RELEASED
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_release_leaves_half_an_entry_and_says_so(store: Store) -> None:
+def test_a_disk_that_fills_up_during_a_release_leaves_an_unfinished_entry_and_reports_it(store: Store) -> None:
     reserved = store.reserve()
 
     def filling() -> str:
@@ -338,10 +338,10 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_release_leaves_half_an_entry_an
         return release_with(store, fill, Step.JOURNALED, reserved)[0].why
 
     assert in_child(filling) == f"the journal does not record the outcome: {store.journal_file}: File too large"
-    (half,) = store.journal().unfinished()
+    (unfinished,) = store.journal().unfinished()
     store.start()
     assert [entry.verdict for entry in store.journal().entries] == [Verdict.RELEASED]
-    assert store.entry().name == half.name
+    assert store.entry().name == unfinished.name
 
 
 def test_a_store_that_may_not_be_written_to_fails_before_anything_is_written_down() -> None:
@@ -414,7 +414,7 @@ def test_a_state_directory_that_may_not_be_written_to_refuses() -> None:
         assert store.find(IP) == reserved
 
 
-def test_a_result_that_cannot_be_removed_is_told_and_no_failure(store: Store) -> None:
+def test_a_cached_result_that_cannot_be_removed_is_reported_and_is_not_a_failure(store: Store) -> None:
     result = store.keep_result()
     with immutable(result):
         outcome = store.release(store.reserve())
@@ -471,7 +471,7 @@ def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: St
 
 
 def test_no_file_is_ever_put_back_torn(store: Store) -> None:
-    """A disk may take the first half of a file, and say that it is full only of the second."""
+    """A disk may accept part of a file and report that it is full only for the rest."""
     result = store.keep_result(config="x" * 50_000)
     store.release(store.reserve())
     (image,) = (one for one in store.entry().files if one.place != RESERVATION)
@@ -491,7 +491,7 @@ def test_no_file_is_ever_put_back_torn(store: Store) -> None:
     assert result.read_bytes() == image.content
 
 
-def test_content_that_is_no_text_is_kept_and_put_back(store: Store) -> None:
+def test_binary_content_is_stored_and_put_back(store: Store) -> None:
     result = store.keep_result()
     tree = result.read_bytes()
     content = b"\n" + tree + b"\n"
@@ -511,13 +511,13 @@ def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
     """host-local reads every file below its directory."""
     made: set[str] = set()
 
-    def look() -> None:
+    def record() -> None:
         made.update(path.name for path in store.networks.rglob("*"))
 
     reserved = [store.reserve(), store.reserve(IP6)]
-    steps = release(ReleaseRequest(tuple(reserved)), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+    steps = release(ReleaseRequest(tuple(reserved)), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
     for _ in steps:
-        look()
+        record()
     assert made == {"kubenet", "lock", IP, IP6}
 
 
@@ -548,7 +548,7 @@ def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_
     assert all(free for _, free in synced)
 
 
-def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
+def test_an_mtime_out_of_range_is_stored_too(store: Store) -> None:
     may_mount()
     result = store.keep_result()
     reserved = store.reserve()
@@ -571,7 +571,7 @@ def test_a_time_that_no_calendar_has_is_kept_too(store: Store) -> None:
     assert at == image == restored
 
 
-def test_who_removes_without_the_lock_does_not_leave_half_a_sandbox_to_us(tmp_path: Path) -> None:
+def test_a_removal_without_the_lock_does_not_leave_a_partly_released_sandbox(tmp_path: Path) -> None:
     store = Store(tmp_path)
     reserved = [store.reserve("10.244.1.9"), store.reserve("fd00::9"), store.reserve("fd00::10")]
     gone = store.network() / "fd00::9"

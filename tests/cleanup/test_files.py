@@ -1,4 +1,4 @@
-"""The hands on real files and real locks: what they touch, what they leave alone, and that they let go."""
+"""File operations on real files and locks: what they change, what they leave alone, what they release."""
 
 import errno
 import fcntl
@@ -34,7 +34,7 @@ from tests.cleanup.stores import (
 )
 from tests.wire import NOBODY, needs, until
 
-# The children do nothing but what is written here, and end.
+# The children do only what is written here, and exit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 IP = "10.244.1.9"
@@ -87,7 +87,7 @@ def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: 
     assert store.journal().entries == (), "a lock that is held for hours does not fill the journal"
 
 
-def test_a_lock_that_was_not_to_be_had_is_not_waited_for_again(store: Store) -> None:
+def test_after_a_timeout_a_lock_is_not_waited_for_again(store: Store) -> None:
     first, second = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     file_ops = store.file_ops(0.2)
     with another_process_locks(store.network() / "lock"):
@@ -124,7 +124,7 @@ def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) 
 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
-def test_what_we_hold_nobody_else_gets(store: Store, locked: str) -> None:
+def test_a_held_lock_excludes_others(store: Store, locked: str) -> None:
     held = store.file_ops().lock(["kubenet"])
     assert held is not None
     handle = os.open(store.network() / locked, os.O_RDONLY)
@@ -171,7 +171,7 @@ def test_a_lock_that_is_missing_is_made_as_host_local_makes_it(store: Store) -> 
 
 
 def test_a_lock_that_was_replaced_while_it_was_held_is_left_for_the_new_one(store: Store) -> None:
-    """Whoever locked the old one and goes on holding it excludes nobody any more."""
+    """A lock on the replaced file excludes nobody."""
     reserved, lock = store.reserve(), store.network() / "lock"
     with another_process_locks(lock) as old, another_process_locks(lock.with_name("new")) as new:
         done: list[Verdict] = []
@@ -248,7 +248,7 @@ def make_link(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo], ids=["a link", "a directory", "a FIFO"])
-def test_a_lock_that_is_no_file_is_told_and_not_waited_for(store: Store, make: Callable[[Path], None]) -> None:
+def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(store: Store, make: Callable[[Path], None]) -> None:
     reserved = store.reserve()
     make(store.network() / "lock")
     start = time.perf_counter()
@@ -259,7 +259,7 @@ def test_a_lock_that_is_no_file_is_told_and_not_waited_for(store: Store, make: C
     assert store.find(IP) == reserved
 
 
-def test_what_is_wrong_with_the_second_networks_lock_is_told_of_the_second_network(store: Store) -> None:
+def test_an_error_of_the_second_networks_lock_names_the_second_network(store: Store) -> None:
     store.reserve(network="net1")
     (store.network("net1") / "lock").mkdir()
     with pytest.raises(OSError, match="not a regular file") as raised:
@@ -268,7 +268,7 @@ def test_what_is_wrong_with_the_second_networks_lock_is_told_of_the_second_netwo
     assert store.unlocked(), "the first network's locks were let go"
 
 
-def test_an_error_of_a_lock_that_is_no_word_of_ours_is_passed_on(store: Store) -> None:
+def test_other_lock_errors_are_passed_on(store: Store) -> None:
     def act() -> list[object]:
         refuse("open", errno.EMFILE, when=lambda arguments: arguments[0] == "lock")
         before = handles()
@@ -324,7 +324,7 @@ def test_what_is_gone_is_none(store: Store) -> None:
     assert store.release(reserved).verdict is Verdict.GONE
 
 
-def test_a_directory_that_is_gone_is_told_by_its_name(store: Store) -> None:
+def test_an_error_names_the_missing_directory(store: Store) -> None:
     reserved = replace(store.reserve(), network="net1")
     outcome = store.release(reserved)
     assert (outcome.verdict, outcome.why) == (
@@ -342,7 +342,7 @@ def test_a_directory_that_is_none_is_not_followed(store: Store, make: Callable[[
     assert store.find(IP).inode == reserved.inode
 
 
-def test_an_error_by_handle_is_told_with_the_directory(store: Store) -> None:
+def test_an_error_relative_to_a_handle_names_the_directory(store: Store) -> None:
     file_ops, before = store.file_ops(), handles()
     with pytest.raises(OSError, match="Input/output") as raised, file_ops._network("kubenet"):  # noqa: SLF001 (a sick disk)
         raise OSError(errno.EIO, os.strerror(errno.EIO), 7)
@@ -429,7 +429,7 @@ def test_an_empty_file_names_no_sandbox_and_takes_nothing_from_the_cache(store: 
     assert store.entry().name.endswith(f"-kubenet-{IP}")
 
 
-def test_a_result_that_changes_after_it_was_kept_is_left_alone(store: Store) -> None:
+def test_a_cached_result_that_changed_after_it_was_read_is_not_removed(store: Store) -> None:
     result = store.keep_result()
     file_ops = store.file_ops()
     (image,) = file_ops.cached(ReleaseRequest((store.reserve(),)))
@@ -481,7 +481,7 @@ def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes)
     assert cni_cache.belongs(content, of, "kubenet", "eth0") in {True, False}
 
 
-# What is made.
+# What is created.
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
@@ -506,7 +506,7 @@ def test_a_file_is_put_back_byte_for_byte_whatever_the_umask(store: Store, named
 
 
 def test_what_a_dead_agent_left_beside_the_networks_is_never_written_to(store: Store) -> None:
-    """It may be another name of a reservation by now: it died between giving the file its name and taking the first."""
+    """It may be a second name of a reservation: the agent died between linking and unlinking."""
     alive = store.reserve("10.244.1.10", WEB_ID)
     before = whole(store.network() / alive.ip)
     image = kept_of(store.reserve(), store.file_ops())
@@ -544,7 +544,7 @@ def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> Non
     assert os.listdir(store.networks) == ["kubenet"]
 
 
-def test_an_error_of_the_file_system_that_is_no_lack_of_nameless_files_is_told(store: Store) -> None:
+def test_other_errors_of_o_tmpfile_are_passed_on(store: Store) -> None:
     image = kept_of(store.reserve(), store.file_ops())
 
     def act() -> str:
@@ -578,7 +578,7 @@ def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> 
     assert set(store.file_ops().addresses_of(GONE, "kubenet")) == {IP, "fd00::9"}
 
 
-# Letting go.
+# Release of locks and handles.
 
 
 def test_no_way_of_ending_leaves_a_handle_open_or_a_lock_taken(store: Store) -> None:
@@ -604,7 +604,7 @@ def test_no_way_of_ending_leaves_a_handle_open_or_a_lock_taken(store: Store) -> 
     assert store.unlocked()
 
 
-def test_a_lock_is_tried_once_where_nobody_wants_to_wait(store: Store) -> None:
+def test_without_a_timeout_a_lock_is_tried_once(store: Store) -> None:
     for _ in range(3):
         locked = store.file_ops(0).lock(["kubenet"])
         assert locked is not None
@@ -616,7 +616,7 @@ def test_a_lock_is_tried_once_where_nobody_wants_to_wait(store: Store) -> None:
 
 
 def test_while_the_locks_are_held_the_locked_directory_is_the_one_that_is_used(store: Store) -> None:
-    """Renamed away under our hands, a store is still the one whose locks we hold."""
+    """A directory that is renamed meanwhile is still the one whose locks are held."""
     file_ops = store.file_ops()
     image = kept_of(store.reserve(), file_ops)
     locked = file_ops.lock(["kubenet"])

@@ -1,4 +1,4 @@
-"""Each guard: silent on a clean leak, and a no with its reason and its remedy where there is one."""
+"""Each guard: no objection to a plain leak, and otherwise a reason, and an option that lifts it if there is one."""
 
 import inspect
 from collections.abc import Callable
@@ -43,7 +43,7 @@ from tests.cleanup.leaks import BUDGETS, DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_
 
 @dataclass(frozen=True)
 class Situation:
-    """Looks at a node with one thing wrong with its one leak, or with the bounds that are set."""
+    """A node with one leak and one reason to refuse it."""
 
     reason: Reason
     snapshots: tuple[Snapshot, ...]
@@ -99,7 +99,7 @@ each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.v
 @each
 def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> None:
     assert [one.reason for one in wrong.refusals] == {
-        # The young are not confirmed either, and claims and checkpoints are the state's business too.
+        # These also change the state, so the leak is not confirmed either.
         Reason.SOURCE_UNAVAILABLE: [Reason.SOURCE_UNAVAILABLE],
         Reason.TEARDOWN_PENDING: [Reason.TEARDOWN_PENDING, Reason.NOT_CONFIRMED],
         Reason.ADDRESS_IN_USE: [Reason.ADDRESS_IN_USE, Reason.NOT_CONFIRMED],
@@ -132,7 +132,7 @@ def reason_of(guard: guards.Guard, *reservations: Reservation, snapshot: Snapsho
 
 
 def applied(wrong: Situation, words: list[str]) -> Situation:
-    """Say again what was asked for, with these options more, as the front door reads them."""
+    """Return the limits with these additional options, parsed as the command line parses them."""
     given = [word.removeprefix("--").split("=", 1) for word in words]
     options = {name.replace("-", "_"): value for name, value in given if name not in {"ip", "max"}}
     read = config.load(wrong.command, {"api": "off", **options}, {})
@@ -175,7 +175,7 @@ NO_SETTING = {
 
 
 @each
-def test_nothing_lifts_what_somebody_owns_or_nobody_read(wrong: Situation) -> None:
+def test_no_option_lifts_evidence_of_an_owner_or_missing_data(wrong: Situation) -> None:
     assert (wrong.refusals[0].setting == "") is (wrong.reason in NO_SETTING)
 
 
@@ -199,7 +199,7 @@ def test_a_refusal_says_what_is_wrong_in_numbers_and_names(wrong: Situation, why
     assert wrong.refusals[0].why == why
 
 
-def test_all_that_stands_against_a_release_is_said_the_weightiest_first() -> None:
+def test_every_objection_is_returned_the_most_important_first() -> None:
     wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
     said = reasons(wrong, bold=limits(networks=frozenset()), halted="once more", journal_trouble="no")
     assert said == [
@@ -213,11 +213,11 @@ def test_all_that_stands_against_a_release_is_said_the_weightiest_first() -> Non
     ]
 
 
-# Vetoes: asked of the snapshot itself, whatever the state says
+# Guards read the snapshot itself, whatever the state is
 
 
 def mistaken(judged: GuardContext) -> GuardContext:
-    """Make every reservation a leak that two looks found: as if the judgment before were wrong."""
+    """Classify every reservation as a confirmed leak, as if the classification were wrong."""
     told = replace(
         judged.assessment,
         classified_reservations=tuple(
@@ -240,7 +240,7 @@ def mistaken(judged: GuardContext) -> GuardContext:
         (pod("shop/web", THE_IP, deleting=True), Reason.CLAIMED_BY_POD),
     ],
 )
-def test_a_veto_does_not_rest_on_what_was_judged_before(owner: Any, reason: Reason) -> None:
+def test_a_guard_does_not_rely_on_the_classification(owner: Any, reason: Reason) -> None:
     assert verdicts(mistaken(case(node(LEAK, LEAK6, **DUAL)))) == {f"{THE_IP} fd00::9": ()}
     (said,) = verdicts(mistaken(case(node(LEAK, LEAK6, owner, **DUAL)))).values()
     assert [one.reason for one in said] == [reason]
@@ -248,7 +248,7 @@ def test_a_veto_does_not_rest_on_what_was_judged_before(owner: Any, reason: Reas
 
 @pytest.mark.parametrize("source", ["checkpoints", "addresses", "pods", "processes"])
 @pytest.mark.parametrize("kind", [unavailable, lambda source: NotRequested(source, "it was left alone")])
-def test_a_veto_that_cannot_be_asked_is_a_no(source: str, kind: Callable[[str], Any]) -> None:
+def test_a_guard_without_its_source_objects(source: str, kind: Callable[[str], Any]) -> None:
     changed: dict[str, Any] = {source: kind(source)}
     silent = mistaken(case(node(LEAK)))
     told = replace(silent.assessment, snapshot=replace(silent.snapshot, **changed))
@@ -260,7 +260,7 @@ def test_a_veto_that_cannot_be_asked_is_a_no(source: str, kind: Callable[[str], 
 
 
 @pytest.mark.parametrize("source", sorted({*SOURCES} - {*NON_ADDRESS_SOURCES}))
-def test_one_silent_source_is_enough_to_do_nothing(source: str) -> None:
+def test_one_unavailable_source_is_enough_to_release_nothing(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no and no[0].reason is Reason.SOURCE_UNAVAILABLE for no in verdicts(case(silent)).values())
 
@@ -298,7 +298,7 @@ def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
     assert Reason.NOT_CONFIRMED in reasons(node(replace(empty, mtime_ns=LEAK.mtime_ns + 7200 * 10**9)))
 
 
-# A sandbox is judged whole
+# All addresses of a sandbox are decided together
 
 
 @pytest.mark.parametrize("saved", [Address("fd00::9", 1, "sh"), pod("shop/late", "fd00::9", phase="Pending")])
@@ -313,7 +313,7 @@ def test_one_young_address_saves_both_of_a_sandbox() -> None:
     assert reasons(node(LEAK, young, **DUAL)) == [Reason.NOT_CONFIRMED]
 
 
-def test_a_sandbox_half_in_a_network_that_may_not_be_cleaned_is_refused_whole() -> None:
+def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     both = node(LEAK, other, cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
     (no,) = refusals(both)
@@ -345,7 +345,7 @@ def test_without_a_grace_period_only_a_file_of_the_future_is_not_confirmed() -> 
         assert no.why == f"the file is {age.total_seconds():.0f} s newer than the snapshot"
 
 
-def test_what_one_look_found_is_not_confirmed_whatever_its_age() -> None:
+def test_a_leak_found_by_one_snapshot_is_not_confirmed_whatever_its_age() -> None:
     once = case(node(LEAK))
     once = replace(once, report=scanned(node(), node(LEAK)))
     (no,) = verdicts(once)[THE_IP]
@@ -357,7 +357,7 @@ def test_another_file_under_the_same_address_is_another_leak() -> None:
     assert reasons(node(LEAK), node(replaced)) == [Reason.NOT_CONFIRMED]
 
 
-def test_a_file_of_a_year_that_no_calendar_has_is_judged() -> None:
+def test_a_file_with_an_mtime_out_of_range_is_decided() -> None:
     assert refusals(node(replace(LEAK, mtime_ns=-(2**62) * 8))) == ()
     assert Reason.NOT_CONFIRMED in reasons(node(replace(LEAK, mtime_ns=2**62 * 8)))
 
@@ -389,15 +389,15 @@ def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
 
 @pytest.mark.parametrize("who", ["booted", "kubelet", "docker"])
 @pytest.mark.parametrize(("ago", "refused"), [(GRACE, False), (GRACE - SECOND, True), (-SECOND, True)])
-def test_what_started_a_moment_ago_has_not_settled(who: str, ago: timedelta, refused: bool) -> None:
-    look = node(LEAK, processes=[processes(**{who: ago})])
-    assert reasons(look) == ([Reason.UNSETTLED] if refused else [])
-    assert refusals(look, bold=limits(settle=timedelta(0))) == ()
+def test_a_recent_start_is_unsettled(who: str, ago: timedelta, refused: bool) -> None:
+    snapshot = node(LEAK, processes=[processes(**{who: ago})])
+    assert reasons(snapshot) == ([Reason.UNSETTLED] if refused else [])
+    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()
 
 
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
-def test_what_does_not_run_has_not_settled(who: str, name: str) -> None:
+def test_a_process_that_is_not_running_is_unsettled(who: str, name: str) -> None:
     changed: dict[str, Any] = {who: None}
-    look = node(LEAK, processes=[processes(**changed)])
-    assert refusals(look) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
-    assert refusals(look, bold=limits(settle=timedelta(0))) == ()
+    snapshot = node(LEAK, processes=[processes(**changed)])
+    assert refusals(snapshot) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
+    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()

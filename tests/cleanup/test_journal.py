@@ -1,4 +1,4 @@
-"""The journal on a real disk: what was written is read, what was damaged is told, and one line never harms another."""
+"""The journal on a real disk: what was written is read, damage is reported, and no line affects another."""
 
 import base64
 import json
@@ -149,7 +149,7 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
         (b"[" * 100_000 + b"\n", "RecursionError"),
     ],
 )
-def test_a_damaged_line_is_told_with_file_and_line_and_costs_no_other(
+def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
     journal_store: JournalStore, file: Path, damage: bytes, told: str
 ) -> None:
     journal_store.begin(ENTRY, ())
@@ -272,7 +272,7 @@ def test_what_has_not_changed_is_not_parsed_again(journal_store: JournalStore, f
     assert journal_store.read() == Journal()
 
 
-# Turning over.
+# Rotation.
 
 
 def big(name: str) -> Entry:
@@ -366,7 +366,7 @@ def test_whatever_name_a_pod_has_it_is_one_line(pod: str, why_: str) -> None:
     assert json.loads(line)["pod"] == pod
 
 
-def test_half_a_character_in_a_pods_name_is_no_reason_to_stop(journal_store: JournalStore) -> None:
+def test_a_lone_surrogate_in_a_pod_name_is_stored(journal_store: JournalStore) -> None:
     """JSON may hold it, UTF-8 may not."""
     journal_store.begin(replace(ENTRY, pod="shop/\ud800"), ())
     journal_store.end(ENTRY.name, Verdict.RELEASED, "/var/\udcff: gone", NOW)
@@ -439,7 +439,7 @@ def test_a_tampered_beginning_is_damage(journal_store: JournalStore, file: Path,
 
 
 @pytest.mark.parametrize("line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}])
-def test_a_tampered_end_is_damage_and_the_entry_stays_half(
+def test_a_tampered_outcome_is_damage_and_the_entry_stays_unfinished(
     journal_store: JournalStore, file: Path, line: dict[str, str]
 ) -> None:
     journal_store.begin(ENTRY, ())
@@ -456,13 +456,13 @@ def test_whatever_the_bytes_of_a_journal_reading_it_ends(lines: list[bytes]) -> 
     assert len(read.damage) <= len(lines)
 
 
-def test_content_that_is_no_text_is_kept_as_base64() -> None:
+def test_binary_content_is_stored_as_base64() -> None:
     document = file_document(replace(KEPT, content=b"\xff\x00"))
     assert base64.b64decode(document["base64"]) == b"\xff\x00"
     assert "text" not in document
 
 
-# What is asked of it.
+# Queries.
 
 
 def test_the_budget_counts_what_one_of_them_released_within_the_hour(journal_store: JournalStore) -> None:
@@ -481,13 +481,13 @@ def test_the_budget_counts_what_one_of_them_released_within_the_hour(journal_sto
     assert journal_store.read().released_since(hour_ago, "run") == 4
 
 
-def test_a_sandbox_of_an_empty_file_is_never_seen_again(journal_store: JournalStore) -> None:
+def test_an_empty_file_has_no_container_that_could_reappear(journal_store: JournalStore) -> None:
     journal_store.begin(replace(ENTRY, container_id=""), ())
     journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
     assert journal_store.read().released_from() == {}
 
 
-# The only cleaner.
+# The cleaner's lock.
 
 
 def test_there_is_one_cleaner_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_lock_that_is_a_link_is_not_followed(journal_store: JournalStore, tmp_
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_journal_that_the_disk_does_not_take_is_told_by_its_name(journal_store: JournalStore, file: Path) -> None:
+def test_a_failed_write_names_the_journal(journal_store: JournalStore, file: Path) -> None:
     def act() -> str:
         def broken(_: int) -> None:
             raise OSError(5, os.strerror(5))

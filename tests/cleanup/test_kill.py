@@ -1,4 +1,4 @@
-"""SIGKILL at every moment: the locks are free, nothing is lost, and the next start leaves no half of anything."""
+"""SIGKILL at every system call: the locks are free, nothing is lost, and the next start recovers completely."""
 
 import errno
 import itertools
@@ -19,7 +19,7 @@ from tests.builders import NOW
 from tests.cleanup.stores import (
     File,
     JournalWriter,
-    Nobody,
+    NoOwners,
     Store,
     die,
     die_at,
@@ -46,13 +46,13 @@ def _no_handle_is_left_open() -> Iterator[None]:
 
 
 def sandbox(store: Store) -> tuple[Reservation, ...]:
-    """Reserve both addresses of one sandbox, that libcni knows too."""
+    """Reserve both addresses of one sandbox, with a cached result of libcni."""
     store.keep_result()
     return store.reserve(mode=0o640, owner=NOBODY), store.reserve(IP6)
 
 
 def written_down(store: Store) -> dict[str, File]:
-    """Return what the journal would put back."""
+    """Return what the journal can restore."""
     return {
         f"{image.network}/{image.name}": (image.content, image.mode, image.uid, image.gid, image.mtime_ns)
         for entry in store.journal().entries
@@ -62,7 +62,7 @@ def written_down(store: Store) -> dict[str, File]:
 
 
 def is_sound(store: Store, before: dict[str, File]) -> None:
-    """Whatever died: nobody is locked out, and every file is as it was, or written down as it was."""
+    """After a death nobody is locked out, and every file is in place or in the journal, unchanged."""
     assert store.unlocked()
     found, image = store.files(), written_down(store)
     for name, file in before.items():
@@ -72,7 +72,7 @@ def is_sound(store: Store, before: dict[str, File]) -> None:
 
 
 def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
-    """After the next start the sandbox is whole, in place or released, and what was released can be put back."""
+    """After the next start the sandbox is completely in place or completely released, and can be restored."""
     store.start()
     assert store.journal().unfinished() == ()
     found = store.files()
@@ -98,7 +98,7 @@ def test_killed_at_each_step_of_a_release(tmp_path: Path) -> None:
         before = store.files()
 
         def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+            steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
             for number, _ in enumerate(steps, 1):
                 if number == moment:
                     die()
@@ -204,7 +204,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
         before = store.files()
 
         def die_between(store: Store = store, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+            steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
             for number, _ in enumerate(steps, 1):
                 if number == 8:
                     die()
@@ -228,7 +228,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
 
 
 def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
-    """Even stopped in the middle, and not yet dead, it is waited for no longer than agreed."""
+    """A cleaner that is stopped, not dead, is waited for no longer than the timeout."""
     store = Store(tmp_path)
     reserved = sandbox(store)
 
@@ -248,7 +248,7 @@ def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
 
 
 def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, start: int, *, alone: bool) -> list[str]:
-    """Release what is given, in our own process, as soon as the other one is ready."""
+    """Release in this process, as soon as the other one is ready."""
     os.read(start, 1)
     verdicts = []
     for one in reserved:
@@ -300,7 +300,7 @@ def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_pat
 
 
 def test_an_immutable_file_does_not_stop_the_next_start(tmp_path: Path) -> None:
-    """What cannot be settled stays half, is tried again, and harms nobody else."""
+    """An entry that cannot be recovered stays unfinished, is retried, and affects no other."""
     store = Store(tmp_path)
     reserved = sandbox(store)
 
@@ -309,7 +309,7 @@ def test_an_immutable_file_does_not_stop_the_next_start(tmp_path: Path) -> None:
         store.start()
 
     def die_between() -> None:
-        steps = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+        steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
         for number, _ in enumerate(steps, 1):
             if number == 8:
                 die()

@@ -1,4 +1,4 @@
-"""What holds of every cleaning, whatever the node is like. The second look finds nobody: the guards stand alone."""
+"""What holds for every cleanup on any node. The recheck finds no owner, so that only the guards protect."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
 from tests.builders import NON_ADDRESS_SOURCES, NOW, case, pod, reservation, without
-from tests.cleanup.file_operations import Files, Notebook, Owners, image
+from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
 
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
@@ -44,7 +44,7 @@ def reserved(snapshot: Snapshot) -> dict[Name, Reservation]:
 
 
 def owned(snapshot: Snapshot) -> set[Name]:
-    """Return what somebody owns, in words of its own: not one line of it is the agent's."""
+    """Return the owned addresses, computed without any code of the agent."""
     containers = {one.id for one in _items(snapshot.containers)} | {
         one.container_id for one in _items(snapshot.checkpoints)
     }
@@ -63,7 +63,7 @@ def _items(reading: Any) -> tuple[Any, ...]:
 
 @dataclass
 class Cleaned:
-    """What a cleaner did in fact, and what it says of it."""
+    """What a cleaner really did, and what it reports."""
 
     before: dict[Name, Reservation]
     after: set[Name]
@@ -76,11 +76,11 @@ class Cleaned:
 
 @dataclass
 class Daemon:
-    """A cleaner that releases, over the files of the last look of each round."""
+    """An applying cleaner on the files of the last snapshot of each sync."""
 
     round: Round
     budget: Budget = UNBOUNDED
-    journal_store: Notebook = field(default_factory=Notebook)
+    journal_store: InMemoryJournal = field(default_factory=InMemoryJournal)
     broken: frozenset[str] = frozenset()
     """Addresses whose file cannot be removed."""
 
@@ -109,7 +109,7 @@ def removed(one: Round, **more: Any) -> set[Name]:
 
 
 def mistaken(one: Round) -> Report:
-    """Judge a round as badly as can be: every reservation is a leak, and confirmed."""
+    """Return the worst report: every reservation is a confirmed leak."""
     report = engine.replay(one.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
     assessment = replace(
         report.assessment,
@@ -126,7 +126,7 @@ def mistaken(one: Round) -> Report:
 
 
 def test_these_laws_are_about_something() -> None:
-    """There is a round in which much is released, and one in which half of it is."""
+    """The strategies produce a sync that releases a lot, and one that releases half of it."""
     looking = settings(max_examples=5000, phases=[Phase.generate])
     find(rounds(), lambda one: len(removed(one)) >= 3, settings=looking)
     find(rounds(), lambda one: 0 < len(removed(one)) < len(reserved(one.last)) - 2, settings=looking)
@@ -142,22 +142,22 @@ def test_these_laws_are_about_something() -> None:
 
 @_LONGEST
 @given(rounds())
-def test_what_anybody_owns_by_the_last_look_is_never_released(one: Round) -> None:
+def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(one: Round) -> None:
     assert not removed(one) & owned(one.last)
 
 
 @_LONGEST
 @given(rounds())
-def test_what_anybody_owns_is_not_released_even_if_all_was_judged_to_be_leaked(one: Round) -> None:
+def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(one: Round) -> None:
     assert not Daemon(one).clean(mistaken(one)).removed & owned(one.last)
 
 
 @_LONGER
 @given(rounds(), ips, ids, st.sampled_from(["running", "created", "exited", "dead", "?"]))
 def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, container_id: str, word: str) -> None:
-    """One that is there in the last look only, and everything else as it may be."""
+    """An owner that is in the last snapshot only."""
     leak = reservation(ip, container_id)
-    first, last = (with_it(look, leak) for look in one.snapshots)
+    first, last = (with_it(snapshot, leak) for snapshot in one.snapshots)
     for owner in (
         {"containers": Container(container_id, word, 0, "", "", sandbox=False)},
         {"checkpoints": Checkpoint(container_id, "")},
@@ -188,7 +188,7 @@ def also(snapshot: Snapshot, things: Mapping[str, Any]) -> Snapshot:
 @_LONGER
 @given(rounds(leaky_nodes()), ips, ids)
 def test_one_more_owner_never_adds_a_release(one: Round, ip: str, container_id: str) -> None:
-    # Of shares and of lists that lost much, one more of a kind may say something else; not so of these vetoes.
+    # One more record can change a share or a suspect list, but not these guards.
     alone = removed(one)
     for owner in (
         {"checkpoints": Checkpoint(container_id, "")},
@@ -207,7 +207,7 @@ def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: 
     assert doubted or removed(replace(one, last=also(one.last, {"containers": more}))) <= alone.removed
 
 
-# Silence
+# Unavailable sources
 
 
 @_LONGER
@@ -220,8 +220,8 @@ def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.sampled_from(SOURCES))
-def test_what_the_first_look_did_not_read_never_adds_a_release(one: Round, source: str) -> None:
-    # Without the node's process table nobody's namespaces are believed either (sources/doubt.py).
+def test_a_source_unavailable_in_the_first_snapshot_never_adds_a_release(one: Round, source: str) -> None:
+    # Without the process table namespaces are not trusted either (sources/crosscheck.py).
     silent = {"processes": ("processes", "addresses")}.get(source, (source,))
     assert removed(replace(one, first=without(one.first, *silent))) <= removed(one)
 
@@ -236,15 +236,15 @@ def test_what_was_not_asked_is_not_taken_for_nothing(one: Round, source: str) ->
         assert Daemon(silent).clean(mistaken(silent)).removed == set()
 
 
-# Bounds
+# Limits
 
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
-def test_no_round_releases_more_than_any_allowance(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
+def test_no_sync_releases_more_than_any_allowance(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
-    journal_store = Notebook(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
+    journal_store = InMemoryJournal(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
     budget = Budget(per_sync=("--max-per-sync", a_round), per_hour=("--max-per-hour", an_hour))
     spent = sum(by == "run" and minutes < 60 for minutes, by in ago)
     cleaned = Daemon(one, budget=budget, journal_store=journal_store).clean()
@@ -259,15 +259,13 @@ def earlier(number: int, minutes: int, by: str) -> Entry:
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.integers(1, 3), st.integers(2, 5))
-def test_an_allowance_is_used_as_far_as_it_goes_and_no_further_however_many_rounds(
-    one: Round, most: int, count: int
-) -> None:
+def test_an_allowance_is_used_up_and_not_exceeded_over_any_number_of_syncs(one: Round, most: int, count: int) -> None:
     everything = removed(one)
     daemon = Daemon(one, budget=Budget(per_hour=("--max-per-hour", most)))
-    look, gone = one.last, set[Name]()
+    snapshot, gone = one.last, set[Name]()
     for _ in range(count):
-        gone |= daemon.clean(snapshots=(look, look)).removed
-        look = without_files(look, gone)
+        gone |= daemon.clean(snapshots=(snapshot, snapshot)).removed
+        snapshot = without_files(snapshot, gone)
     assert len(gone) <= most
     assert bool(gone) or all(size > most for size in sizes(one.last, everything))
 
@@ -288,7 +286,7 @@ def sizes(snapshot: Snapshot, names: set[Name]) -> Collection[int]:
 
 @_LONGER
 @given(rounds())
-def test_only_what_is_handed_out_here_or_was_asked_for_is_released(one: Round) -> None:
+def test_only_addresses_of_the_range_or_requested_by_name_are_released(one: Round) -> None:
     handed_out = {*(("kubenet", ip) for ip in HANDED_OUT), ("storage", "10.9.0.2")}
     for name in removed(one):
         assert name[0] in one.bold.networks
@@ -297,7 +295,7 @@ def test_only_what_is_handed_out_here_or_was_asked_for_is_released(one: Round) -
 
 @_LONGER
 @given(rounds())
-def test_only_what_both_looks_found_the_same_and_old_enough_is_released(one: Round) -> None:
+def test_only_leaks_that_both_snapshots_found_and_that_are_old_enough_are_released(one: Round) -> None:
     before, last = reserved(one.first), reserved(one.last)
     for name in removed(one):
         assert before[name] == last[name]
@@ -314,7 +312,7 @@ def test_a_sandbox_is_released_whole_or_not_at_all(one: Round, broken: frozenset
         assert whole & gone in (set(), whole)
 
 
-# Order, memory, and words
+# Order, session, report
 
 
 @_LONGER
@@ -325,10 +323,10 @@ def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> No
             return reading
         return Known(tuple(random.sample(reading.value, len(reading.value))))
 
-    def mixed(look: Snapshot) -> Snapshot:
-        others: dict[str, Any] = {source: shuffled(getattr(look, source)) for source in SOURCES[1:]}
-        stores = tuple(replace(store, reading=shuffled(store.reading)) for store in look.reservations)
-        return replace(look, reservations=tuple(random.sample(stores, len(stores))), **others)
+    def mixed(snapshot: Snapshot) -> Snapshot:
+        others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
+        stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
+        return replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
 
     bound = Budget(per_sync=("--max-per-sync", 2))
     snapshots = (mixed(one.first), mixed(one.last))
@@ -346,9 +344,11 @@ def verdicts(cleaned: Cleaned) -> list[Any]:
 
 @_LONGER
 @given(rounds(), rounds())
-def test_a_cleaner_that_has_stopped_never_releases_again(stops: Round, one: Round) -> None:
+def test_a_halted_cleaner_never_releases_again(stops: Round, one: Round) -> None:
     lost = reservation(IPS[0], IDS[0])
-    journal_store = Notebook(Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED))
+    journal_store = InMemoryJournal(
+        Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
+    )
     daemon = Daemon(one, journal_store=journal_store)
     first = daemon.clean(snapshots=(with_it(stops.first, lost), stops.last))
     assert first.told.halted
@@ -360,7 +360,7 @@ def test_a_cleaner_that_has_stopped_never_releases_again(stops: Round, one: Roun
 
 @_LONGER
 @given(rounds(), st.frozensets(ips, max_size=2))
-def test_what_is_told_is_what_was_done(one: Round, broken: frozenset[str]) -> None:
+def test_the_report_is_what_was_done(one: Round, broken: frozenset[str]) -> None:
     daemon = Daemon(one, broken=broken)
     cleaned = daemon.clean()
     released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
@@ -382,8 +382,8 @@ def test_what_is_told_is_what_was_done(one: Round, broken: frozenset[str]) -> No
 @given(st.one_of(rounds(odd_nodes), rounds(nodes())))
 def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
     judged: GuardContext = case(*one.snapshots, bold=one.bold)
-    for candidate, refusals in guards.decide(judged):
-        assert candidate.reservations
+    for request, refusals in guards.decide(judged):
+        assert request.reservations
         assert len({no.reason for no in refusals}) <= len(refusals)
     Daemon(one).clean(mistaken(one))
 

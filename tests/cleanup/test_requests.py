@@ -1,4 +1,4 @@
-"""Whose release there is to judge: every sandbox with a reservation that docker does not list."""
+"""Release requests: every sandbox with a reservation that docker does not list."""
 
 from dataclasses import replace
 
@@ -19,32 +19,32 @@ from tests.builders import (
 from tests.cleanup.leaks import LEAK, LEAK6, THE_ID, THE_IP, leaks, refusals
 
 
-def test_nothing_stands_against_a_clean_leak() -> None:
+def test_no_guard_objects_to_a_plain_leak() -> None:
     assert verdicts(case(node(LEAK))) == {THE_IP: ()}
     assert verdicts(case(without_api(node(LEAK)))) == {THE_IP: ()}
 
 
-def test_a_healthy_node_has_no_candidate() -> None:
+def test_a_healthy_node_has_no_request() -> None:
     assert release_requests(assessment(node())) == ()
     assert decide(case(node())) == ()
 
 
-def test_what_docker_lists_in_any_state_is_no_candidate() -> None:
+def test_a_listed_container_in_any_state_is_not_requested() -> None:
     stopped = node(LEAK, sandbox(THE_ID, "shop/gone", "exited"))
     assert release_requests(assessment(stopped)) == ()
 
 
-def test_what_is_not_host_locals_is_no_candidate() -> None:
+def test_unrecognized_entries_are_not_requested() -> None:
     assert release_requests(assessment(node(unrecognized("notes.txt"), unrecognized("10.244.1.77", blocks=True)))) == ()
 
 
-def test_without_dockers_word_there_is_no_candidate() -> None:
+def test_without_dockers_list_there_is_no_request() -> None:
     assert release_requests(assessment(without(node(LEAK), "containers"))) == ()
     left_alone = replace(node(LEAK), containers=NotRequested("containers", "for no reason"))
     assert release_requests(assessment(left_alone)) == ()
 
 
-def test_a_sandbox_is_one_candidate_over_families_and_networks_and_an_empty_file_is_one_alone() -> None:
+def test_a_sandbox_is_one_request_across_families_and_networks_and_an_empty_file_is_one_of_its_own() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
     found = release_requests(assessment(node(other, LEAK6, LEAK, *empty)))
@@ -57,14 +57,14 @@ def test_two_networks_may_have_an_empty_file_of_one_address() -> None:
     assert [one.reservations for one in release_requests(assessment(node(*twins)))] == [(twins[0],), (twins[1],)]
 
 
-def test_asked_for_by_name_a_sandbox_is_gathered_whole() -> None:
+def test_requested_by_name_a_sandbox_includes_all_its_addresses() -> None:
     gathered = release_requests(assessment(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
     assert [one.reservations for one in gathered] == [(LEAK, LEAK6)]
     assert release_requests(assessment(node(LEAK)), frozenset({"10.244.1.200"})) == ()
     assert release_requests(assessment(node(LEAK)), frozenset()) == ()
 
 
-def test_of_what_was_asked_for_and_is_no_candidate_it_is_said_what_it_is() -> None:
+def test_an_address_requested_by_name_without_anything_to_release_is_explained() -> None:
     asked = frozenset({THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"})
     looked = assessment(node(LEAK, unrecognized("10.244.1.77", blocks=True)))
     assert [(one.ip, one.network, one.why) for one in passed_over(looked, asked)] == [

@@ -1,4 +1,4 @@
-"""Putting back on real files: byte for byte, never over anybody, and never half."""
+"""Restoration with real files: byte for byte, never over another owner, all or nothing."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
     JournalWriter,
-    Nobody,
+    NoOwners,
     Store,
     another_process_locks,
     handles,
@@ -55,8 +55,8 @@ def put_back(store: Store, entry: Entry | None = None) -> Restoration:
 
 
 def unfinished(store: Store, steps: int, *reserved: Reservation) -> Entry:
-    """Die in the middle of a release, after so many steps: nothing that comes after them is done."""
-    taken = release(ReleaseRequest(reserved), Nobody(), store.file_ops(), JournalWriter(store.journal_store))
+    """Die during a release, after a number of steps."""
+    taken = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
     for _ in range(steps):
         next(taken)
     taken.close()
@@ -149,7 +149,7 @@ def test_behind_a_lock_that_is_held_nothing_is_put_back(store: Store, locked: st
     assert (store.files(), store.journal_file.read_bytes()) == ({}, before)
 
 
-def test_a_result_that_has_its_name_again_is_left_and_told(store: Store) -> None:
+def test_a_cached_result_that_exists_again_is_left_and_reported(store: Store) -> None:
     result = store.keep_result()
     store.release(store.reserve())
     result.write_text("another")
@@ -160,7 +160,7 @@ def test_a_result_that_has_its_name_again_is_left_and_told(store: Store) -> None
     assert result.read_text() == "another"
 
 
-def test_a_cache_that_is_gone_is_told(store: Store) -> None:
+def test_a_missing_cache_directory_is_reported(store: Store) -> None:
     result = store.keep_result()
     store.release(store.reserve())
     result.parent.rmdir()
@@ -242,7 +242,7 @@ def test_on_a_read_only_mount_nothing_is_put_back(store: Store) -> None:
     assert "read-only mount" in why
 
 
-def test_a_network_that_is_gone_is_told(store: Store) -> None:
+def test_a_missing_network_is_reported(store: Store) -> None:
     store.release(store.reserve())
     store.network().rename(store.networks / "old")
     assert put_back(store).why == f"{store.network()}: No such file or directory"
@@ -276,7 +276,7 @@ def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) ->
     assert "nothing is missing" in put_back(store, replace(store.entry(), files=())).why
 
 
-# Settling what we died in the middle of.
+# Recovery.
 
 
 def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> None:
@@ -320,7 +320,7 @@ def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_it
     assert store.entry().why == "the agent died during this release, and a removed address is reserved again"
 
 
-def test_what_cannot_be_locked_or_found_stays_half(store: Store) -> None:
+def test_an_entry_that_cannot_be_locked_or_found_stays_unfinished(store: Store) -> None:
     unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     with another_process_locks(store.network() / "lock"):
         store.start()
@@ -335,7 +335,7 @@ def test_what_cannot_be_locked_or_found_stays_half(store: Store) -> None:
 
 
 def test_settling_twice_is_settling_once(store: Store) -> None:
-    """Dead between putting back and saying so, the file in place has another inode than the one that was kept."""
+    """After a death between restoration and journal, the file in place has another inode than the journaled one."""
     entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
     before = store.files()
@@ -344,7 +344,7 @@ def test_settling_twice_is_settling_once(store: Store) -> None:
     assert store.entry().why == "the agent died during this release; all reservations are in place"
 
 
-def test_a_restoration_that_died_half_way_can_be_finished(store: Store) -> None:
+def test_an_interrupted_restoration_can_be_finished(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
     entry = store.entry()
     store.journal_store.restoring(entry.name, NOW)
@@ -354,7 +354,7 @@ def test_a_restoration_that_died_half_way_can_be_finished(store: Store) -> None:
     assert [image.place for image in entry.reservations] == [RESERVATION] * 2
 
 
-def test_nothing_is_written_to_a_disk_that_is_slow_while_the_locks_of_a_settled_entry_are_held(store: Store) -> None:
+def test_recovery_does_not_write_the_journal_under_the_locks(store: Store) -> None:
     unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
 
     def act() -> list[bool]:

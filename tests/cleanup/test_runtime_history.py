@@ -1,4 +1,4 @@
-"""What is remembered of docker from look to look, and for how long its list is doubtful."""
+"""The history of docker, and how long its list is suspect."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -27,8 +27,8 @@ from tests.cleanup.leaks import LEAK, SECOND, reasons, refusals
 
 def watched(*snapshots: Snapshot) -> RuntimeHistory:
     runtime_history = RuntimeHistory()
-    for look in snapshots:
-        runtime_history = watch(runtime_history, look)
+    for snapshot in snapshots:
+        runtime_history = watch(runtime_history, snapshot)
     return runtime_history
 
 
@@ -40,7 +40,7 @@ def crowd(count: int, state: str = "running") -> list[Container]:
     ("before", "after", "suspect_since"),
     [(4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False)],
 )
-def test_a_list_that_lost_most_of_its_containers_is_doubtful(before: int, after: int, suspect_since: bool) -> None:
+def test_a_list_that_lost_most_of_its_containers_is_suspect(before: int, after: int, suspect_since: bool) -> None:
     runtime_history = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
     assert (runtime_history.suspect_since == UPTIME + SECOND) is suspect_since
     assert bool(runtime_history.why) is suspect_since
@@ -51,14 +51,14 @@ def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() ->
     assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None
 
 
-def test_a_loss_is_seen_across_looks_in_which_docker_said_nothing() -> None:
+def test_a_loss_is_detected_across_snapshots_without_dockers_list() -> None:
     silent = without(node(later=SECOND), "containers")
     runtime_history = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
     assert runtime_history.suspect_since == UPTIME + 2 * SECOND
     assert runtime_history.why == "docker listed 9 running containers, then 3 in the next snapshot"
 
 
-def test_a_docker_that_restarted_is_doubtful_even_if_it_was_unread_meanwhile() -> None:
+def test_a_restarted_docker_is_suspect_even_if_it_was_unavailable_meanwhile() -> None:
     before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
     silent = without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
@@ -88,7 +88,7 @@ def test_a_clock_that_is_set_is_no_restart() -> None:
         (-SECOND, GRACE, True),
     ],
 )
-def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: timedelta, refused: bool) -> None:
+def test_docker_stays_suspect_for_settle(later: timedelta, settle: timedelta, refused: bool) -> None:
     now = node(LEAK, later=later)
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
     (said,) = verdicts(replace(case(now, bold=limits(settle=settle)), runtime_history=history)).values()
@@ -100,7 +100,7 @@ def test_a_doubt_lasts_for_as_long_as_settling_takes(later: timedelta, settle: t
     ("running", "listed", "refused"),
     [(0, 0, False), (1, 1, False), (1, 0, True), (3, 1, False), (3, 0, True), (4, 2, False), (4, 1, True)],
 )
-def test_a_list_without_the_pods_that_run_is_doubtful(running: int, listed: int, refused: bool) -> None:
+def test_a_list_without_the_running_pods_is_suspect(running: int, listed: int, refused: bool) -> None:
     pods = [pod(f"shop/p{n}") for n in range(running)]
     boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
     said = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))

@@ -1,4 +1,4 @@
-"""What is remembered from round to round: what was released, what failed, and what may still be."""
+"""What a session remembers: what was released, what failed, and what is still allowed."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -13,8 +13,8 @@ from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Node, Reservation
 from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
-from tests.cleanup.file_operations import Files, Notebook, image
-from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, told, why
+from tests.cleanup.file_operations import Files, InMemoryJournal, image
+from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
 ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
 
@@ -29,47 +29,47 @@ ELSEWHERE = cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage")
     ],
     ids=["its container", "its dead container", "its address", "another address"],
 )
-def test_a_released_id_that_is_there_again_stops_all_cleaning(again: Any) -> None:
-    daemon = Daemon(Notebook(entry(LEAK)))
+def test_a_released_container_that_reappears_halts_all_cleanup(again: Any) -> None:
+    daemon = Daemon(InMemoryJournal(entry(LEAK)))
     other = leaks(1)
-    daemon.round(*other)
-    cleaning = daemon.round(again, *other)
+    daemon.sync(*other)
+    cleaning = daemon.sync(again, *other)
     assert cleaning.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
     assert "nodeleak restore" in cleaning.halted
-    assert all(no[0] is Reason.HALTED for no in why(cleaning))
+    assert all(no[0] is Reason.HALTED for no in reasons_of(cleaning))
     assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
 
 
-def test_it_stays_stopped_though_the_id_vanishes_again() -> None:
-    daemon = Daemon(Notebook(entry(LEAK)))
-    first = daemon.round(LEAK).halted
+def test_cleanup_stays_halted_although_the_container_disappears_again() -> None:
+    daemon = Daemon(InMemoryJournal(entry(LEAK)))
+    first = daemon.sync(LEAK).halted
     for _ in range(4):
-        cleaning = daemon.round(*leaks(2))
+        cleaning = daemon.sync(*leaks(2))
         assert cleaning.halted == first
-        assert {no[0] for no in why(cleaning)} == {Reason.HALTED}
+        assert {no[0] for no in reasons_of(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
 
 
-def test_what_this_daemon_released_itself_is_remembered_too() -> None:
+def test_releases_of_this_daemon_count_too() -> None:
     daemon = Daemon()
-    daemon.round(LEAK)
-    daemon.round(LEAK)
-    assert not daemon.round().halted
-    assert daemon.round(sandbox(THE_ID, "shop/gone")).halted
+    daemon.sync(LEAK)
+    daemon.sync(LEAK)
+    assert not daemon.sync().halted
+    assert daemon.sync(sandbox(THE_ID, "shop/gone")).halted
 
 
-def test_one_of_two_looks_is_enough_to_see_it_again() -> None:
-    session = CleanupSession(limits(), NONE, Notebook(entry(LEAK)), "clean")
+def test_one_of_two_snapshots_is_enough_to_halt() -> None:
+    session = CleanupSession(limits(), NONE, InMemoryJournal(entry(LEAK)), "clean")
     session.read_journal(NOW)
     snapshots = (node(LEAK), node())
     session.observe(snapshots)
     assert session.context(scanned(*snapshots)).halted
 
 
-def test_a_trial_stops_itself_too() -> None:
-    daemon = Daemon(Notebook(entry(LEAK)))
+def test_a_dry_run_halts_too() -> None:
+    daemon = Daemon(InMemoryJournal(entry(LEAK)))
     daemon.cleaner = DryRunCleaner(daemon.session)
-    assert daemon.round(LEAK).halted
+    assert daemon.sync(LEAK).halted
 
 
 @pytest.mark.parametrize(
@@ -83,91 +83,91 @@ def test_a_trial_stops_itself_too() -> None:
         entry(reservation(THE_IP, "8" * 64)),
         entry(reservation(THE_IP, network="storage")),
     ],
-    ids=["restored", "failed", "changed", "half", "an empty file", "another id", "another network"],
+    ids=["restored", "failed", "changed", "unfinished", "an empty file", "another id", "another network"],
 )
 def test_what_was_not_released_or_was_restored_may_be_there(harmless: Entry) -> None:
-    daemon = Daemon(Notebook(harmless))
-    # Of half an entry nobody knows yet how it ended; that is settled first, with the files of the node as they are.
+    daemon = Daemon(InMemoryJournal(harmless))
+    # An unfinished entry is recovered first, from the files that are on the node.
     daemon.files.files = {("kubenet", THE_IP): image(LEAK)}
-    assert daemon.round(LEAK).halted == ""
+    assert daemon.sync(LEAK).halted == ""
 
 
-def test_an_empty_file_may_be_there_again_after_one_was_released() -> None:
-    daemon = Daemon(Notebook(entry(empty_file(THE_IP))))
-    assert daemon.round(empty_file(THE_IP)).halted == ""
+def test_an_empty_file_may_reappear() -> None:
+    daemon = Daemon(InMemoryJournal(entry(empty_file(THE_IP))))
+    assert daemon.sync(empty_file(THE_IP)).halted == ""
 
 
 def test_an_id_released_in_one_network_may_still_be_in_another_but_no_container_of_it() -> None:
     other = reservation("10.9.0.2", network="storage")
-    daemon = Daemon(Notebook(entry(other)))
-    assert daemon.round(LEAK, ELSEWHERE).halted == ""
-    assert daemon.round(LEAK, sandbox(THE_ID, "shop/gone")).halted != ""
+    daemon = Daemon(InMemoryJournal(entry(other)))
+    assert daemon.sync(LEAK, ELSEWHERE).halted == ""
+    assert daemon.sync(LEAK, sandbox(THE_ID, "shop/gone")).halted != ""
 
 
-def test_what_another_released_while_we_looked_is_not_there_again() -> None:
-    """Our look saw the file, another's `clean` removed it, and only then do we read of it."""
+def test_what_another_cleaner_released_during_the_snapshot_did_not_reappear() -> None:
+    """The snapshot has the file, another `clean` removes it, and only then the journal is read again."""
     daemon = Daemon()
-    daemon.round(LEAK)
-    cleaning = daemon.round(LEAK, meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
+    daemon.sync(LEAK)
+    cleaning = daemon.sync(LEAK, meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
     assert cleaning.halted == ""
-    assert daemon.round().halted == ""
+    assert daemon.sync().halted == ""
 
 
-def test_what_another_released_before_our_look_is_gone_from_it_and_that_is_well() -> None:
+def test_what_another_cleaner_released_before_the_snapshot_is_gone_from_it() -> None:
     daemon = Daemon()
-    daemon.round(LEAK)
-    cleaning = daemon.round(meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
+    daemon.sync(LEAK)
+    cleaning = daemon.sync(meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
     assert (cleaning.halted, cleaning.outcomes) == ("", ())
 
 
-def test_what_another_released_between_our_look_and_our_lock_is_gone() -> None:
+def test_what_another_cleaner_released_between_snapshot_and_lock_is_gone() -> None:
     daemon = Daemon()
-    daemon.round(LEAK)
+    daemon.sync(LEAK)
 
     class Late(Files):
-        """Somebody is quicker than we are."""
+        """Another process is faster."""
 
         def read(self, reservation: Reservation) -> tuple[Reservation, FileImage] | None:
             self.files.pop(("kubenet", THE_IP), None)
             return super().read(reservation)
 
     daemon.files = Late()
-    cleaning = daemon.round(LEAK)
-    assert told(cleaning) == [(THE_IP, Verdict.GONE)]
+    cleaning = daemon.sync(LEAK)
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.GONE)]
     assert not cleaning.failed
     assert daemon.journal_store.read() == Journal()
 
 
-def test_what_was_restored_while_we_looked_is_not_there_again() -> None:
+def test_what_was_restored_during_the_snapshot_did_not_reappear() -> None:
     released = entry(LEAK)
-    daemon = Daemon(Notebook(released))
-    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW)]).halted == ""
+    daemon = Daemon(InMemoryJournal(released))
+    assert daemon.sync(LEAK, meanwhile=[replace(released, restored=NOW)]).halted == ""
 
 
-def test_what_was_restored_and_released_once_more_while_we_looked_is_not_there_again() -> None:
+def test_what_was_restored_and_released_again_during_the_snapshot_did_not_reappear() -> None:
     released = entry(LEAK)
-    daemon = Daemon(Notebook(released))
+    daemon = Daemon(InMemoryJournal(released))
     once_more = entry(LEAK, by="clean", at=NOW + SECOND)
-    assert daemon.round(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).halted == ""
+    assert daemon.sync(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).halted == ""
 
 
-def test_one_that_was_restored_hides_no_other_that_is_there_again() -> None:
+def test_a_restored_container_does_not_hide_another_that_reappeared() -> None:
     first, second = leaks(2)
     released = entry(first)
-    daemon = Daemon(Notebook(released, entry(second)))
-    cleaning = daemon.round(first, second, meanwhile=[replace(released, restored=NOW)])
+    daemon = Daemon(InMemoryJournal(released, entry(second)))
+    cleaning = daemon.sync(first, second, meanwhile=[replace(released, restored=NOW)])
     assert cleaning.halted.startswith("released container 020202020202 reappeared (its address was 10.244.1.12;")
 
 
-def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look_stands() -> None:
-    class Failing(Notebook):
-        """It can be read once a round."""
+def test_if_the_journal_cannot_be_read_again_its_earlier_content_counts() -> None:
+    class Failing(InMemoryJournal):
+        """It can be read once a sync."""
 
         def read(self) -> Journal:
             journal, self.unreadable = super().read(), "it broke"
             return journal
 
-    assert "reappeared" in Daemon(Failing(entry(LEAK))).round(LEAK).halted
+    assert "reappeared" in Daemon(Failing(entry(LEAK))).sync(LEAK).halted
 
 
 # Budgets
@@ -176,28 +176,28 @@ def test_where_the_journal_cannot_be_read_once_more_what_it_said_before_the_look
 BUDGET = Budget(per_sync=("--max-per-sync", 2), per_hour=("--max-per-hour", 3))
 
 
-def test_a_round_releases_so_many_and_the_next_goes_on_with_the_rest() -> None:
+def test_a_sync_releases_its_allowance_and_the_next_continues() -> None:
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
-    daemon.round(*leaks(5))
+    daemon.sync(*leaks(5))
     left = leaks(5)
     for expected in (2, 2, 1):
-        cleaning = daemon.round(*left)
+        cleaning = daemon.sync(*left)
         assert cleaning.tally()[Verdict.RELEASED] == expected
-        assert told(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
+        assert verdicts_of(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
         left = left[expected:]
 
 
 def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_them() -> None:
-    journal_store = Notebook()
+    journal_store = InMemoryJournal()
     released = 0
     left = leaks(9)
     for _ in range(3):
         daemon = Daemon(journal_store, budget=BUDGET)
         for _ in range(3):
-            released += daemon.round(*left).tally()[Verdict.RELEASED]
+            released += daemon.sync(*left).tally()[Verdict.RELEASED]
             left = [one for one in left if one.ip in daemon.names]
     assert released == 3
-    over = daemon.round(*left).outcomes[0].refusals[0]
+    over = daemon.sync(*left).outcomes[0].refusals[0]
     assert (over.reason, over.setting) == (Reason.OVER_BUDGET, "--max-per-hour=4")
 
 
@@ -234,22 +234,22 @@ def test_without_bounds_nothing_is_counted() -> None:
 def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
     first, second, third = leaks(3)
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 1)))
-    daemon.round(first, second, third)
+    daemon.sync(first, second, third)
     daemon.files.broken = {first.ip}
-    cleaning = daemon.round(first, second, third)
-    assert told(cleaning)[0] == (first.ip, Verdict.FAILED)
+    cleaning = daemon.sync(first, second, third)
+    assert verdicts_of(cleaning)[0] == (first.ip, Verdict.FAILED)
     assert cleaning.failed
     assert first.ip in daemon.names
-    assert told(daemon.round(first, second, third))[0] == (second.ip, Verdict.RELEASED)
-    assert told(daemon.round(first, third))[0] == (third.ip, Verdict.RELEASED)
+    assert verdicts_of(daemon.sync(first, second, third))[0] == (second.ip, Verdict.RELEASED)
+    assert verdicts_of(daemon.sync(first, third))[0] == (third.ip, Verdict.RELEASED)
     daemon.files.broken = set()
-    rounds = [told(daemon.round(first)) for _ in range(2)]
+    rounds = [verdicts_of(daemon.sync(first)) for _ in range(2)]
     assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
-    session = CleanupSession(limits(), NONE, Notebook(), "run")
-    candidate = ReleaseRequest((LEAK,))
+    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
+    request = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),
         (Verdict.BUSY, 2),
@@ -258,7 +258,7 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         (Verdict.BUSY, 1),
         (Verdict.GONE, 0),
     ):
-        session.record([Outcome(candidate, verdict)])
+        session.record([Outcome(request, verdict)])
         assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
 
 
@@ -267,7 +267,7 @@ def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:
     cidrs = [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]
     daemon = Daemon()
     daemon.files.broken = {"fd00::9"}
-    daemon.round(LEAK, dual, node=cidrs)
-    cleaning = daemon.round(LEAK, dual, node=cidrs)
-    assert told(cleaning) == [(THE_IP, Verdict.FAILED)]
+    daemon.sync(LEAK, dual, node=cidrs)
+    cleaning = daemon.sync(LEAK, dual, node=cidrs)
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.FAILED)]
     assert {THE_IP, "fd00::9"} <= set(daemon.names)

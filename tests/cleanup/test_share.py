@@ -26,7 +26,7 @@ def test_a_share_of_a_few_sandboxes_is_none() -> None:
     assert share(*leaks(8), node=[Node("worker-1", ("10.244.1.0/28",), 110)]) == 8 / 13
 
 
-def test_a_share_counts_sandboxes_and_what_is_young_but_not_what_somebody_owns() -> None:
+def test_a_share_counts_sandboxes_leaked_and_candidate_but_not_owned() -> None:
     young = [reservation(f"10.244.1.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
     alive = [Address(f"10.244.1.{10 + n}", 1, "sh") for n in (1, 2)]
     both = [reservation(f"10.244.2.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]

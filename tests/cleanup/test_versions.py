@@ -162,7 +162,7 @@ def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -
     assert real.find("10.9.0.4").container_id == container(6)
 
 
-def test_a_real_del_after_our_release_is_fine_and_takes_nobody_elses_address(real: Store) -> None:
+def test_a_real_del_after_a_release_succeeds_and_releases_no_other_address(real: Store) -> None:
     said_by(host_local("ADD", container(1), real))
     real.release(real.find("10.9.0.2"))
     said_by(host_local("ADD", container(2), real))

@@ -170,9 +170,12 @@ def docker_forgets(world: World) -> Iterator[Move]:
 def status_follows(world: World) -> Iterator[Move]:
     """The API server learns a pod's addresses, and that they are gone, some time later."""
     for index, box in enumerate(world.sandboxes):
-        now = box.alive
-        if box.told != now:
-            yield f"{box.pod}: the API server learns of {', '.join(now) or 'its end'}", changed(world, index, told=now)
+        now = box.active
+        if box.status != now:
+            yield (
+                f"{box.pod}: the API server learns of {', '.join(now) or 'its end'}",
+                changed(world, index, status=now),
+            )
 
 
 def time_passes(world: World) -> Iterator[Move]:

@@ -80,7 +80,7 @@ def clean(before: World, after: World) -> str:
     """Every leak is gone, if docker's list is complete and the API server is up to date."""
     truthful = all(
         not box.hidden
-        and (not box.told or box.listed)
+        and (not box.status or box.listed)
         and (box.container != "running" or box.checkpoint)
         for box in before.sandboxes
     )  # fmt: skip

@@ -154,7 +154,7 @@ def _start_times(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
 
 
 def addresses(world: World, _who: str) -> Answers:
-    yield _addresses(tuple(ip for box in world.sandboxes for ip in box.alive)), world
+    yield _addresses(tuple(ip for box in world.sandboxes for ip in box.active)), world
 
 
 @cache
@@ -163,7 +163,7 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
 
 
 def pods(world: World, _who: str) -> Answers:
-    yield _pods(tuple((box.pod, box.told) for box in world.sandboxes if box.told)), world
+    yield _pods(tuple((box.pod, box.status) for box in world.sandboxes if box.status)), world
 
 
 @cache
@@ -185,7 +185,7 @@ def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
 
 
 def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield any(set(ips).intersection(box.alive) for box in world.sandboxes), world
+    yield any(set(ips).intersection(box.active) for box in world.sandboxes), world
 
 
 # File operations.

@@ -129,7 +129,7 @@ API = Scenario(
     name="with the API server, which lags",
     start=node(
         box(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
-        running(TWO, "10.244.1.2", told=("10.244.1.2",)),
+        running(TWO, "10.244.1.2", status=("10.244.1.2",)),
         leaks=(leak("10.244.1.3"),),
         families=(V4,),
         left=rarely("docker rm -f"),
@@ -259,7 +259,7 @@ LOSING = Scenario(
 )
 CLAIMED = Scenario(
     name="a running sandbox that only the API server knows",
-    start=node(unseen(ONE, "10.244.1.2", told=("10.244.1.2",)), running(TWO, "10.244.1.3", told=("10.244.1.3",))),
+    start=node(unseen(ONE, "10.244.1.2", status=("10.244.1.2",)), running(TWO, "10.244.1.3", status=("10.244.1.3",))),
     setup=Setup(api=True),
     actors=(),
     check_recovery=False,

@@ -36,7 +36,7 @@ class Sandbox(NamedTuple):
     """Its ADD continues although the kubelet that started it is gone."""
     teardown: str = ""
     """torn, untorn, stopped, removed; empty: not begun, or to be begun again."""
-    told: tuple[str, ...] = ()
+    status: tuple[str, ...] = ()
     """The addresses of its pod according to the API server, which lags."""
     network: str = NETWORK
     families: tuple[tuple[str, ...], ...] = ()
@@ -53,7 +53,7 @@ class Sandbox(NamedTuple):
         return self.docker and bool(self.container) and not self.hidden
 
     @property
-    def alive(self) -> tuple[str, ...]:
+    def active(self) -> tuple[str, ...]:
         """The addresses that one of its processes has configured."""
         return self.configured if self.container == "running" else ()
 
@@ -140,8 +140,8 @@ def unowned(world: World) -> tuple[File, ...]:
 def _owned(world: World, file: File) -> bool:
     return any(
         (file.content == box.id and (box.container or box.checkpoint))
-        or file.ip in box.alive
-        or file.ip in box.told
+        or file.ip in box.active
+        or file.ip in box.status
         or (file.ip in box.ips and box.setup == "writing")
         for box in world.sandboxes
     )
