@@ -256,3 +256,7 @@ def _first_finding(host: Host) -> str:
 
 def _say(*lines: str) -> None:
     print(*lines, sep=os.linesep, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -135,3 +135,7 @@ def _take(browser: Browser, report: Report, to: Path, *, dark: bool) -> None:
     print(f"{to}: {size // 1000} kB")
     if size > _LARGEST:
         raise Error(f"{to} is larger than {_LARGEST // 1000} kB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -93,3 +93,7 @@ def _head(load_before: float) -> Iterator[str]:
         f"before and after: {load_before:.1f} and {os.getloadavg()[0]:.1f}."
     )
     yield ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
