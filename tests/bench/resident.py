@@ -1,6 +1,6 @@
 """The daemon on a healthy node with 110 pods of 12 KB and 220 containers, and the obvious code beside it.
 
-docker and the API server are stand-ins in another process, without TLS. The daemon does its rounds one after the other
+docker and the API server are fakes in another process, without TLS. The daemon does its rounds one after the other
 instead of every 15 s. The obvious code is `tests/bench/baseline.py`: `CoreV1Api` with its typed models, docker's
 `containers.list(all=True)`, the same files, the same libraries for metrics and logs; it only reads.
 """
@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from tests import processes
 from tests.bench.measure import Figure, Footprint, footprint
-from tests.bench.surroundings import ROOT, standin_node
+from tests.bench.surroundings import ROOT, fake_node
 from tests.fakes.host import Host
 
 _PODS, _POD_BYTES = 110, (7_700, 17_500)
@@ -37,10 +37,10 @@ class Course:
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
-    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
+    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
         agent = _daemon(bin_, host)
-        asked = json.loads(_get(f"{url}/standin/requests"))
-    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
+        asked = json.loads(_get(f"{url}/fake/requests"))
+    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
         obvious = _obvious(bin_, host)
     growth = agent.end.rss_mib - agent.warm.rss_mib
     yield _at_most("resident memory, steady", agent.end.rss_mib, "MiB", _STEADY_MIB)

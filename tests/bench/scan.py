@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests import processes
 from tests.bench.measure import Figure, interleaved, middle, ratio
-from tests.bench.surroundings import standin_node
+from tests.bench.surroundings import fake_node
 from tests.fakes.host import Host
 
 _ONE_LINER = (
@@ -49,11 +49,11 @@ def figures(bin_: Path) -> Iterator[Figure]:
         return
     real = _answers(_ENGINE)
     for size, (rounds, most) in _SIZES.items():
-        with standin_node(size, "10.64.0.0/20") as (host, _), standin_node(1, "10.9.0.0/24") as (stranger, _):
+        with fake_node(size, "10.64.0.0/20") as (host, _), fake_node(1, "10.9.0.0/24") as (stranger, _):
             api = f"--kubeconfig={host.kubeconfig}"
             case = _Case(f"{size:,} in use", f"unix://{host.docker_socket}", 0, "--api=off", api)
             yield from _compare(bin_, host, case, rounds, most)
-            # An engine that knows none of these ids: the one that runs here, or another node's stand-in.
+            # An engine that knows none of these ids: the one that runs here, or another node's fake.
             engine = _ENGINE if real else f"unix://{stranger.docker_socket}"
             _forget_checkpoints(host)
             case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm-after=0s")
@@ -75,7 +75,7 @@ def _compare(bin_: Path, host: Host, case: _Case, rounds: int, most: float) -> I
             rounds,
         )
     )
-    engine = "real docker" if case.engine == _ENGINE else "docker a stand-in"
+    engine = "real docker" if case.engine == _ENGINE else "docker a fake"
     for options, target in ((case.with_target, most), (case.beside, None)):
         shown = "with the API server" if options.startswith("--kubeconfig") else f"`{options}`"
         yield ratio(f"{case.what}, {engine}: scan {shown}", times[options], times["one-liner"], target)

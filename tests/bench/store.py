@@ -26,7 +26,7 @@ from agent.model.snapshot import (
 from agent.sources.host import reservations
 from tests.bench.measure import Figure, best, interleaved, ratio
 from tests.fakes.host import write_store
-from tests.fakes.nodes import PodSandbox, StandinNode, healthy
+from tests.fakes.nodes import FakeNode, PodSandbox, healthy
 
 _CIDR = "10.64.0.0/15"
 _SIZES = {125: 60, 1_000: 30, 10_000: 9, 65_000: 5}
@@ -66,7 +66,7 @@ def _bare_loop(directory: str) -> None:
         open(os.path.join(directory, name)).read()  # noqa: PTH118, PTH123, SIM115 (the barest loop there is)
 
 
-def _owners(node: StandinNode) -> tuple[Container, ...]:
+def _owners(node: FakeNode) -> tuple[Container, ...]:
     """Return the containers of a node on which a few sandboxes have lost theirs."""
     return tuple(_container(sandbox) for number, sandbox in enumerate(node.running) if number % _ONE_LEAK_IN)
 

@@ -1,4 +1,4 @@
-"""What the figures are measured in: an environment like the image's, and stand-ins in a process of their own."""
+"""What the figures are measured in: an environment like the image's, and fakes in a process of their own."""
 
 import hashlib
 import shutil
@@ -53,8 +53,8 @@ def _digest() -> str:
 
 
 @contextmanager
-def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
-    """Run a healthy node's stand-ins in another process while the block runs; gives the host and the API's URL."""
+def fake_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
+    """Run a healthy node's fakes in another process while the block runs; gives the host and the API's URL."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
         child = subprocess.Popen(
@@ -67,7 +67,7 @@ def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> I
         )
         try:
             if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
-                raise OSError("the stand-ins did not start")
+                raise OSError("the fakes did not start")
             yield host, url
         finally:
             processes.stop(child)

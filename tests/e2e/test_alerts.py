@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from .agent import BOLD, Daemon, Nodeleak
-from .engine import standin_engine
+from .engine import fake_engine
 from .node import Cluster, Pods, eventually, throughout
 from .prometheus import AT_ONCE, RULES, Prometheus, hasty, prometheus_of
 
@@ -54,7 +54,7 @@ def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
     leaked = cluster.reserve(1)
     path = tmp_path / "docker.sock"
     with (
-        standin_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
+        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
     ):

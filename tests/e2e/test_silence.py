@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .agent import DROPPED, Daemon, Nodeleak
-from .engine import standin_engine
+from .engine import fake_engine
 from .node import STORE, Cluster, Pods, eventually, moved_away, reservations, throughout
 
 pytestmark = pytest.mark.e2e
@@ -130,7 +130,7 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
 def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with standin_engine(tmp_path / "docker.sock") as url:
+    with fake_engine(tmp_path / "docker.sock") as url:
         said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
         assert said.unavailable == {"containers"}
         assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
@@ -144,7 +144,7 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
 def test_without_the_api_server_to_contradict_an_empty_docker_no_pod_loses_its_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with standin_engine(tmp_path / "docker.sock") as url:
+    with fake_engine(tmp_path / "docker.sock") as url:
         blind = ("--grace=0s", "--api=off", f"--docker-host={url}")
         with_checkpoints = nodeleak.scan(*blind)
         without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory

@@ -15,7 +15,7 @@ from agent.sources.error import SourceError
 from agent.sources.live import LiveSources, device_plugins_in, left_alone, mounts_below
 from agent.sources.runtime.docker import Docker
 from tests.builders import KVM, transition
-from tests.wire import ID, Answer, Request, Standin, hang, http
+from tests.wire import ID, Answer, FakeServer, Request, hang, http
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -87,7 +87,7 @@ def test_docker_is_asked_for_the_one_container(sources: LiveSources, tmp_path: P
         missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
         return [there.get(container_id, missing)]
 
-    with Standin(answers, at=tmp_path / "docker.sock"):
+    with FakeServer(answers, at=tmp_path / "docker.sock"):
         assert sources.has_container(ID)
         assert not sources.has_container("f" * 64)
 
@@ -102,7 +102,7 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: LiveSources
             yield b" "
             server.closing.wait(0.1)
 
-    server: Standin = Standin(dripping, at=tmp_path / "docker.sock")
+    server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
     with server, pytest.raises(SourceError, match=r"docker: no whole answer within 0\.36 s"):
         sources.has_container(ID)
 
@@ -111,7 +111,7 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
     with pytest.raises(SourceError, match="docker: "):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
-    server: Standin = Standin(
+    server: FakeServer = FakeServer(
         lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
     )
     with server, pytest.raises(SourceError, match="docker: "):
