@@ -40,7 +40,10 @@ def test_a_leak_fires_until_it_is_released(cluster: Cluster, pods: Pods, nodelea
             "instance": f"127.0.0.1:{_port(daemon)}",
             "node": cluster.node,
         }
-        assert f"network kubenet on {cluster.node}: {len(leaked)}." in alert["annotations"]["description"]
+        assert (
+            f"{len(leaked)} leaked pod addresses on {cluster.node} (network kubenet)"
+            in alert["annotations"]["description"]
+        )
 
         assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
         eventually(lambda: _fires_nothing(prometheus), 20)

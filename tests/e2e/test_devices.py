@@ -105,7 +105,7 @@ def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
     assert told == f"{capacity} {allocatable}"
 
 
-def _stranded(said: Said) -> dict[str, dict[str, Any]]:
+def _rejected(said: Said) -> dict[str, dict[str, Any]]:
     """Return the refused pods by name: alone, or of one controller."""
     return {one["pod"]: one for one in said.findings if one["detector"] == "rejected_pod"}
 
@@ -114,7 +114,7 @@ def _alone(daemon: Daemon, pod: str, words: str = "", **expected: str) -> dict[s
     """Wait till a pod is confirmed to be refused, and all this is said of it."""
 
     def check() -> dict[str, Any]:
-        found = _stranded(daemon.report()).get(pod)
+        found = _rejected(daemon.report()).get(pod)
         assert found is not None
         assert found["confirmed"]
         assert {name: found[name] for name in expected} == expected
@@ -133,7 +133,7 @@ def _happened(events: list[dict[str, Any]], *kinds: str) -> list[str]:
     return [one["what"] for one in events if one["what"] in kinds]
 
 
-def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_deleted(
+def test_a_pod_that_was_refused_before_the_plugin_came_is_rejected_until_it_is_deleted(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     vms.make("healthy")
@@ -160,7 +160,7 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
         assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
         vms.runs("web-")
-        assert "default/healthy" not in _stranded(daemon.report())
+        assert "default/healthy" not in _rejected(daemon.report())
         assert _happened(
             nodeleak.timeline("--since=10m"),
             "kubelet_started",
@@ -170,12 +170,12 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
         )[-4:] == ["kubelet_started", "device_manager_started", "socket_appeared", "registered"]
 
         # Another agent, which comes when all is over: the files still tell of the last start of each.
-        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'late'}", codes=(0, 1)))
+        late_comer = _rejected(nodeleak.scan(f"--state-dir={tmp_path / 'late'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "kubelet_restart"
         with cluster.stopped("kubelet"):
             plugin.kill()
         plugin.start()
-        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
+        late_comer = _rejected(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "unverified"
         assert late_comer["default/refused"]["pod_outcome"] == "stuck"
         assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", "who was there knows"
@@ -196,7 +196,7 @@ def _is_not_registered(daemon: Daemon) -> None:
 
 
 def _closed(daemon: Daemon, pod: str) -> None:
-    assert pod not in _stranded(daemon.report())
+    assert pod not in _rejected(daemon.report())
     assert any(line.get("subject") == f"pod {pod}" for line in daemon.events("finding.closed"))
 
 
@@ -230,8 +230,8 @@ def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_bac
             "registered",
         ]
         # Nobody saw when the plugin went; but it is not blamed for a pod that was refused before.
-        assert _stranded(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
-        assert "default/greedy" not in _stranded(daemon.report())
+        assert _rejected(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
+        assert "default/greedy" not in _rejected(daemon.report())
         assert not _about(daemon.report(), "started_without_device")
         assert vms.phases("greedy") == {"Running"}
 
@@ -252,7 +252,7 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         vms.begin_to_delete("held")
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
-        assert "the kubelet drops it after five minutes" in late["message"]
+        assert "the kubelet drops it after 5 minutes" in late["message"]
         held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
         assert FINALIZER in held["message"]
 
@@ -301,7 +301,7 @@ def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
             assert _about(daemon.report(), "started_without_device") == {"default/without"}
 
         eventually(check, 30)
-        assert not _stranded(daemon.report())
+        assert not _rejected(daemon.report())
         vms.make("with")
         vms.runs("with")
         assert _about(daemon.report(), "started_without_device") == {"default/without"}

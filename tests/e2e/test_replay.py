@@ -37,7 +37,7 @@ def test_a_record_has_the_servers_version_and_one_look_watches_nothing(pods: Pod
     assert pods.now() == []
     (look, *_) = json.loads(nodeleak.record())["snapshots"]
     assert look["server_version"] == VERSION
-    assert look["watches"] == {"not_requested": {"source": "watches", "why": "one look watches nothing"}}
+    assert look["watches"] == {"not_requested": {"source": "watches", "why": "a single command watches nothing"}}
 
 
 def _unwanted(cluster: Cluster, name: str) -> dict[str, Any]:
