@@ -254,7 +254,7 @@ restore_network() {
 # Everything outside the cache that a cluster leaves on the machine
 remove_state() {
   unmount /var/lib/kubelet "$STATE"
-  if answers docker; then docker images -q 'nodeleak/*' | xargs -r docker image rm -f || true; fi # in an engine not ours
+  if answers docker; then docker images -q --filter=reference='nodeleak/*' --filter=reference='registry.invalid/nodeleak' | xargs -r docker image rm -f || true; fi # in an engine not ours
   if [ -e "$STATE/mounts-shared" ]; then mount --make-private /; fi
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk

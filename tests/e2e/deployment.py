@@ -95,7 +95,7 @@ class Deployment:
         kustomization = {
             "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
             "patchesStrategicMerge": ["here.yaml"],
-            "images": [{"name": "nodeleak/nodeleak", "newTag": tag}],
+            "images": [{"name": "registry.invalid/nodeleak", "newTag": tag}],
         }
         (self._directory / "here.yaml").write_text(json.dumps(patch))
         (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))
