@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A real device plugin with fake devices: hack/device_plugin.py RESOURCE SOCKET DEVICE...
 
-It serves and registers as defined by the kubelet's api.proto, which `hack/cluster build` keeps in the cache. It does not
+It serves and registers as defined by the kubelet's api.proto, which `hack/cluster build` caches. It does not
 register again after a kubelet restart: the caller decides how late the plugin is. Needs grpcio and grpcio-tools.
 """
 

@@ -150,6 +150,8 @@ def _defined(module: ast.Module) -> Iterator[str]:
                 )
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
+            case _:
+                pass
 
 
 def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:

@@ -1,4 +1,4 @@
-"""Functions stay short and simple, and hack/ stays small. `hack/measure` prints the whole table."""
+"""Functions stay short and simple. `hack/measure` prints the whole table."""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
-"""What cleaning costs starting pods: the latency of host-local's ADD with and without the cleaning daemon.
+"""The effect of cleanup on starting pods: the duration of host-local's ADD with and without the daemon.
 
-`python -m tests.stress --compare` with real docker and host-local: in alternating slices with and without the daemon,
-two workers create, leak and remove sandboxes. The daemon syncs every second and releases without a grace period. The
-lock is host-local's own.
+Real docker and real host-local under `python -m tests.stress --compare`: alternating slices of one run, with and
+without the daemon. Two workers create, leak and remove sandboxes. The daemon syncs every second and releases without a
+grace period. host-local uses its own locks. The 99th percentile of ADD is sensitive to other load: check the load
+average above.
 """
 
 import json
