@@ -1,4 +1,4 @@
-"""A fake for the docker engine, not docker: it answers every list of containers with an empty one.
+"""A fake docker engine that has no containers.
 
 A real engine has done so for a moment after a restart (moby#34779); it cannot be had on demand.
 """
@@ -34,4 +34,4 @@ class _Empty(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class names it so)
-        """Requests are not news."""
+        """Do not log requests."""

@@ -1,4 +1,4 @@
-"""`nodeleak run --cleanup=...` on a real node: off, trying and doing, its budget, its stop, its company."""
+"""`nodeleak run --cleanup=...` on a real node: modes, budget, halting, and concurrent cleaners."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         metrics = daemon.metrics()
         released = {line["ip"]: line for line in daemon.events("address.released")}
         last = set(old) - set(released)
-        # The second had to wait for its round, and so did the third, in vain.
+        # The second release waited for the next sync; the third exceeded the hourly budget.
         _, second = released
         _tells_of_refusal(daemon, "over_budget", {second, *last})
 
@@ -74,7 +74,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     }
     assert all(later - sooner > timedelta(seconds=0.9) for sooner, later in pairwise(map(_when, released.values())))
 
-    # What is left of the hour is in the journal, and not in the memory of a process.
+    # The hourly budget is kept in the journal, so a restart does not reset it.
     with nodeleak.running(*frugal) as daemon:
         eventually(lambda: _tells_of_refusal(daemon, "over_budget", last))
         _lets_syncs_pass(daemon)
@@ -160,7 +160,7 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
 
 
 def _tells_of(daemon: Daemon, event: str, field: str, subjects: Iterable[str]) -> None:
-    """The event was logged of each of them, once."""
+    """The event was logged once for each of them."""
     assert Counter(line[field] for line in daemon.events(event)) == Counter(list(subjects))
 
 
@@ -178,7 +178,7 @@ def _counts(daemon: Daemon, event: str, times: int) -> None:
 
 
 def _lets_syncs_pass(*processes: Daemon) -> None:
-    """Let each look at the node three times more, and once for what was under way."""
+    """Wait for three more syncs of each daemon, and one for the sync in progress."""
     wanted = [(daemon, daemon.metrics().total("sync_seconds_count") + 4) for daemon in processes]
     for daemon, number in wanted:
         eventually(lambda daemon=daemon, number=number: _rounds(daemon, number), 20)  # type: ignore[misc]

@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 
 def check_as_a_document(browser: Browser, url: str) -> None:
-    """See what holds of every page: nothing from elsewhere, no complaint, readable in any light and on a phone."""
+    """Check every page: no external requests, no console messages, legible in both color schemes and on a phone."""
     for scheme in SCHEMES:
         with looking_at(browser, f"{url}{STILL}", color_scheme=scheme) as view:
             assert view.complaints == []
@@ -69,7 +69,7 @@ def test_a_healthy_node_is_ok_and_each_pod_is_on_the_map(
 
 
 def check_refreshing(browser: Browser, url: str) -> None:
-    """Stop the page from refreshing itself, and let it again."""
+    """Pause and resume the automatic refresh."""
     with looking_at(browser, f"{url}/") as view:
         view.page.get_by_role("link", name="Pause").click()
         assert view.page.url == f"{url}{STILL}"
@@ -103,7 +103,7 @@ def test_a_leak_is_seen_and_reached_by_keyboard(
 
 
 def check_keyboard(browser: Browser, daemon: Daemon) -> None:
-    """Go through the page with Tab alone: every link and every list, in the order in which they are read."""
+    """Reach every link and list with the Tab key, in reading order."""
     with looking_at(browser, daemon.url + STILL) as view:
         order = view.tab_order()
         assert order[:2] == ["a: Refresh now", "a: Refresh every 30 s"]

@@ -1,6 +1,6 @@
-"""Cleaners beside the real docker and the real host-local: ours takes no address from its holder, others are seen to.
+"""Cleaners under stress with real docker and host-local: nodeleak takes no address from its holder, the one-liner does.
 
-It needs docker alone of the real node; the store is one of its own.
+Of the real node it needs only docker; it has its own store.
 """
 
 import json
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class StressRun:
-    """What became of one."""
+    """The result of one run."""
 
     code: int
     output: str
@@ -32,7 +32,7 @@ class StressRun:
 
     @property
     def codes(self) -> set[str]:
-        """The exit codes of all that cleaned."""
+        """The exit codes of all cleaners and daemons."""
         return {code for one in (*self.report["cleaners"], *self.report["daemons"]) for code in one["codes"]}
 
 
