@@ -62,7 +62,7 @@ def wrong_node_name() -> Snapshot:
 
 
 def cloud_lost_sight() -> Snapshot:
-    """The cloud-controller-manager is down: a new node waits for its provider ID. The autoscaler status is forbidden."""
+    """The cloud-controller-manager is down: a new node waits for its provider ID; the status cannot be read."""
     waiting = {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}
     return replace(
         node(
