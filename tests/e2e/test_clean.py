@@ -81,7 +81,7 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     (taken,) = everyone.keys() - healthy.keys()
     assert taken in leaked
     for consent in ((), ("--apply",)):
-        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, *consent, codes=[1])
+        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, *consent, codes=[4])
     assert reservations()[taken] == running_sandboxes()[everyone[taken]]
 
     ip, id_ = next((ip, id_) for ip, id_ in by_the_kubelet.items() if ip != taken)
@@ -209,9 +209,9 @@ def test_it_needs_no_capability_and_says_that_a_read_only_mount_is_one(
     leaked = cluster.reserve(2)
     before = traces(STORE)
 
-    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[1])
+    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
     assert said.verdicts == dict.fromkeys(leaked, "failed")
-    assert all(f"{STORE}: mounted read-only" in one["why"] for one in said.addresses.values())
+    assert all(f"{STORE}: read-only mount" in one["why"] for one in said.addresses.values())
     assert nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE).verdicts == dict.fromkeys(leaked, "would_release")
     assert traces(STORE) == before
     assert nodeleak.journal() == []
