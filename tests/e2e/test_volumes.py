@@ -155,15 +155,15 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
             "default/e2e-claim",
         )
         # The kubelet's own account may read what its pods need, and no events.
-        assert confirmed["message"].endswith("(not asked: list events)")
+        assert confirmed["message"].endswith("(not requested: list events)")
         found = _told(scanned)
         assert {one["strength"] for one in found.values()} == {"probable", "confirmed"}
-        assert not [one for one in found.values() if "not asked" in one["message"]]
+        assert not [one for one in found.values() if "not requested" in one["message"]]
         lacking = _told(without)[f"volume {CSI_DISK}"]
         assert (lacking["strength"], without.unavailable) == ("probable", set())
-        assert "pods that wait with a claim: default/e2e-claim since" in lacking["message"]
+        assert "waiting pods with a claim: default/e2e-claim since" in lacking["message"]
         assert lacking["message"].endswith(
-            "(not asked: get persistentvolumeclaims, get volumeattachments, list events)"
+            "(not requested: get persistentvolumeclaims, get volumeattachments, list events)"
         )
 
         # The remedy.
