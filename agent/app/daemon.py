@@ -29,13 +29,15 @@ def run_daemon(config: Config) -> int:
 
     from agent.exporters.log import LogExporter, configure
     from agent.exporters.metrics import MetricsExporter
-    from agent.state.device_history import DeviceHistoryExporter
+    from agent.state.device_history import DeviceHistoryStore
     from agent.state.last_seen import LastSeenExporter
 
     threading.excepthook = _end_loudly
     stop = threading.Event()
+    log = configure(config.log_format)
     api, watches = api_server.watched(config)
-    sources = looking.sources(config, api)
+    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.unwritten", why=why))
+    sources = looking.sources(config, api, history)
     budget = Budget(
         per_sync=(option("max_per_round"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
@@ -45,7 +47,6 @@ def run_daemon(config: Config) -> int:
     cleaner = cleaning.cleaner(config, config.cleanup, "run", sources, cleaning.limits(config), budget, heartbeat.beat)
     registry = CollectorRegistry()
     http = listening(config, registry, heartbeat)
-    log = configure(config.log_format)
     delivery, told_to_the_cluster = _telling(
         config,
         registry,
@@ -55,7 +56,7 @@ def run_daemon(config: Config) -> int:
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
-        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
+        history,
         *told_to_the_cluster,
         LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
     )

@@ -7,6 +7,7 @@ from agent.config import Config, UsageError, option, variable
 from agent.sources.error import SourceError
 from agent.sources.live import ApiServer, LiveSources, device_plugins_in, mounts_below
 from agent.sources.runtime.docker import Docker
+from agent.state.device_history import DeviceHistoryStore
 
 
 def node_name(config: Config) -> str:
@@ -15,10 +16,10 @@ def node_name(config: Config) -> str:
 
 
 def sources_for_a_look(config: Config) -> LiveSources:
-    return sources(config, api_server.asked_once(config))
+    return sources(config, api_server.asked_once(config), DeviceHistoryStore(config.state_dir))
 
 
-def sources(config: Config, api: ApiServer) -> LiveSources:
+def sources(config: Config, api: ApiServer, history: DeviceHistoryStore) -> LiveSources:
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
     except SourceError as error:
@@ -31,7 +32,7 @@ def sources(config: Config, api: ApiServer) -> LiveSources:
         proc=config.proc,
         docker=docker,
         api=api,
-        device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
+        device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, history.read),
         mounts=mounts_below(config.kubelet_dir, config.proc),
         state_dir=config.state_dir,
         node_name=node_name(config),

@@ -8,6 +8,7 @@ from datetime import timedelta
 from agent.checks import confirm
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
+from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Gap, TrackedFinding
@@ -114,7 +115,7 @@ def replay(snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: ti
     """Judge looks one after the other, and keep of the last what had lasted: what a scan says."""
     memory: confirm.ConfirmationState | None = None
     report: Report | None = None
-    for snapshot in snapshots:
+    for snapshot in map(with_history, snapshots):
         report, memory = run(snapshot, memory, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no look to judge")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Autoscaler, Registration
@@ -102,7 +103,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
             attachments = timed("attachments", lambda: sources.attachments(asked.volumes, asked.pods))
     # It may take its time, and nothing that was read before has to wait for it.
     autoscaler = timed("autoscaler", lambda: sources.autoscaler(node, registration))
-    return Snapshot(
+    snapshot = Snapshot(
         node_name=node_name,
         taken_at=now.wall,
         uptime=now.uptime,
@@ -124,6 +125,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         server_version=sources.server_version(),
         timings=tuple(timed.timings),
     )
+    return with_history(snapshot)
 
 
 def _ask(source: str, read: Callable[[], tuple[T, ...]]) -> Reading[T]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Autoscaler, Expected, Registration
 from agent.model.snapshot import (
@@ -27,18 +28,19 @@ from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
 from agent.sources.host import addresses, checkpoints, mounts, reservations
 from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.device_history import HistoryFile
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.docker import Docker
 
 
-def device_plugins_in(directory: Path | None, proc: Path, state_dir: Path) -> Callable[[], Reading[DevicePlugins]]:
+def device_plugins_in(
+    directory: Path | None, proc: Path, history: Callable[[], StoredHistory]
+) -> Callable[[], Reading[DevicePlugins]]:
     """Return what reads the kubelet's directory for device plugins; without one, it is left alone."""
     if directory is None:
         return lambda: NotRequested("device_plugins", "--device-plugins-dir=off")
-    manager = DeviceManager(directory, proc, HistoryFile(state_dir).read)
+    manager = DeviceManager(directory, proc, history)
 
     def read() -> Reading[DevicePlugins]:
         try:

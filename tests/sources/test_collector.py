@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.checks.addresses.classify import classify
+from agent.checks.devices.history import with_history
 from agent.cleanup.candidates import candidates
 from agent.model.assessment import State
 from agent.model.snapshot import (
@@ -99,7 +100,7 @@ def test_what_was_read_is_what_is_in_it() -> None:
     told = EVERY_TROUBLE
     snapshot = look(Told(told))
     assert snapshot.reservations == told.reservations
-    assert snapshot.others() == told.others()
+    assert snapshot.others() == with_history(replace(told, uptime=NOW.uptime)).others()
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
     assert snapshot.unavailable() == ()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import FILE, dumps
+from agent.model.device_history import StoredHistory
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.model.volumes import Mount
@@ -40,7 +40,7 @@ def sources(tmp_path: Path) -> Iterator[LiveSources]:
         proc=tmp_path / "proc",
         docker=docker,
         api=left_alone("--api=off"),
-        device_plugins=device_plugins_in(None, tmp_path / "proc", tmp_path / "state"),
+        device_plugins=device_plugins_in(None, tmp_path / "proc", StoredHistory),
         state_dir=tmp_path / "state",
         node_name="worker-1",
         mounts=mounts_below(None, tmp_path / "proc"),
@@ -123,18 +123,14 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
 
 def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(tmp_path: Path) -> None:
     seen = transition(TransitionKind.REGISTERED, KVM)
-    for name in ("devices", "state"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "state" / FILE).write_text(dumps([seen]))
-    (told,) = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")().known()
-    assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
-    (tmp_path / "state" / FILE).write_text("damaged")
-    (told,) = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")().known()
-    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: it is not JSON")
+    (tmp_path / "devices").mkdir()
+    stored = StoredHistory((seen,), "damaged")
+    (read,) = device_plugins_in(tmp_path / "devices", tmp_path / "proc", lambda: stored)().known()
+    assert (read.sockets, read.history, read.trouble) == ((), (seen,), "damaged")
 
 
 def test_unread_is_not_empty_without_the_directory_there_is_no_word_of_device_plugins(tmp_path: Path) -> None:
-    read = device_plugins_in(tmp_path / "devices", tmp_path / "proc", tmp_path / "state")
+    read = device_plugins_in(tmp_path / "devices", tmp_path / "proc", StoredHistory)
     assert read() == Unavailable("device_plugins", f"{tmp_path}/devices does not exist")
 
 

@@ -1,6 +1,6 @@
 """The kubelet's device checkpoint: which devices it knows, and which containers it gave them to. Pure, over bytes.
 
-`DeviceIDs` is a list of devices up to kubelet 1.19, and a list for each NUMA node since 1.20. The file's checksum is not
+`DeviceIDs` is a list of devices up to kubelet 1.19, and a list for each NUMA node since 1.20. The checksum is not
 verified: the kubelet replaces the file by a rename, so it is never half written.
 """
 
