@@ -35,16 +35,18 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _end_loudly
     stop = threading.Event()
     log = configure(config.log_format)
-    api, watches = api_server.watched(config)
     history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.unwritten", why=why))
-    sources = looking.sources(config, api, history)
+    api, watches = api_server.watched(config)
+    sources = looking.node_sources(config, api, history.read)
     budget = Budget(
         per_sync=(option("max_per_round"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
     heartbeat = _heartbeat(config)
-    cleaner = cleaning.cleaner(config, config.cleanup, "run", sources, cleaning.limits(config), budget, heartbeat.beat)
+    cleaner = cleaning.cleaner(
+        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
+    )
     registry = CollectorRegistry()
     http = listening(config, registry, heartbeat)
     delivery, told_to_the_cluster = _telling(
@@ -75,7 +77,7 @@ def run_daemon(config: Config) -> int:
             # The first round waits for the API server's first word, so that it does not begin blind.
             watch.answered.wait(config.api_timeout.total_seconds())
         loop.run(
-            sources,
+            sources.snapshot,
             looking.node_name(config),
             exporters,
             cleaner,

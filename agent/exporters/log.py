@@ -16,7 +16,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, Snapshot, Unavailable
+from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
@@ -116,7 +116,7 @@ class LogExporter:
 
     def _tell_watches(self, snapshot: Snapshot) -> None:
         """Tell of old versions that are nobody's fault, once as long as they go on: the others are findings."""
-        for one in snapshot.watches.items if isinstance(snapshot.watches, Known) else ():
+        for one in known_or(snapshot.watches, ()):
             if self._watches.get((one.resource, one.evidence)) == one.first:
                 continue
             self._watches[one.resource, one.evidence] = one.first
@@ -244,7 +244,7 @@ def _fate(outcome: Outcome) -> tuple[str, str]:
 
 def _absent(snapshot: Snapshot) -> tuple[NotRequested, ...]:
     """Return what this node does not have. What an option leaves alone is no news, nor what was not needed."""
-    readings = (*(store.reading for store in snapshot.reservations), *snapshot.others())
+    readings = tuple(reading for _, reading in snapshot.readings())
     return tuple(one for one in readings if isinstance(one, NotRequested) and one.source in _MAY_BE_ABSENT)
 
 

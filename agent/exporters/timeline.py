@@ -16,7 +16,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, Pod, ProcessStartTimes, Snapshot, Unavailable
+from agent.model.snapshot import InsufficientData, Known, Pod, ProcessStartTimes, Snapshot, Unavailable, known_or
 
 _LONGEST_QUOTE = 200
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
@@ -136,9 +136,9 @@ def _unread(report: Report, releases: object) -> Iterator[Unavailable]:
 def _daemons(snapshot: Snapshot) -> Iterator[Event]:
     if not isinstance(snapshot.processes, Known):
         return
-    for processes in snapshot.processes.items:
-        yield Event(processes.booted, True, What.BOOTED, "node", "the node booted", "processes")
-        yield from _started(processes)
+    processes = snapshot.processes.value
+    yield Event(processes.booted, True, What.BOOTED, "node", "the node booted", "processes")
+    yield from _started(processes)
 
 
 def _started(processes: ProcessStartTimes) -> Iterator[Event]:
@@ -161,8 +161,9 @@ def _milestones(snapshot: Snapshot) -> Iterator[Event]:
 
 
 def _trouble(snapshot: Snapshot) -> Iterator[str]:
-    if isinstance(snapshot.device_plugins, Known):
-        yield from (f"device_plugins: {one.trouble}" for one in snapshot.device_plugins.items if one.trouble)
+    plugins = known_or(snapshot.device_plugins, None)
+    if plugins and plugins.trouble:
+        yield f"device_plugins: {plugins.trouble}"
 
 
 def _said(transition: DeviceTransition) -> tuple[What, str, str]:
@@ -189,7 +190,7 @@ def _said(transition: DeviceTransition) -> tuple[What, str, str]:
 
 
 def _refused(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
-    pods = snapshot.pods.items if isinstance(snapshot.pods, Known) else ()
+    pods = known_or(snapshot.pods, ())
     return ((pod, pod.rejection) for pod in pods if pod.rejection is not None)
 
 

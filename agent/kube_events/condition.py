@@ -66,7 +66,7 @@ def condition(report: Report) -> Condition | None:
 def _on_the_node(report: Report) -> str | None:
     """Return the condition's status as the node object has it, empty where it has none; None: that is not known."""
     match report.assessment.snapshot.node:
-        case Known((Node(address_pressure=status),)):
+        case Known(Node(address_pressure=status)):
             return status
         case _:
             return None

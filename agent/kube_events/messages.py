@@ -139,7 +139,7 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
     """
     uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.rejected_pods)}
     if isinstance(snapshot.pods, Known):
-        yield from (pod for pod in snapshot.pods.items if pod.uid and pod.uid in uids)
+        yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
 
 
 def _notice(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:

@@ -4,22 +4,21 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.model.devices import DevicePlugins, DeviceTransition
-from agent.model.snapshot import InsufficientData, Known, Snapshot
+from agent.model.snapshot import Snapshot, known_or
 
 SLACK: Final = timedelta(seconds=5)
 """How far the wall clock may drift from the boot clock; a larger difference means that it was set."""
 
 
 def plugins(snapshot: Snapshot) -> DevicePlugins:
-    """Return the reading of the device plugins; raises InsufficientData if there is none."""
-    for one in snapshot.device_plugins.known():
-        return one
-    raise InsufficientData("device_plugins: the reading is empty")
+    """Return what was read of the device plugins; raises InsufficientData if they are unavailable."""
+    return snapshot.device_plugins.known()
 
 
 def boot_id(snapshot: Snapshot) -> str:
     """Return the id of this boot; empty if unavailable."""
-    return next((one.boot_id for one in snapshot.processes.items), "") if isinstance(snapshot.processes, Known) else ""
+    processes = known_or(snapshot.processes, None)
+    return processes.boot_id if processes else ""
 
 
 def in_this_boot(at: datetime, snapshot: Snapshot) -> bool:

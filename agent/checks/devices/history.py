@@ -22,8 +22,8 @@ def with_history(snapshot: Snapshot) -> Snapshot:
     """Add the transitions of a snapshot to the history in it. Doing it again adds nothing."""
     if not isinstance(snapshot.device_plugins, Known):
         return snapshot
-    completed = (replace(one, history=derive(snapshot)) for one in snapshot.device_plugins.items)
-    return replace(snapshot, device_plugins=Known(tuple(completed)))
+    completed = replace(snapshot.device_plugins.value, history=derive(snapshot))
+    return replace(snapshot, device_plugins=Known(completed))
 
 
 def derive(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:

@@ -17,7 +17,7 @@ from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition
 from agent.model.finding import format_time
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Pod, Snapshot, known_or
 
 BOOTING: Final = timedelta(minutes=15)
 """A kubelet that starts this soon after the node was started by its boot."""
@@ -225,7 +225,7 @@ class RejectionAnalysis:
         return bool(devices) and devices <= self._in_use(case)
 
     def _in_use(self, case: _Case) -> set[str]:
-        pods = self.snapshot.pods.items if isinstance(self.snapshot.pods, Known) else ()
+        pods = known_or(self.snapshot.pods, ())
         running = {pod.uid for pod in pods if pod.live and pod.started is not None and pod.started <= case.at}
         return {
             device

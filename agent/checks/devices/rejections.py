@@ -17,7 +17,7 @@ def rejected_pods(snapshot: Snapshot) -> tuple[RejectedPod, ...]:
     Without the device plugins the pods are the same, and the causes are unverified.
     """
     rejections = _rejections(snapshot)
-    if not isinstance(snapshot.device_plugins, Known) or not snapshot.device_plugins.items:
+    if not isinstance(snapshot.device_plugins, Known):
         return tuple(
             _rejected_pod(pod, rejection, rejection.resource, _UNAVAILABLE, snapshot, healthy=False)
             for pod, rejection in rejections

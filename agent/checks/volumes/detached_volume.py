@@ -17,7 +17,7 @@ from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity, format_time
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Pod, Snapshot, known_or
 from agent.model.volumes import Strength
 
 NAME = "detached_volume"
@@ -91,6 +91,6 @@ def _version(version: str) -> str:
 
 
 def _not_requested(snapshot: Snapshot) -> str:
-    answers = snapshot.attachments.items if isinstance(snapshot.attachments, Known) else ()
-    skipped = sorted({what for answer in answers for what in answer.not_requested})
+    attachments = known_or(snapshot.attachments, None)
+    skipped = sorted(attachments.not_requested) if attachments else ()
     return f" (not requested: {', '.join(skipped)})" if skipped else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot, known_or
 from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
@@ -62,18 +62,18 @@ def waited(pod: Pod, taken_at: datetime, api_skew: timedelta | None) -> timedelt
     return taken_at + min(api_skew or timedelta(0), timedelta(0)) - pod.scheduled
 
 
-def question(
-    nodes: Iterable[Node], pods: Iterable[Pod], taken_at: datetime, api_skew: timedelta | None
-) -> Question | None:
-    """Return what to ask the API server; None: nothing."""
-    volumes = tuple(volume for node in nodes for volume in missing(node))
-    late = tuple(pod for pod in pods if (waited(pod, taken_at, api_skew) or timedelta(0)) >= LATE)
+def question(snapshot: Snapshot) -> Question | None:
+    """Return what to ask the API server; None: nothing, or not known yet."""
+    node, pods = known_or(snapshot.node, None), known_or(snapshot.pods, ())
+    volumes = missing(node) if node else ()
+    late = tuple(pod for pod in pods if (waited(pod, snapshot.taken_at, snapshot.api_skew) or timedelta(0)) >= LATE)
     return Question(volumes, late) if volumes and late else None
 
 
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
     """Yield each missing volume once; raises InsufficientData after what can be told without the unavailable source."""
-    lost = [volume for node in snapshot.node.known() for volume in missing(node)]
+    node = snapshot.node.known()
+    lost = missing(node) if node else ()
     if not lost or not _settled(snapshot):
         return
     mounted = _mounted(snapshot)
@@ -86,16 +86,16 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
 
 
 def _settled(snapshot: Snapshot) -> bool:
-    kubelets = [one.kubelet for one in snapshot.processes.known()]
-    if None in kubelets:
+    started = snapshot.processes.known().kubelet
+    if started is None:
         raise InsufficientData("processes: no kubelet found: it does not run, or is part of another process")
-    return all(started is not None and snapshot.taken_at - started >= SETTLED for started in kubelets)
+    return snapshot.taken_at - started >= SETTLED
 
 
 def _mounted(snapshot: Snapshot) -> Mapping[str, set[str]]:
     """Return, for each mounted volume, the uids of the pods in whose directories it is mounted."""
     found: dict[str, set[str]] = {}
-    for one in snapshot.mounts.items if isinstance(snapshot.mounts, Known) else ():
+    for one in known_or(snapshot.mounts, ()):
         found.setdefault(one.volume, set()).add(one.pod_uid)
     return found
 
@@ -105,13 +105,13 @@ def _users(snapshot: Snapshot, volume: str, uids: set[str]) -> tuple[Pod, ...]:
         return ()
     attachment = Attachment(volume)
     if isinstance(snapshot.attachments, Known):
-        attachment = _by_volume(snapshot.attachments.items).get(volume, attachment)
-    return _by_name(pod for pod in snapshot.pods.items if pod.live and (pod.uid in uids or _needs(pod, attachment)))
+        attachment = _by_volume(snapshot.attachments.value).get(volume, attachment)
+    return _by_name(pod for pod in snapshot.pods.value if pod.live and (pod.uid in uids or _needs(pod, attachment)))
 
 
 def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     pods = [pod for pod in snapshot.pods.known() if pod.live]
-    if not lost or question(snapshot.node.known(), pods, snapshot.taken_at, snapshot.api_skew) is None:
+    if not lost or question(snapshot) is None:
         return
     waiting = _Waiting.of(snapshot, pods)
     for volume in lost:
@@ -132,13 +132,13 @@ class _Waiting:
 
     @classmethod
     def of(cls, snapshot: Snapshot, pods: Sequence[Pod]) -> "_Waiting":
-        answers = snapshot.attachments.known()
-        attachments = _by_volume(answers)
+        answer = snapshot.attachments.known()
+        attachments = _by_volume(answer)
         return cls(
             pods=pods,
             waited=_waited(snapshot, pods),
             attachments=attachments,
-            failed_pods=frozenset(uid for answer in answers for uid in answer.failed_pods),
+            failed_pods=frozenset(answer.failed_pods),
             resolved_claims=frozenset(one.claim for one in attachments.values() if one.claim),
         )
 
@@ -175,8 +175,8 @@ def _longest_waiting(waited: Mapping[Pod, timedelta], at_least: timedelta) -> tu
     return _by_name(pod for pod, time in waited.items() if time >= at_least)
 
 
-def _by_volume(answers: Iterable[Attachments]) -> dict[str, Attachment]:
-    return {one.volume: one for answer in answers for one in answer.volumes}
+def _by_volume(answer: Attachments) -> dict[str, Attachment]:
+    return {one.volume: one for one in answer.volumes}
 
 
 def _claims(pod: Pod) -> set[str]:

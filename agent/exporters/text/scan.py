@@ -94,7 +94,7 @@ def _devices(snapshot: Snapshot) -> Iterator[str]:
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """Tell of each resource, and of sockets that belong to none; blind where device plugins were not read."""
-    states, (plugins,) = resource_states(snapshot), snapshot.device_plugins.known()
+    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
     claimed = {state.socket for state in states}
     strays = sorted(one.name for one in plugins.sockets if one.name not in claimed)
     return [*map(_device, states), *(["?", "?", "?", "?", "?", "?", name] for name in strays)]
