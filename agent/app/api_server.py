@@ -49,7 +49,7 @@ def asked_once(config: Config) -> Sources:
             "autoscaler": _autoscaler(config, clock),
         },
         api_skew=lambda: clock.skew,
-        server_version=lambda: version.said,
+        server_version=lambda: version.value,
     )
 
 
@@ -65,11 +65,11 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
 
     clock, version = ServerClock(loop.wall), ServerVersion()
     connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
-    witnesses: list[WatchMonitor] = []
+    monitors: list[WatchMonitor] = []
 
     def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
-        witness = WatchMonitor(source, loop.now, lambda: version.said)
-        witnesses.append(witness)
+        monitor = WatchMonitor(source, loop.now, lambda: version.value)
+        monitors.append(monitor)
         return Reflector(
             source,
             connect,
@@ -78,7 +78,7 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
             parse,
             clock=loop.clock,
             stale_after=config.stale_after.total_seconds(),
-            saw=witness.saw,
+            on_evidence=monitor.record,
             on_connect=version.asking(seconds),
         )
 
@@ -89,12 +89,12 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
         {
             "pods": lambda _: of_pods.reading(),
             "node": lambda _: read_node(),
-            "watches": lambda _: Known(tuple(watch for witness in witnesses for watch in witness.watches)),
+            "watches": lambda _: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
             "attachments": _attachments(config, clock),
             "autoscaler": _autoscaler(config, clock),
         },
         api_skew=lambda: clock.skew,
-        server_version=lambda: version.said,
+        server_version=lambda: version.value,
     )
     return api, [of_pods, of_node]
 

@@ -27,8 +27,8 @@ from agent.model.registration import (
     Autoscaler,
     Expected,
     Registration,
-    who_says_ours,
-    why_cloud,
+    evidence_of_cloud,
+    evidence_of_node,
 )
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 
@@ -56,7 +56,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     name, last = snapshot.node_name, registration.last
-    ours = who_says_ours(registration, name)
+    ours = evidence_of_node(registration, name)
     if not ours:
         raise InsufficientData(f"node: {_unknown_name(registration, name)}")
     started = snapshot.processes.known().kubelet
@@ -122,7 +122,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
 def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot) -> str:
     if registration.expected is Expected.REQUIRED:
         return "--provider-id=required"
-    if why := why_cloud(registration, node.taints):
+    if why := evidence_of_cloud(registration, node.taints):
         return why
     told = snapshot.autoscaler.known()
     return f"{told.others_with_id} of {told.others} other nodes have one" if told.others_with_id else ""
