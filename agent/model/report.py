@@ -6,7 +6,7 @@ from agent.model.assessment import Assessment, State
 from agent.model.finding import Gap, Severity, TrackedFinding
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,15 @@ class Report:
     def troubles(self) -> tuple[TrackedFinding, ...]:
         """What somebody should look at."""
         return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
+
+    @property
+    def confirmed_leaks(self) -> frozenset[ReservationKey]:
+        """The reservations that two snapshots found without an owner: those in state `leaked`."""
+        return frozenset(
+            one.entry.key
+            for one in self.assessment.classified_reservations
+            if one.state is State.LEAKED and isinstance(one.entry, Reservation)
+        )
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:
