@@ -49,7 +49,7 @@ def test_a_leak_is_listed_and_told_in_words() -> None:
     assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in told
     assert "Findings (1; `nodeleak explain DETECTOR` says what to do):" in told
     (finding,) = (line for line in told if line.startswith("leaked_reservation: "))
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone" in finding
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in finding
 
 
 def test_what_is_in_order_is_counted_and_not_listed() -> None:

@@ -120,7 +120,7 @@ def test_a_leak_is_shown_with_its_pod_its_age_and_what_to_do() -> None:
     said = words(text)
     assert "Something is wrong: 1 finding" in said
     assert "1 × leaked reservation." in said  # noqa: RUF001 (times)
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone" in said
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in said
     assert "Do: nothing is broken while addresses are free." in said
     assert "nodeleak explain leaked_reservation" in said
     assert "Not plainly in use" in said
