@@ -50,7 +50,7 @@ def test_a_late_answer_is_never_given_to_another_question() -> None:
     deadline = Deadline("docker", 0.05)
     with pytest.raises(SourceError, match="no complete answer"):
         deadline(late)
-    with pytest.raises(SourceError, match="has not finished"):
+    with pytest.raises(SourceError, match="still waiting for an earlier"):
         deadline(lambda: True)
     enough.set()
     assert gone.wait(10)
