@@ -252,7 +252,7 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         vms.begin_to_delete("held")
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
-        assert "the kubelet drops it after five minutes" in late["message"]
+        assert "the kubelet drops it after 5 minutes" in late["message"]
         held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
         assert FINALIZER in held["message"]
 

@@ -8,11 +8,12 @@ devices change.
 import os
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
+from agent.model.times import from_mtime
 from agent.sources.error import SourceError
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
@@ -22,8 +23,6 @@ from agent.sources.printable import escape
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")
 """The path by which the kubelet knows the directory, wherever it is mounted for the agent."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeviceManager:
@@ -105,6 +104,6 @@ def _made(name: str, directory: int) -> datetime | None:
 
 def _moment(ns: int, name: str) -> datetime:
     try:
-        return _EPOCH + timedelta(microseconds=ns // 1000)
+        return from_mtime(ns)
     except OverflowError as error:
         raise SourceError(f"{escape(name)}: its modification time is not a date") from error
