@@ -162,7 +162,7 @@ def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
     assert isinstance(snapshot.device_plugins, NotRequested)
     assert snapshot.unavailable() == ()
     assert look(Told(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
-        Unavailable("device_plugins", f"{MISSING.why}, and shop/gpu has to do with devices: is it mounted?"),
+        Unavailable("device_plugins", f"{MISSING.why}, but shop/gpu uses devices: is it mounted?"),
     )
 
 
