@@ -71,7 +71,7 @@ def question(snapshot: Snapshot) -> Question | None:
 
 
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
-    """Yield each missing volume once; raises InsufficientData after what can be told without the unavailable source."""
+    """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
     node = snapshot.node.known()
     lost = missing(node) if node else ()
     if not lost or not _settled(snapshot):

@@ -41,7 +41,7 @@ class RegistrationTracker:
         self._last: LastSeen | None = None
 
     def read(self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime) -> Reading[Registration]:
-        """Tell what is known; `at`: the node's wall clock at this look. Nothing of it can be unread: it is a memory."""
+        """Return what is known; `at`: the node's wall clock at this snapshot. A failed read is reported in `why`."""
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
         why = self._recall(at)

@@ -114,8 +114,8 @@ class _Inquiry:
 
     def _volume_of(self, claim: str) -> str:
         namespace, _, name = claim.partition("/")
-        _, told = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
-        bound = (told.get("spec") or {}).get("volumeName")
+        _, found = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
+        bound = (found.get("spec") or {}).get("volumeName")
         return volume_names.unique_name(self._persistent_volume(bound).get("spec") or {}, bound) if bound else ""
 
     def _persistent_volume(self, name: str) -> Mapping[str, Any]:
@@ -126,8 +126,8 @@ class _Inquiry:
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
         # Few events match, and servers before 1.24 search the namespace's events in pages of this size.
         query = (("fieldSelector", selector), ("limit", "500"))
-        _, told = self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")
-        items = told.get("items")
+        _, found = self._get("events", f"/api/v1/namespaces/{namespace}/events", query, verb="list")
+        items = found.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)

@@ -114,12 +114,12 @@ def _why(*readings: Reading[Any]) -> str:
     return next((one.why for one in readings if not isinstance(one, Known)), "")
 
 
-def _refusal(refused: ApiError) -> str:
-    if refused.status in _FORBIDDEN:
+def _refusal(error: ApiError) -> str:
+    if error.status in _FORBIDDEN:
         return f"may not `get` {_CONFIGMAP}"
-    if refused.status == _ABSENT:
+    if error.status == _ABSENT:
         return f"there is no {_CONFIGMAP}"
-    return f"{_CONFIGMAP}: {refused}"
+    return f"{_CONFIGMAP}: {error}"
 
 
 # The status: YAML since cluster-autoscaler 1.30, before that text.
