@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from agent.checks import engine
 from agent.checks.addresses.classify import classify
+from agent.checks.devices.history import with_history
 from agent.checks.registry import Detector
 from agent.cleanup import guards
 from agent.cleanup.guard_context import GuardContext
@@ -454,7 +455,7 @@ def without_api(snapshot: Snapshot) -> Snapshot:
 
 
 def assessment(snapshot: Snapshot, grace: timedelta = GRACE) -> Assessment:
-    return classify(snapshot, grace)
+    return classify(with_history(snapshot), grace)
 
 
 def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> ClassifiedReservation:
@@ -468,7 +469,7 @@ def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelt
 
 
 def found(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
-    return list(detector.find(classify(snapshot, grace)))
+    return list(detector.find(assessment(snapshot, grace)))
 
 
 def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:

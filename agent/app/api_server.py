@@ -1,200 +1,190 @@
-"""How the API server is asked: not at all, once for a command, or by watching it for as long as the daemon runs."""
+"""Wires the readers of the API server: none, one list for a command, or watches for the daemon."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent.app import loop
 from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot, Unavailable
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot, Unavailable
 from agent.model.volumes import Attachments
+from agent.model.watches import Watch
 from agent.sources.collector import Reader, Sources
+from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
 
+# The API client is most of a command's memory: it is imported only if the API server is asked.
 if TYPE_CHECKING:
     from agent.sources.kube.client import Api, Query
     from agent.sources.kube.list_watch import Reflector
-    from agent.sources.kube.server_clock import ServerClock
 
 T = TypeVar("T")
 
 _OFF: Final = f"{option('api')}=off"
+_NAMES: Final = ("pods", "node", "watches", "attachments", "autoscaler")
 
 
 def asked_once(config: Config) -> Sources:
-    """Wire it for one command: it is asked once, and nothing is watched."""
+    """Wire the readers for one command, which lists and does not watch."""
     if config.api == "off":
         return _not_requested(_OFF)
-    # The API client is the greater part of such a process: not without need.
     from agent.sources.kube import node, pods
-    from agent.sources.kube.server_clock import ServerClock
-    from agent.sources.kube.server_version import ServerVersion
 
-    clock, version = ServerClock(loop.wall), ServerVersion()
-    api = _connector(config, clock)()
-    # A little more than for silence, which has the better message.
-    seconds = config.api_timeout.total_seconds() * 1.2
-    ask = version.asking(seconds)
-    on_connect = cache(lambda: ask(api))  # once a command, however often it looks
-    list_pods = _listed("pods", api, pods.PATH, pods.query(config.node), pods.parse, seconds, on_connect)
-    list_nodes = _listed("node", api, node.PATH, node.query(config.node), node.parse, seconds, on_connect)
-    list_node = _named(list_nodes, config.node)
-    return Sources(
-        {
-            "pods": lambda _: list_pods(),
-            "node": lambda _: list_node(),
-            "watches": lambda _: NotRequested("watches", "a single command watches nothing"),
-            "attachments": _attachments(config, clock),
-            "autoscaler": _autoscaler(config, clock),
-        },
-        api_skew=lambda: clock.skew,
-        server_version=lambda: version.said,
+    server = _ApiServer(config)
+    api = server.connect()
+    request_version = server.version.asking(server.deadline)
+    # Once for each command, and after the first answer, so that a silent server is waited for once.
+    on_answer = cache(lambda: request_version(api))
+
+    def listed(
+        source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]
+    ) -> Callable[[], Reading[tuple[T, ...]]]:
+        from agent.sources.kube.list_watch import list_once
+
+        within = Deadline("API server", server.deadline)
+
+        def read() -> Reading[tuple[T, ...]]:
+            try:
+                items = within(lambda: list_once(api, path, query, parse))
+            except SourceError as error:
+                return Unavailable(source, str(error))
+            on_answer()
+            return Known(items)
+
+        return read
+
+    return server.sources(
+        pods=listed("pods", pods.PATH, pods.query(config.node), pods.parse),
+        nodes=listed("node", node.PATH, node.query(config.node), node.parse),
+        watches=lambda: NotRequested("watches", "a single command watches nothing"),
     )
 
 
 def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
-    """Wire it for the daemon, with the reflectors that have to be run for it."""
+    """Wire the readers for the daemon; it has to run the reflectors."""
     if config.api == "off":
         return _not_requested(_OFF), []
     from agent.sources.kube import node, pods
     from agent.sources.kube.list_watch import Reflector
-    from agent.sources.kube.server_clock import ServerClock
-    from agent.sources.kube.server_version import ServerVersion
     from agent.sources.kube.watch_monitor import WatchMonitor
 
-    clock, version = ServerClock(loop.wall), ServerVersion()
-    connect, seconds = _connector(config, clock), config.api_timeout.total_seconds()
-    witnesses: list[WatchMonitor] = []
+    server = _ApiServer(config)
+    monitors: list[WatchMonitor] = []
 
     def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
-        witness = WatchMonitor(source, loop.now, lambda: version.said)
-        witnesses.append(witness)
+        monitor = WatchMonitor(source, loop.now, lambda: server.version.value)
+        monitors.append(monitor)
         return Reflector(
             source,
-            connect,
+            server.connect,
             path,
             query,
             parse,
             clock=loop.clock,
             stale_after=config.stale_after.total_seconds(),
-            saw=witness.saw,
-            on_connect=version.asking(seconds),
+            on_evidence=monitor.record,
+            on_connect=server.version.asking(server.timeout),
         )
 
     of_pods = reflector("pods", pods.PATH, pods.query(config.node), pods.parse)
     of_node = reflector("node", node.PATH, node.query(config.node), node.parse)
-    read_node = _named(of_node.reading, config.node)
-    api = Sources(
-        {
-            "pods": lambda _: of_pods.reading(),
-            "node": lambda _: read_node(),
-            "watches": lambda _: Known(tuple(watch for witness in witnesses for watch in witness.watches)),
-            "attachments": _attachments(config, clock),
-            "autoscaler": _autoscaler(config, clock),
-        },
-        api_skew=lambda: clock.skew,
-        server_version=lambda: version.said,
+    sources = server.sources(
+        pods=of_pods.reading,
+        nodes=of_node.reading,
+        watches=lambda: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
     )
-    return api, [of_pods, of_node]
+    return sources, [of_pods, of_node]
 
 
 def _not_requested(why: str) -> Sources:
     def reader(name: str) -> Reader:
         return lambda _: NotRequested(name, why)
 
-    return Sources({name: reader(name) for name in ("pods", "node", "watches", "attachments", "autoscaler")})
+    return Sources({name: reader(name) for name in _NAMES})
 
 
-def _connector(config: Config, clock: "ServerClock") -> Callable[[], "Api"]:
-    """Return what makes a connection with credentials read anew; those that cannot work are told at once."""
-    from agent.sources.kube.client import Api, NoCredentials
+class _ApiServer:
+    """One API server, with what its connections share."""
 
-    def connect() -> Api:
-        return Api(config.kubeconfig, config.api_timeout.total_seconds(), clock)
+    def __init__(self, config: Config) -> None:
+        from agent.sources.kube.server_clock import ServerClock
+        from agent.sources.kube.server_version import ServerVersion
 
-    try:
-        connect().close()
-    except NoCredentials as error:
-        where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
-        raise UsageError(f"{where}: {error}; {option('api')}=off does without the API server") from error
-    return connect
+        self.clock, self.version = ServerClock(loop.wall), ServerVersion()
+        self.timeout = config.api_timeout.total_seconds()
+        self.deadline = self.timeout * 1.2
+        """Seconds for a whole answer: more than the timeout of a single read, which has the better message."""
+        self._config = config
+        self._check_credentials()
 
+    def _check_credentials(self) -> None:
+        from agent.sources.kube.client import NoCredentials
 
-def _listed(
-    source: str,
-    api: "Api",
-    path: str,
-    query: "Query",
-    parse: Callable[[Mapping[str, Any]], T],
-    seconds: float,
-    on_connect: Callable[[], None],
-) -> Callable[[], Reading[tuple[T, ...]]]:
-    """Return what lists a resource; `on_connect` follows the first answer, so that no silence is waited for twice."""
-    from agent.sources.deadline import Deadline
-    from agent.sources.kube.list_watch import list_once
-
-    within = Deadline("API server", seconds)
-
-    def read() -> Reading[tuple[T, ...]]:
         try:
-            listed = within(lambda: list_once(api, path, query, parse))
-        except SourceError as error:
-            return Unavailable(source, str(error))
-        on_connect()
-        return Known(listed)
+            self.connect().close()
+        except NoCredentials as error:
+            where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
+            raise UsageError(f"{where}: {error}; {option('api')}=off does without the API server") from error
 
-    return read
+    def connect(self) -> "Api":
+        """Open a connection. It reads the credentials again: they may have been rotated."""
+        from agent.sources.kube.client import Api
 
+        return Api(self._config.kubeconfig, self.timeout, self.clock)
 
-def _named(read: Callable[[], Reading[tuple[Node, ...]]], name: str) -> Callable[[], Reading[Node | None]]:
-    """Return what reads the Node of that name; None: the API server has none."""
+    def sources(
+        self,
+        pods: Callable[[], Reading[tuple[Pod, ...]]],
+        nodes: Callable[[], Reading[tuple[Node, ...]]],
+        watches: Callable[[], Reading[tuple[Watch, ...]]],
+    ) -> Sources:
+        return Sources(
+            {
+                "pods": lambda _: pods(),
+                "node": lambda _: _named(nodes(), self._config.node),
+                "watches": lambda _: watches(),
+                "attachments": self._attachments(),
+                "autoscaler": self._autoscaler(),
+            },
+            api_skew=lambda: self.clock.skew,
+            server_version=lambda: self.version.value,
+        )
 
-    def one() -> Reading[Node | None]:
-        reading = read()
-        if not isinstance(reading, Known):
-            return reading
-        return Known(next((node for node in reading.value if node.name == name), None))
+    def _autoscaler(self) -> Reader:
+        from agent.sources.kube.autoscaler import AutoscalerClient
 
-    return one
+        within = Deadline("API server", self.deadline)
 
-
-def _autoscaler(config: Config, clock: "ServerClock") -> Reader:
-    """Return what asks for the autoscaler; it connects when there is a reason, which most nodes never have."""
-    from agent.sources.deadline import Deadline
-    from agent.sources.kube.autoscaler import AutoscalerClient
-    from agent.sources.kube.client import Api
-
-    seconds = config.api_timeout.total_seconds()
-    within = Deadline("API server", seconds * 1.2)
-
-    def get(path: str, query: "Query") -> bytes:
-        def ask() -> bytes:
-            # Anew each time, as it is seldom: credentials are rotated.
-            api = Api(config.kubeconfig, seconds, clock)
-            try:
+        def get(path: str, query: "Query") -> bytes:
+            # It connects only for a request: most nodes never make one.
+            with closing(self.connect()) as api:
                 return api.get(path, query)
-            finally:
-                api.close()
 
-        return within(ask)
+        client = AutoscalerClient(
+            self._config.node, lambda path, query: within(lambda: get(path, query)), loop.clock
+        )  # fmt: skip
+        return lambda snapshot: client.read(snapshot.node, snapshot.registration)
 
-    client = AutoscalerClient(config.node, get, loop.clock)
-    return lambda snapshot: client.read(snapshot.node, snapshot.registration)
+    def _attachments(self) -> Reader:
+        from agent.sources.kube.attachments import AttachmentsSource
+
+        # One deadline for all objects: a sync does not wait for each of them.
+        within = Deadline("API server", self.deadline)
+        source = AttachmentsSource(self.connect, self._config.node, within, loop.clock)
+
+        def read(snapshot: Snapshot) -> Reading[Attachments]:
+            question = lost_volumes.question(snapshot)
+            if question is None:
+                return NotRequested("attachments", "no pod waits for a volume that is missing")
+            return source.read(question.volumes, question.pods)
+
+        return read
 
 
-def _attachments(config: Config, clock: "ServerClock") -> Reader:
-    from agent.sources.deadline import Deadline
-    from agent.sources.kube.attachments import AttachmentsSource
-
-    # A few objects, each of which may take its time; a round does not wait for all of them at their slowest.
-    within = Deadline("API server", config.api_timeout.total_seconds() * 1.2)
-    source = AttachmentsSource(_connector(config, clock), config.node, within, loop.clock)
-
-    def read(snapshot: Snapshot) -> Reading[Attachments]:
-        asked = lost_volumes.question(snapshot)
-        if asked is None:
-            return NotRequested("attachments", "no pod waits for a volume that is missing")
-        return source.read(asked.volumes, asked.pods)
-
-    return read
+def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:
+    """Return the Node of that name; None: the API server has none."""
+    if not isinstance(nodes, Known):
+        return nodes
+    return Known(next((node for node in nodes.value if node.name == name), None))

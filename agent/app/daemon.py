@@ -36,18 +36,20 @@ def run_daemon(config: Config) -> int:
     from prometheus_client import CollectorRegistry
 
     from agent.exporters.log import LogExporter, configure
+    from agent.state.device_history import DeviceHistoryStore
 
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
+    log = configure(config.log_format)
+    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.unwritten", why=why))
     api, watches = api_server.watched(config)
-    sources = node_sources(config, api)
+    sources = node_sources(config, api, history.read)
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
     http = http_exporter(config, registry, heartbeat)
-    log = configure(config.log_format)
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), http]
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history, http]
     exporters += cluster_exporters
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
@@ -101,12 +103,10 @@ def _exporters(
     log: Logger,
 ) -> Sequence[loop.Exporter]:
     from agent.exporters.metrics import MetricsExporter
-    from agent.state.device_history import DeviceHistoryExporter
     from agent.state.last_seen import LastSeenExporter
 
     return (
         MetricsExporter(registry, config.network, MODES[config.cleanup], watches),
-        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
         LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
     )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
+from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.model.volumes import Mount
@@ -15,12 +16,12 @@ from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
 from agent.sources.host import addresses, checkpoints, mounts, reservations
 from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.device_history import HistoryFile
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.docker import Docker
+from agent.state.device_history import DeviceHistoryStore
 
 
 class NodeSources(NamedTuple):
@@ -36,11 +37,11 @@ def node_name(config: Config) -> str:
 
 
 def for_command(config: Config) -> NodeSources:
-    return node_sources(config, api_server.asked_once(config))
+    return node_sources(config, api_server.asked_once(config), DeviceHistoryStore(config.state_dir).read)
 
 
-def node_sources(config: Config, api: Sources) -> NodeSources:
-    """Wire every source of the node to its reader; raises UsageError."""
+def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
+    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
     except SourceError as error:
@@ -58,7 +59,7 @@ def node_sources(config: Config, api: Sources) -> NodeSources:
         "cni_results": lambda _: results.read(),
         "processes": lambda _: processes.read(),
         "addresses": lambda _: addresses.read(config.proc),
-        "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, config.state_dir),
+        "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
@@ -69,11 +70,11 @@ def node_sources(config: Config, api: Sources) -> NodeSources:
 
 
 def _device_plugins(
-    directory: Path | None, proc: Path, state_dir: Path
+    directory: Path | None, proc: Path, history: Callable[[], StoredHistory]
 ) -> Callable[[Snapshot], DevicePlugins | NotRequested]:
     if directory is None:
         return lambda _: NotRequested("device_plugins", "--device-plugins-dir=off")
-    manager = DeviceManager(directory, proc, HistoryFile(state_dir).read)
+    manager = DeviceManager(directory, proc, history)
     return lambda _: manager.read()
 
 

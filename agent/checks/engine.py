@@ -9,6 +9,7 @@ from typing import Final
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
 from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
+from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Gap
@@ -126,7 +127,7 @@ def replay(snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: ti
     """Assess snapshots one after the other, and keep of the last one what was confirmed: the report of a command."""
     state: ConfirmationState | None = None
     report: Report | None = None
-    for snapshot in snapshots:
+    for snapshot in map(with_history, snapshots):
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")

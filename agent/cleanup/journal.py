@@ -11,18 +11,18 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
+from agent.model.times import from_mtime
 from agent.sources.error import in_short
 
 SCHEMA: Final = "nodeleak.journal/v1"
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 
 
@@ -136,7 +136,7 @@ def file_document(image: FileImage) -> dict[str, Any]:
 
 def _readable(mtime_ns: int) -> str:
     try:
-        return _timestamp(_EPOCH + timedelta(microseconds=mtime_ns // 1000))
+        return _timestamp(from_mtime(mtime_ns))
     except OverflowError:
         return "out of range"
 

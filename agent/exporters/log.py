@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.history import device_history
+from agent.checks.devices.clocks import plugins
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import TrackedFinding
@@ -95,7 +95,7 @@ class LogExporter:
         if self._milestones is None:
             self._milestones = _News(snapshot.taken_at)
         try:
-            transitions = device_history(snapshot)
+            transitions = plugins(snapshot).history
         except InsufficientData:
             return
         for one in self._milestones.of(transitions):

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.history import device_history
+from agent.checks.devices.clocks import plugins
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
@@ -152,7 +152,7 @@ def _started(processes: ProcessStartTimes) -> Iterator[Event]:
 
 def _milestones(snapshot: Snapshot) -> Iterator[Event]:
     try:
-        transitions = device_history(snapshot)
+        transitions = plugins(snapshot).history
     except InsufficientData:
         return
     for one in transitions:

@@ -1,8 +1,14 @@
-"""What a look tells of device plugins: their sockets, the kubelet's checkpoint, and what earlier looks left behind."""
+"""The node's device plugins: their sockets, the kubelet's checkpoint, their history, and the state of each resource."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
+
+ENDPOINT_GRACE: Final = timedelta(minutes=5)
+"""How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
+SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)
+"""The kubelet drops it when it next reports the node's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +17,9 @@ class PluginSocket:
 
     name: str
     made: datetime
-    """Its file's time: the plugin bound it then, by the node's clock."""
+    """When the plugin bound it, by the file's time."""
     connected: bool | None
-    """Whether the kubelet has its stream open; None where the host's sockets could not be read."""
+    """Whether the kubelet has its stream open; None: the host's sockets are unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +28,12 @@ class Registered:
 
     resource: str
     devices: tuple[str, ...]
-    """The healthy ones. Empty: known, and not registered again yet, or none is healthy."""
+    """The healthy ones. Empty: not registered again yet, or none is healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices that the kubelet gave to a container, by its checkpoint; those of dead pods stay for a while."""
+    """Devices that the kubelet gave to a container, by its checkpoint; entries of dead pods stay for a while."""
 
     pod_uid: str
     container: str
@@ -36,7 +42,7 @@ class Allocation:
 
 
 class TransitionKind(StrEnum):
-    """What can happen to a device plugin, or to all of them."""
+    """What can happen to the kubelet's device manager, or to one plugin."""
 
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
@@ -45,25 +51,25 @@ class TransitionKind(StrEnum):
     REGISTERED = "registered"
     """The kubelet knows healthy devices of the resource."""
     LOST = "lost"
-    """The kubelet knew devices of the resource, and knows none now."""
+    """The kubelet knew healthy devices of the resource, and knows none now."""
     DROPPED = "dropped"
-    """The kubelet has forgotten the resource, five minutes after its plugin was gone; the node's capacity is 0."""
+    """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTransition:
-    """One thing that happened, as far as files and earlier looks tell."""
+    """One change, as far as files and earlier snapshots tell."""
 
     what: TransitionKind
     at: datetime
-    """The node's wall clock: of the file where a file tells it, else of the look that saw it first."""
+    """The node's wall clock: the file's time if there is one, otherwise that of the snapshot that saw it first."""
     uptime: timedelta
-    """The boot clock of the look that saw it first."""
+    """The boot clock of the snapshot that saw it first."""
     boot_id: str
     resource: str = ""
     socket: str = ""
     exact: bool = True
-    """False: it happened at some time between the look before and `at`."""
+    """False: it happened between the snapshot before and `at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +77,36 @@ class DevicePlugins:
     """The kubelet's device manager, from outside."""
 
     kubelet_socket: datetime | None
-    """When the kubelet's device manager started, as `kubelet.sock` tells; None: there is none."""
+    """When the kubelet's device manager started: the time of `kubelet.sock`; None: there is none."""
     sockets: tuple[PluginSocket, ...]
     checkpoint_written: datetime | None
-    """None: there is no checkpoint. No device was ever registered here, or somebody removed it."""
+    """None: there is no checkpoint. No device was ever registered here, or the file was removed."""
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
     history: tuple[DeviceTransition, ...] = ()
-    """What earlier looks saw, oldest first, as the state file keeps it."""
+    """The transitions up to this snapshot, oldest first."""
     trouble: str = ""
-    """Why the state file could not be read, and the history begins anew; empty where nothing is wrong with it."""
+    """Why the state file could not be read, so that the history starts anew; empty: it could."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceState:
-    """How one resource stands now."""
+    """The current state of one resource."""
 
     resource: str
     devices: int | None
     """Healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known."""
     allocated: int | None
-    """Those that live pods have; None where the pods are not known."""
+    """Devices of live pods; None: the pods are unavailable."""
     registered: bool | None
-    """Whether the kubelet knows healthy devices of it; None: a clock was moved, and nothing else tells."""
+    """Whether the kubelet knows healthy devices of it; None: not known, because the clock was set."""
     registered_since: datetime | None
-    """None: it is not registered, or nobody saw when."""
+    """None: it is not registered, or no snapshot saw when."""
     delay: timedelta | None
-    """From the kubelet's last start to the first registration after it; None: there was none, or nobody saw when."""
+    """From the kubelet's last start to the first registration after it; None: none, or the time is unknown."""
     socket: str
-    """The plugin's socket, as far as names and times tell; empty: not known."""
+    """The plugin's socket, by convention or by time; empty: not known."""
     socket_present: bool | None
-    """None: which socket is its own is not known."""
+    """None: its socket is not known."""
     connected: bool | None
     """Whether the kubelet has the plugin's stream open; None: not known."""

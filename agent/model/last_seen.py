@@ -1,4 +1,4 @@
-"""The Node object as it was last seen, as text and back: it outlives the agent, and the Node. Pure."""
+"""The last seen Node as text and back: it outlives the agent and the Node. Pure."""
 
 import json
 from typing import Final

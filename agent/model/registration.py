@@ -1,6 +1,6 @@
-"""What tells whether the cluster still knows this node as its instance, beside the Node object itself. Pure.
+"""Whether the cluster still knows this machine as its node, beside the Node object itself. Pure.
 
-The cluster-autoscaler knows instances by `spec.providerID` of the Node objects, and by nothing else.
+The cluster-autoscaler identifies instances by `spec.providerID` of the Node objects, and by nothing else.
 """
 
 from collections.abc import Iterable
@@ -12,29 +12,29 @@ from typing import Final
 from agent.model.finding import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
-"""The taint of a node whose cloud has not said yet which instance it is."""
+"""The taint of a node that its cloud has not identified yet."""
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 REMOVED_AFTER: Final = timedelta(minutes=15)
-"""The autoscaler's `--max-node-provision-time`, by default: how long it bears an instance that has no Node."""
+"""The default of the autoscaler's `--max-node-provision-time`: how long an instance may have no Node."""
 NO_CLOUD: Final = frozenset({"", "external"})
-"""Kubelets with any other `--cloud-provider` ask that cloud for the name of their node."""
+"""With any other `--cloud-provider` the kubelet asks that cloud for the name of its node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint of the Node that says something of its registration."""
+    """A taint that concerns the Node's registration or removal."""
 
     key: str
     at: datetime | None = None
-    """When the autoscaler set it, by the value of its own taints."""
+    """When the autoscaler set it: the value of its own taints."""
 
 
 class Expected(StrEnum):
     """Whether a Node must have a provider ID (`--provider-id`)."""
 
     AUTO = "auto"
-    """Where the cluster is seen to use a cloud."""
+    """If there is evidence that the cluster uses a cloud."""
     REQUIRED = "required"
     IGNORED = "ignored"
 
@@ -49,47 +49,47 @@ class LastSeen:
     at: datetime
     """When, by the node's clock."""
     earlier_id: str = ""
-    """The provider ID that a Node of this name had before; empty: it had no other."""
+    """An earlier provider ID of a Node of this name; empty: it had no other."""
     changed: datetime | None = None
     """When the present one was first seen in place of the earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What this node itself knows of it."""
+    """What this node itself knows about its registration."""
 
     expected: Expected = Expected.AUTO
     last: LastSeen | None = None
-    """None: nobody here remembers a Node of its name."""
+    """None: no Node of this name was ever seen."""
     kubelet_name: str = ""
-    """The name by which the kubelet registers; empty: not known, or not asked for, because the Node is in order."""
+    """The name by which the kubelet registers; empty: not known, or not needed because the Node is complete."""
     cloud_provider: str = ""
     """The kubelet's `--cloud-provider`; empty likewise."""
     listed_pods: int = 0
-    """How many pods the API server still had of a Node that it did not have."""
+    """How many pods the API server still lists for a Node that does not exist."""
     why: str = ""
-    """Why what was remembered cannot be read; empty where nothing is wrong."""
+    """Why the remembered Node cannot be read; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
-    """What the cluster says: the other nodes, and the cluster-autoscaler's own status."""
+    """The other nodes of the cluster, and the cluster-autoscaler's status."""
 
     others: int = 0
-    """Other nodes that were looked at; 0 also where it was known without them that the cluster uses a cloud."""
+    """Other nodes that were read; also 0 if they were not needed to know that the cluster uses a cloud."""
     others_with_id: int = 0
     unregistered: int | None = None
-    """Instances without a Node, in the whole cluster; None: not told (the status has it since 1.30)."""
+    """Instances without a Node, in the whole cluster; None: not reported (the status has it since 1.30)."""
     long_unregistered: int | None = None
-    """Those of them that are to be deleted."""
+    """Those that are about to be deleted."""
     told: datetime | None = None
     """When the autoscaler wrote its status."""
     why: str = ""
-    """Why nothing is known of its status; empty where something is."""
+    """Why its status is not known; empty: it is."""
 
 
 def remember(last: LastSeen | None, name: str, uid: str, provider_id: str, at: datetime) -> LastSeen:
-    """Return what is remembered of a Node that was seen; `last`: what was until now, of whatever node."""
+    """Return what to remember of a Node; `last`: what was remembered until now, of any node."""
     seen = LastSeen(name, uid, provider_id, at)
     if last is None or last.name != name:
         return seen
@@ -99,21 +99,21 @@ def remember(last: LastSeen | None, name: str, uid: str, provider_id: str, at: d
     return seen if before in {"", provider_id} else replace(seen, earlier_id=before, changed=at)
 
 
-def who_says_ours(registration: Registration, name: str) -> str:
-    """Return who says that this machine is the node of that name, in words; empty where nobody does."""
+def evidence_of_node(registration: Registration, name: str) -> str:
+    """Return the evidence, in words, that this machine is the node of that name; empty: there is none."""
     if registration.kubelet_name not in {"", name}:
         return ""
     if registration.last is not None and registration.last.name == name:
         return f"it was last seen at {format_time(registration.last.at)}"
     if registration.kubelet_name:
-        return "the kubelet here calls itself so"
+        return "the kubelet here uses that name"
     if registration.listed_pods:
-        return f"the API server still lists {registration.listed_pods} pods of it"
+        return f"the API server still lists {registration.listed_pods} of its pods"
     return ""
 
 
-def why_cloud(registration: Registration, taints: Iterable[Taint]) -> str:
-    """Return what shows, on this node alone, that its cluster uses a cloud; empty where nothing does."""
+def evidence_of_cloud(registration: Registration, taints: Iterable[Taint]) -> str:
+    """Return the evidence of this node, in words, that its cluster uses a cloud; empty: there is none."""
     if any(one.key == UNINITIALIZED for one in taints):
         return f"it has the taint {UNINITIALIZED}"
     if registration.cloud_provider:

@@ -1,4 +1,4 @@
-"""How the kubelet refused a pod for a device, and what will become of it."""
+"""How the kubelet rejected a pod for a device, and what happens to the pod."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RejectionKind(StrEnum):
-    """What the kubelet said was missing, across its versions."""
+    """What was missing according to the kubelet's message, across its versions."""
 
     UNREGISTERED = "unregistered"
     """`can't allocate unregistered device R`: it did not know the resource."""
@@ -17,31 +17,31 @@ class RejectionKind(StrEnum):
     PLUGIN_GONE = "plugin_gone"
     """The endpoint was stopped, is unknown, or could not be dialled."""
     NO_CAPACITY = "no_capacity"
-    """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the node object says 0."""
+    """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
     OTHER = "other"
-    """Refused for a device, in words of another kind."""
+    """Rejected for a device with another message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One refusal of the kubelet's, read from a pod's status."""
+    """One rejection, read from a pod's status."""
 
     refused: RejectionKind
     resource: str
-    """Empty where neither the message nor the pod's spec names one."""
+    """Empty: neither the message nor the pod's spec names one."""
     requested: int | None
     available: int | None
     at: datetime | None
     """When, by the API server's clock to the second (managedFields), or the kubelet's (startTime); None: not known."""
     message: str
     socket: str = ""
-    """The plugin's socket, where the message names one; the resource may then be empty, or a guess from the spec."""
+    """The plugin's socket, if the message names one; the resource may then be empty, or a guess from the spec."""
     by_api: bool = False
-    """Whether `at` is by the API server's clock, which the node's may differ from (`Snapshot.api_skew`)."""
+    """Whether `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)."""
 
 
 class RejectionCause(StrEnum):
-    """Why a pod was refused."""
+    """Why a pod was rejected."""
 
     NODE_REBOOT = "node_reboot"
     KUBELET_RESTART = "kubelet_restart"
@@ -54,7 +54,7 @@ class RejectionCause(StrEnum):
 
 
 class PodOutcome(StrEnum):
-    """What becomes of a refused pod if nobody does anything."""
+    """What happens to a rejected pod if nobody acts."""
 
     REPLACED_BY_CONTROLLER = "replaced_by_controller"
     STUCK = "stuck"
@@ -63,18 +63,18 @@ class PodOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RejectedPod:
-    """A refused pod, and what is thought of it."""
+    """A rejected pod, the cause and the advice."""
 
     pod: str
     """`namespace/name`."""
     uid: str
     controller: str
     resource: str
-    """Empty where nothing names it."""
+    """Empty: not known."""
     at: datetime | None
     cause: RejectionCause
     pod_outcome: PodOutcome
     why: str
-    """What speaks for the cause, in words."""
+    """The evidence for the cause, in words."""
     do: str
-    """What becomes of it, and what somebody should do, in words."""
+    """What happens to it, and what to do, in words."""

@@ -1,4 +1,4 @@
-"""Volumes that have to be attached to the node before they can be mounted. Facts; nothing here judges.
+"""Volumes that have to be attached to the node before they can be mounted.
 
 A volume is named as the kubelet and the controller name it in the node's status: `kubernetes.io/csi/<driver>^<handle>`,
 `kubernetes.io/<plugin>/<id>`, or of a FlexVolume `<driver>/<name>`.
@@ -9,14 +9,14 @@ from enum import StrEnum
 
 
 class Strength(StrEnum):
-    """How sure it is that a volume was lost from the node's status."""
+    """How certain it is that a volume is missing from the node's status."""
 
     CONFIRMED = "confirmed"
     """Its VolumeAttachment says attached, and a pod waits for it."""
     PROBABLE = "probable"
-    """A pod has waited for longer than any attaching takes."""
+    """A pod has waited for longer than any attach takes."""
     MOUNTED = "mounted"
-    """It is mounted, and so it is attached."""
+    """It is mounted, and thus attached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +25,29 @@ class Mount:
 
     volume: str
     pod_uid: str = ""
-    """The pod in whose directory it is; empty: where all pods of the node have it from."""
+    """The pod in whose directory it is mounted; empty: it is the node-wide mount."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What the API server says of one volume."""
+    """What the API server says about one volume."""
 
     volume: str
     attached: bool | None = None
-    """Its VolumeAttachment says attached, and nobody deletes that; None: not known, or it has none by its kind."""
+    """Its VolumeAttachment says attached, and is not being deleted; None: not known, or its kind has none."""
     failed: bool = False
-    """Its VolumeAttachment tells of an error."""
+    """Its VolumeAttachment has an attach error."""
     claim: str = ""
-    """`namespace/name` of the claim that it is bound to; empty: none, or not known."""
+    """`namespace/name` of the claim it is bound to; empty: none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """What the API server was asked because a volume is missing and a pod waits."""
+    """What the API server was asked, because a volume is missing and a pod waits."""
 
     volumes: tuple[Attachment, ...] = ()
-    """Those that are missing, and those of the claims that were looked up."""
+    """The missing ones, and those of the waiting pods' claims."""
     failed_pods: tuple[str, ...] = ()
-    """Uids of pods of which an event says that attaching a volume failed."""
+    """Uids of pods with an event that says that attaching a volume failed."""
     not_requested: tuple[str, ...] = ()
-    """What could not be asked, such as `list events`: a right that the account lacks."""
+    """What was not requested, such as `list events`: the account lacks the permission."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
 from agent.model.snapshot import (
     SOURCES,
@@ -70,7 +71,7 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
         else:
             snapshot = read.into(snapshot, name)
     snapshot = crosscheck.namespaces(snapshot)
-    return replace(snapshot, timings=tuple(read.timings))
+    return with_history(replace(snapshot, timings=tuple(read.timings)))
 
 
 def _blank(node_name: str, now: Moment) -> Snapshot:

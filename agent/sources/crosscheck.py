@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
-from agent.model.registration import Registration, who_says_ours
+from agent.model.registration import Registration, evidence_of_node
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -181,7 +181,7 @@ def pods(
     match node:
         case Known(None):
             known = known_or(registration, None)
-            if known is not None and who_says_ours(known, name):
+            if known is not None and evidence_of_node(known, name):
                 return Unavailable(
                     "pods", f"the Node {name!r} was deleted, and its pods with it: the list proves nothing"
                 )

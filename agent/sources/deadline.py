@@ -1,4 +1,4 @@
-"""A bound for a whole answer: libraries bound each read of it, so that a byte now and then holds them for ever."""
+"""A time limit for a whole answer. Libraries limit each read, so an occasional byte can keep them waiting forever."""
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """Asks in a thread of its own, always the same, and waits for the answer no longer than agreed."""
+    """Runs questions in one thread of its own, and waits for each answer for a limited time."""
 
     def __init__(self, what: str, seconds: float) -> None:
         self._what, self._seconds = what, seconds
@@ -21,8 +21,8 @@ class Deadline:
         self._late = False
 
     def __call__(self, question: Callable[[], T]) -> T:
-        """Ask; raises Unavailable where the answer is late, and whatever asking raises."""
-        self._pass_over_late_answer()
+        """Ask; raises SourceError if the answer is late, and whatever the question raises."""
+        self._discard_late_answer()
         if self._thread is None:
             self._thread = Thread(target=self._answer, name=self._what, daemon=True)
             self._thread.start()
@@ -31,16 +31,16 @@ class Deadline:
             answer: Callable[[], T] = self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
-            raise SourceError(f"{self._what}: no whole answer within {self._seconds:g} s") from None
+            raise SourceError(f"{self._what}: no complete answer within {self._seconds:g} s") from None
         return answer()
 
-    def _pass_over_late_answer(self) -> None:
+    def _discard_late_answer(self) -> None:
         if not self._late:
             return
         try:
             self._answers.get_nowait()
         except Empty:
-            raise SourceError(f"{self._what}: it has not finished an earlier answer") from None
+            raise SourceError(f"{self._what}: still waiting for an earlier answer") from None
         self._late = False
 
     def _answer(self) -> None:
@@ -48,7 +48,7 @@ class Deadline:
             question = self._questions.get()
             try:
                 answer = question()
-            except BaseException as error:  # noqa: BLE001 (it is raised where it was asked for)
+            except BaseException as error:  # noqa: BLE001 (it is raised in the asking thread)
                 self._answers.put(_raising(error))
             else:
                 self._answers.put(_returning(answer))

@@ -1,1 +1,1 @@
-"""What the agent remembers on disk. A directory that cannot be written loses nothing while the process lives."""
+"""What the agent keeps on disk. An unwritable directory loses nothing while the process lives."""

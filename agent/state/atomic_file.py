@@ -1,6 +1,6 @@
 """One file of the agent's state directory, replaced whole or not at all.
 
-Without it the agent knows less, and goes on: a directory that cannot be written is told through `failed`.
+The agent works without it: a directory that cannot be written is reported through `failed`.
 """
 
 import os
@@ -10,22 +10,20 @@ from pathlib import Path
 
 
 class StateFile:
-    """The file of one name."""
-
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
-        """`warn`: told why it could not be written, when that changes."""
+        """`warn`: called with the reason when a write fails, once for each reason."""
         self.path = path
         self.failed = ""
-        """Why it could not be written the last time; empty where it was."""
+        """Why the last write failed; empty: it did not."""
         self._warn = warn
 
     def write(self, content: bytes) -> bool:
-        """Tell whether it was written."""
+        """Return whether it was written."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _replace(self.path, content)
         except OSError as error:
-            # Without the file's name, of which a part is new each time.
+            # Without the name of the temporary file, which is different each time.
             why = f"{self.path.parent}: {error.strerror}"
             if why != self.failed:
                 self._warn(why)
@@ -36,7 +34,7 @@ class StateFile:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put the whole of it in its place, readable for us alone; after a power cut the one before is as good."""
+    """Replace the file by a private one. After a power cut, either version is there and complete."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,37 +1,61 @@
-"""The history of the device plugins, on disk: what files on the node cannot tell once it is over."""
+"""The device history: in memory while the agent runs, and in its state directory for the next start."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from agent.checks.devices.clocks import plugins
-from agent.checks.devices.history import device_history
-from agent.model.device_history import FILE, dumps
-from agent.model.devices import DeviceTransition
+from agent.model.device_history import FILE, StoredHistory, dumps, loads
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
+from agent.sources.error import SourceError
+from agent.sources.host.cached_file import CachedFile
 from agent.state.atomic_file import StateFile
 
+LARGEST: Final = 512 * 1024
+"""Bytes. A full history has a tenth of that."""
 
-class DeviceHistoryExporter:
-    """Keeps one state directory's history up to the last report."""
+
+class DeviceHistoryStore:
+    """The history up to the last report. An unwritable state directory loses nothing until the next start."""
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        """`warn`: told why a history could not be written, when that changes."""
+        """`warn`: called with the reason when the history cannot be written, once for each reason."""
         self._file = StateFile(state_dir / FILE, warn)
-        self._written: tuple[DeviceTransition, ...] | None = None
+        self._history: StoredHistory | None = None
+        self._saved = False
+        """Whether the file has what is in memory."""
 
     @property
     def failed(self) -> str:
-        """Why the last history could not be written; empty where it was."""
+        """Why the history could not be written the last time; empty: it was."""
         return self._file.failed
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+    def read(self) -> StoredHistory:
+        """Return the history up to the last report, with the reason if the stored one is unreadable."""
+        if self._history is None:
+            self._history = _load(self._file.path)
+            self._saved = not self._history.trouble
+        return self._history
+
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
         try:
-            history, stored = device_history(report.assessment.snapshot), plugins(report.assessment.snapshot).history
+            history = plugins(report.assessment.snapshot).history
         except InsufficientData:
             return
-        # It may have been lost since; it is not written for ever where nobody can read it back.
-        if history == stored or (history == self._written and self._file.path.exists()):
-            return
-        if self._file.write(dumps(history).encode()):
-            self._written = history
+        before = self.read()
+        unchanged = history == before.transitions and (not history or self._file.path.exists())
+        self._saved = (self._saved and unchanged) or self._file.write(dumps(history).encode())
+        self._history = StoredHistory(history, "" if self._saved else before.trouble)
+
+
+def _load(path: Path) -> StoredHistory:
+    """Read the stored history; none is empty, a damaged one is empty with the reason."""
+    try:
+        found = CachedFile(loads, LARGEST).read(path)
+    except SourceError as error:
+        return StoredHistory(trouble=str(error))
+    if found is None:
+        return StoredHistory()
+    stored, _ = found
+    return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")

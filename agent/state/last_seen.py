@@ -1,4 +1,4 @@
-"""The Node as it was last seen, on disk: an agent that starts after it was deleted must know that there was one."""
+"""The last seen Node, on disk: an agent that starts after its deletion has to know that there was one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,18 +13,16 @@ from agent.model.snapshot import Known
 from agent.state.atomic_file import StateFile
 
 FRESH: Final = timedelta(minutes=10)
-"""How old what is stored may be while nothing but the time changes: a disk is not worn out for a time."""
+"""How old the stored time may be while nothing else changes, to spare the disk."""
 
 
 class LastSeenExporter:
-    """Keeps one state directory's memory of the Node."""
-
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        """`warn`: told why it could not be written, when that changes."""
+        """`warn`: called with the reason when it cannot be written, once for each reason."""
         self._file = StateFile(state_dir / FILE, warn)
         self._written: LastSeen | None = None
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
         snapshot = report.assessment.snapshot
         reading = snapshot.registration
         last = reading.value.last if isinstance(reading, Known) else None
@@ -35,7 +33,7 @@ class LastSeenExporter:
             self._written = last
 
     def _is_news(self, last: LastSeen, *, gone: bool) -> bool:
-        """Tell whether it is worth a write; a Node that is gone is written down as exactly as it is known."""
+        """Whether it is worth a write. If the Node is gone, its exact time is."""
         if self._written is None or gone:
             return last != self._written
         same = replace(last, at=self._written.at) == self._written

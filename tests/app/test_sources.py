@@ -116,7 +116,7 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck
             server.closing.wait(0.1)
 
     server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
-    with server, pytest.raises(SourceError, match=r"docker: no whole answer within 0\.36 s"):
+    with server, pytest.raises(SourceError, match=r"docker: no complete answer within 0\.36 s"):
         sources.has_container(ID)
 
 
@@ -146,7 +146,7 @@ def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(w
     assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
     (tmp_path / "state" / FILE).write_text("damaged")
     told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: it is not JSON")
+    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
 
 
 def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_path: Path) -> None:

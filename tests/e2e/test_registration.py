@@ -93,7 +93,7 @@ def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: C
     assert said.subjects(DETECTOR) == {}
     (blind,) = [one["why"] for one in said.document["insufficient_data"] if one["detector"] == DETECTOR]
     assert "no Node named 'nodeleak-e2e-nobody'" in blind
-    assert f"the kubelet here calls itself '{cluster.node}'" in blind
+    assert f"the kubelet here uses the name '{cluster.node}'" in blind
 
 
 def test_the_taints_of_the_autoscaler_are_good_to_know_and_no_trouble(cluster: Cluster, nodeleak: Nodeleak) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.checks.addresses.classify import classify
+from agent.checks.devices.history import with_history
 from agent.cleanup.guards import release_requests
 from agent.model.assessment import State
 from agent.model.snapshot import (
@@ -97,7 +98,7 @@ def test_each_source_is_asked_once() -> None:
 def test_what_was_read_is_what_is_in_it() -> None:
     told = EVERY_TROUBLE
     snapshot = look(Told(told))
-    assert list(snapshot.readings()) == list(told.readings())
+    assert list(snapshot.readings()) == list(with_history(replace(told, uptime=NOW.uptime)).readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
     assert snapshot.unavailable() == ()
 

@@ -30,9 +30,9 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
         return "late"
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match=r"docker: no whole answer within 0\.05 s"):
+    with pytest.raises(SourceError, match=r"docker: no complete answer within 0\.05 s"):
         deadline(dripping)
-    with pytest.raises(SourceError, match="has not finished an earlier answer"):
+    with pytest.raises(SourceError, match="still waiting for an earlier answer"):
         deadline(dripping)
     assert asked == [1]
     enough.set()
@@ -48,9 +48,9 @@ def test_a_late_answer_is_never_given_to_another_question() -> None:
         return False
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match="no whole answer"):
+    with pytest.raises(SourceError, match="no complete answer"):
         deadline(late)
-    with pytest.raises(SourceError, match="has not finished"):
+    with pytest.raises(SourceError, match="still waiting for an earlier"):
         deadline(lambda: True)
     enough.set()
     assert gone.wait(10)

@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.checks import engine
-from agent.checks.devices.history import device_history
+from agent.checks.devices.history import derive, with_history
 from agent.model.device_history import FILE, loads
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
-from agent.state.device_history import DeviceHistoryExporter
+from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 
 SEEN = node(
@@ -26,7 +26,7 @@ SEEN = node(
 
 
 def report(snapshot: Snapshot) -> Report:
-    return engine.run(snapshot, None, grace=timedelta(0), confirm_after=timedelta(0))[0]
+    return engine.run(with_history(snapshot), None, grace=timedelta(0), confirm_after=timedelta(0))[0]
 
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
@@ -41,22 +41,22 @@ def inode(state_dir: Path) -> int:
 
 
 def test_what_was_written_is_what_the_next_look_reads(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
-    assert device_history(read_back(SEEN, tmp_path)) == device_history(SEEN)
-    assert loads((tmp_path / FILE).read_text()).transitions == device_history(SEEN)
+    assert derive(read_back(SEEN, tmp_path)) == derive(SEEN)
+    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)
 
 
 def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "nodeleak"
-    DeviceHistoryExporter(state_dir).export(report(SEEN), 0.1)
+    DeviceHistoryStore(state_dir).export(report(SEEN), 0.1)
     assert (state_dir / FILE).stat().st_mode & 0o777 == 0o600
     assert state_dir.stat().st_mode & 0o777 == 0o700
     assert os.listdir(state_dir) == [FILE]
 
 
 def test_without_news_nothing_is_written(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = inode(tmp_path)
     exporter.export(report(SEEN), 0.1)
@@ -65,7 +65,7 @@ def test_without_news_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_news_replace_the_file(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     later = read_back(SEEN, tmp_path)
     devices = later.device_plugins.known()
@@ -75,15 +75,15 @@ def test_news_replace_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     (tmp_path / FILE).unlink()
     exporter.export(report(SEEN), 0.1)
-    assert loads((tmp_path / FILE).read_text()).transitions == device_history(SEEN)
+    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)
 
 
 def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = (tmp_path / FILE).read_text()
     exporter.export(report(node(device_plugins=unavailable("device_plugins"))), 0.1)
@@ -92,14 +92,14 @@ def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Pat
 
 def test_a_node_without_a_kubelet_has_nothing_to_keep(tmp_path: Path) -> None:
     empty = DevicePlugins(None, (), None, (), ())
-    DeviceHistoryExporter(tmp_path).export(report(node(device_plugins=empty)), 0.1)
+    DeviceHistoryStore(tmp_path).export(report(node(device_plugins=empty)), 0.1)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
     in_the_way = tmp_path / "nodeleak"
     in_the_way.write_text("a file")
-    exporter = DeviceHistoryExporter(in_the_way)
+    exporter = DeviceHistoryStore(in_the_way)
     exporter.export(report(SEEN), 0.1)
     assert exporter.failed.endswith(": File exists")
     in_the_way.unlink()
@@ -109,10 +109,10 @@ def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_p
 
 
 def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp_path: Path) -> None:
-    exporter = DeviceHistoryExporter(tmp_path)
+    exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = (tmp_path / FILE).read_text()
-    news = read_back(replace(SEEN, device_plugins=Known(device_plugins())), tmp_path)
+    news = read_back(node(device_plugins=device_plugins()), tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -123,4 +123,24 @@ def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp
     assert (tmp_path / FILE).read_text() == before
     assert os.listdir(tmp_path) == [FILE]
     exporter.export(report(news), 0.1)
-    assert loads((tmp_path / FILE).read_text()).transitions == device_history(news)
+    assert loads((tmp_path / FILE).read_text()).transitions == derive(news)
+
+
+def test_an_unwritable_state_directory_loses_nothing_while_the_agent_runs(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "nodeleak"
+    in_the_way.write_text("a file")
+    store = DeviceHistoryStore(in_the_way)
+    store.export(report(SEEN), 0.1)
+    assert store.read().transitions == derive(SEEN)
+    in_the_way.unlink()
+    store.export(report(SEEN), 0.1)
+    assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
+
+
+def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{")
+    store = DeviceHistoryStore(tmp_path)
+    assert store.read().trouble
+    store.export(report(SEEN), 0.1)
+    assert store.read() == DeviceHistoryStore(tmp_path).read()
+    assert store.read().trouble == ""

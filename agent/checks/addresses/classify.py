@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
+from agent.model.times import from_mtime
 
 CLOCK_SLACK = timedelta(seconds=10)
 """A file written during the snapshot is a moment newer than it; a larger difference means that a clock was set."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MOMENT, _LAST_MOMENT = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def made_at(reservation: Reservation) -> datetime:
     """Return the file's mtime: host-local writes a reservation once, and never again."""
     try:
-        return _EPOCH + timedelta(microseconds=reservation.mtime_ns // 1000)
+        return from_mtime(reservation.mtime_ns)
     except OverflowError:
         # A file system's years go further than the calendar's.
         return _LAST_MOMENT if reservation.mtime_ns > 0 else _FIRST_MOMENT

@@ -1,1 +1,1 @@
-"""What happened to the device plugins of this node, and the state of each resource. Pure."""
+"""Device plugins of the node: their history, the state of each resource, and the pods that were rejected. Pure."""

@@ -1,6 +1,6 @@
-"""One run of the kubelet's device manager, as the history tells it: its start, and what came until the next. Pure."""
+"""One run of the kubelet's device manager: its start, and the transitions until its next start. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -18,14 +18,13 @@ class KubeletRun:
     def of(self, resource: str) -> tuple[DeviceTransition, ...]:
         return tuple(one for one in self.history if one.resource == resource)
 
-    def came(self, resource: str) -> DeviceTransition | None:
-        """Return the first registration of a resource."""
+    def first_registration(self, resource: str) -> DeviceTransition | None:
         return next((one for one in self.of(resource) if one.what is TransitionKind.REGISTERED), None)
 
-    def bound(self, socket: str, others: Iterable[str], since: datetime, until: datetime) -> datetime | None:
-        """Return when the plugin first bound its socket in that time: of a socket that is not known, when any did.
+    def socket_bound(self, socket: str, others: Iterable[str], since: datetime, until: datetime) -> datetime | None:
+        """Return when the plugin first bound its socket in that time.
 
-        `others`: the sockets of other plugins.
+        An unknown socket (empty) may be any but `others`, the sockets of other plugins.
         """
         taken = frozenset(others)
         times = [
@@ -39,11 +38,8 @@ class KubeletRun:
 
 
 def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
-    return tuple(_epochs(history))
-
-
-def _epochs(history: tuple[DeviceTransition, ...]) -> Iterator[KubeletRun]:
     starts = [place for place, one in enumerate(history) if one.what is TransitionKind.KUBELET_STARTED]
-    for place, after in pairwise([*starts, len(history)]):
-        end = history[after].at if after < len(history) else None
-        yield KubeletRun(history[place], history[place + 1 : after], end)
+    return tuple(
+        KubeletRun(history[place], history[place + 1 : after], history[after].at if after < len(history) else None)
+        for place, after in pairwise([*starts, len(history)])
+    )

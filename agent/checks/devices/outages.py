@@ -1,4 +1,4 @@
-"""When a refusal was, and when a resource was registered: as spans, for no clock tells more. Pure."""
+"""When a pod was rejected, and when a resource was registered: as time windows, as precise as the clocks are. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection
 
 GRAIN: Final = timedelta(seconds=1)
-"""The kubelet and the API server cut their times to the second."""
-BY_API: Final = timedelta(seconds=5)
-"""Besides what its clock is known to differ: a status takes a while to get there."""
-NOISE: Final = timedelta(seconds=2.5)
-"""So far off is a measured skew at most. A smaller one is none: it would be another at every look."""
+"""The kubelet and the API server write times in whole seconds."""
+API_DELAY: Final = timedelta(seconds=5)
+"""A pod's status reaches the API server this much later, at most."""
+SKEW_ERROR: Final = timedelta(seconds=2.5)
+"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
 PROMPTLY: Final = timedelta(seconds=1)
-"""A plugin that has bound its socket is registered so soon after."""
-BETWEEN_LOOKS: Final = timedelta(seconds=60)
-"""What a look saw first may have happened so much earlier."""
+"""A plugin registers this soon after it bound its socket."""
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
+"""What a snapshot saw first may have happened this much earlier."""
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
@@ -38,77 +38,84 @@ class TimeWindow:
         return self.earliest >= other.latest
 
 
-def of_refusal(rejection: Rejection, at: datetime, skew: timedelta | None) -> TimeWindow:
-    """Return when it was by the node's clock, which dates the files too. `skew`: how far the API server's is ahead."""
+def rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> TimeWindow:
+    """Return when it was by the node's clock, as the files' times are. `skew`: how far the API server's is ahead."""
     if not rejection.by_api:
-        return TimeWindow(at, _moved(at, GRAIN))
+        return TimeWindow(at, _add(at, GRAIN))
     off = abs(skew or timedelta(0))
-    slack = BY_API + (off if off > NOISE else timedelta(0))
-    return TimeWindow(_moved(at, -slack), _moved(at, GRAIN + slack))
+    slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+    return TimeWindow(_add(at, -slack), _add(at, GRAIN + slack))
 
 
-def in_epoch(refusal: TimeWindow, kubelet_run: KubeletRun) -> TimeWindow | None:
-    """Return the part of it in which this run of the kubelet can have refused; None: there is none."""
-    earliest = max(refusal.earliest, kubelet_run.start.at)
-    latest = refusal.latest if kubelet_run.end is None else min(refusal.latest, kubelet_run.end)
+def within_run(window: TimeWindow, run: KubeletRun) -> TimeWindow | None:
+    """Return the part of a window in which this run of the kubelet can have rejected a pod; None: there is none."""
+    earliest = max(window.earliest, run.start.at)
+    latest = window.latest if run.end is None else min(window.latest, run.end)
     return TimeWindow(earliest, latest) if earliest < latest else None
 
 
-def of_registration(
-    kubelet_run: KubeletRun, came: DeviceTransition, bound: datetime | None, otherwise: datetime
+def registration_window(
+    run: KubeletRun, registration: DeviceTransition, socket_bound: datetime | None, missing_until: datetime
 ) -> TimeWindow:
     """Return when a resource was registered.
 
-    `bound`: when its plugin had bound its socket before. `otherwise`: until when it certainly was not, where nobody
-    saw it and no socket tells.
+    `socket_bound`: when its plugin had bound its socket before. `missing_until`: until when the resource certainly was
+    not registered, for a registration that no file dates and no socket precedes.
     """
-    if not came.exact:
-        return TimeWindow(min(came.at, otherwise if bound is None else bound), came.at)
-    if bound is None or came.at - bound > PROMPTLY:
-        return TimeWindow(came.at, came.at)
-    by_socket = any(one.what is TransitionKind.SOCKET_APPEARED and one.at == came.at for one in kubelet_run.history)
-    return TimeWindow(bound, _moved(bound, PROMPTLY) if by_socket else came.at)
+    if not registration.exact:
+        return TimeWindow(
+            min(registration.at, missing_until if socket_bound is None else socket_bound), registration.at
+        )
+    if socket_bound is None or registration.at - socket_bound > PROMPTLY:
+        return TimeWindow(registration.at, registration.at)
+    by_socket = any(
+        one.what is TransitionKind.SOCKET_APPEARED and one.at == registration.at for one in run.history
+    )  # fmt: skip
+    return TimeWindow(socket_bound, _add(socket_bound, PROMPTLY) if by_socket else registration.at)
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
     """A time in which the kubelet had no healthy device of a resource that it had known."""
 
-    came: DeviceTransition
+    registered: DeviceTransition
     """The registration before."""
     lost: DeviceTransition
     dropped: bool
     back: DeviceTransition | None
+    """The registration after; None: it still lasts, or the kubelet restarted."""
 
-    def holds(self, refusal: TimeWindow, back: TimeWindow | None) -> bool | None:
-        """Tell whether a refusal was in it; None: it may have been."""
-        if refusal.latest <= self.lost.at:
-            near = self.lost.at - refusal.latest < BETWEEN_LOOKS or self.lost.uptime == self.came.uptime
-            return None if near and not self.lost.exact else False
-        if back is not None and refusal.after(back):
+    def contains(self, rejection: TimeWindow, back: TimeWindow | None) -> bool | None:
+        """Whether a rejection fell into it; None: it may have. `back`: when the outage ended."""
+        if rejection.latest <= self.lost.at:
+            return None if not self.lost.exact and self._may_have_begun_at(rejection.latest) else False
+        if back is not None and rejection.after(back):
             return False
-        surely = refusal.earliest >= self.lost.at and (back is None or refusal.before(back))
+        surely = rejection.earliest >= self.lost.at and (back is None or rejection.before(back))
         return True if surely else None
 
+    def _may_have_begun_at(self, at: datetime) -> bool:
+        return self.lost.at - at < BETWEEN_SNAPSHOTS or self.lost.uptime == self.registered.uptime
 
-def outages_in(changes: tuple[DeviceTransition, ...]) -> Iterator[Outage]:
-    """Find them in what happened to one resource."""
-    came: DeviceTransition | None = None
+
+def outages_in(transitions: tuple[DeviceTransition, ...]) -> Iterator[Outage]:
+    """Find the outages in the transitions of one resource."""
+    registered: DeviceTransition | None = None
     lost: DeviceTransition | None = None
     dropped = False
-    for one in changes:
+    for one in transitions:
         if one.what is TransitionKind.REGISTERED:
-            if came is not None and lost is not None:
-                yield Outage(came, lost, dropped, one)
-            came, lost, dropped = one, None, False
+            if registered is not None and lost is not None:
+                yield Outage(registered, lost, dropped, one)
+            registered, lost, dropped = one, None, False
         else:
             lost, dropped = lost or one, dropped or one.what is TransitionKind.DROPPED
-    if came is not None and lost is not None:
-        yield Outage(came, lost, dropped, None)
+    if registered is not None and lost is not None:
+        yield Outage(registered, lost, dropped, None)
 
 
-def _moved(at: datetime, by: timedelta) -> datetime:
+def _add(at: datetime, span: timedelta) -> datetime:
     try:
-        return at + by
+        return at + span
     except OverflowError:
-        return _LATEST if by > timedelta(0) else _EARLIEST
+        return _LATEST if span > timedelta(0) else _EARLIEST

@@ -1,4 +1,4 @@
-"""What becomes of a refused pod if nobody does anything, and what somebody should do. Pure."""
+"""What happens to a rejected pod if nobody acts, and what to do. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -8,22 +8,21 @@ from agent.model.rejections import PodOutcome, Rejection, RejectionCause
 from agent.model.snapshot import Pod, Snapshot
 
 OVERDUE: Final = timedelta(seconds=60)
-"""After the time by which a deleted pod should be gone."""
-REPLACED: Final = {
+"""How long after its deletionTimestamp a pod may still exist."""
+REPLACED_WITHIN: Final = {
     "ReplicaSet": None,
     "ReplicationController": None,
     "Job": None,
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Whose failed pods are replaced. The last two delete them first: one that is still there after this long is stuck."""
-NOT_READ: Final = (RejectionCause.UNVERIFIED, "the node's device plugins were not read")
+"""Controllers that replace failed pods. The last two delete the pod first, so one that is older than this is stuck."""
 
-NOT_BY_FORCE: Final = "never with --force, which skips the CNI teardown and leaks the pod's address"
+NO_FORCE: Final = "never with --force, which skips the CNI teardown and leaks the pod's address"
 
 
 def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
-    """Return since when a deleted pod should be gone, by the clock of the API server; None: it may still be there."""
+    """Return since when a deleted pod should be gone, by the API server's clock; None: it may still exist."""
     by_api = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     return pod.deletion if pod.deletion is not None and by_api - pod.deletion > OVERDUE else None
 
@@ -31,27 +30,26 @@ def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
 def predict_outcome(
     pod: Pod, rejection: Rejection, cause: RejectionCause, snapshot: Snapshot, *, healthy: bool
 ) -> tuple[PodOutcome, str]:
-    """Return what becomes of it, and the advice. `healthy`: the kubelet knows healthy devices of the resource now."""
+    """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
     if since := overdue(pod, snapshot):
-        return PodOutcome.TERMINATING_STUCK, f"deleted, and should be gone since {format_time(since)}: {_held_by(pod)}"
-    delete = f"delete it {_when(cause, healthy)}, {NOT_BY_FORCE}"
+        return PodOutcome.TERMINATING_STUCK, f"deleted, but not gone since {format_time(since)}: {_held_by(pod)}"
+    delete = f"delete it {_when(cause, healthy)}, {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
-    if kind not in REPLACED:
+    if kind not in REPLACED_WITHIN:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
         return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
-    patience = REPLACED[kind]
-    if patience is not None and rejection.at is not None and snapshot.taken_at - rejection.at > patience:
-        return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now and has not: {delete}"
+    grace = REPLACED_WITHIN[kind]
+    if grace is not None and rejection.at is not None and snapshot.taken_at - rejection.at > grace:
+        return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
     if kind == "Job":
-        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and tries again: {delete}"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it, and this one only stays behind: {delete}"
+        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries: {delete}"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it, and the failed pod remains: {delete}"
 
 
 def _held_by(pod: Pod) -> str:
     if pod.finalizers:
-        return f"held by {', '.join(pod.finalizers)}; whoever set these finalizers has to remove them"
-    restart = f"restart the kubelet, so that it tries again; delete it {NOT_BY_FORCE}"
-    return f"the kubelet has not finished with it; {restart}"
+        return f"held by {', '.join(pod.finalizers)}; the owner of these finalizers has to remove them"
+    return f"the kubelet has not finished with it; restart the kubelet to make it retry; delete it {NO_FORCE}"
 
 
 def _when(cause: RejectionCause, healthy: bool) -> str:

@@ -1,7 +1,8 @@
-"""When a resource was registered, by the files of one look. Pure.
+"""When a resource was registered, by the files of one snapshot. Pure.
 
-The kubelet writes its checkpoint when a plugin registers, and again whenever it gives a device to a pod. So its time
-is the registration's only where it follows the plugin's socket, or where a look before saw that it was not yet.
+The kubelet writes its checkpoint when a plugin registers, and also whenever it gives a device to a pod. So the file's
+time is the registration's only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was
+not registered.
 """
 
 from collections.abc import Iterable
@@ -14,9 +15,9 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.snapshot import Snapshot
 
 LATE: Final = timedelta(seconds=60)
-"""A checkpoint that is older than this when it is seen need not be the first that told what it tells."""
+"""A checkpoint older than this need not be the first version with its content."""
 PROMPTLY: Final = timedelta(seconds=1)
-"""A plugin that has bound its socket is registered so soon after: 0.2 s at most, on a real node."""
+"""A plugin registers this soon after it bound its socket: within 0.2 s on a real node."""
 
 
 def by_files(
@@ -27,11 +28,10 @@ def by_files(
     lost: DeviceTransition | None,
     alone: bool,
 ) -> tuple[datetime, bool]:
-    """Return when it was, and whether that is exact.
+    """Return the time, and whether it is exact.
 
-    `history`: up to the files of this look. `lost`: what it came back from, since the kubelet's start. `alone`: no
-    other
-    resource was registered since the look before.
+    `history`: includes the files of this snapshot. `lost`: the last transition of the resource since the kubelet
+    started. `alone`: no other resource has registered since the last snapshot.
     """
     history, devices = tuple(history), plugins(snapshot)
     written = devices.checkpoint_written or snapshot.taken_at
@@ -39,26 +39,26 @@ def by_files(
     appeared = next(
         (one for one in reversed(history) if one.what is TransitionKind.SOCKET_APPEARED and one.socket == socket), None
     )
-    if appeared is not None and _made_to_register(appeared, written, lost, snapshot):
+    if appeared is not None and _bound_to_register(appeared, written, lost, snapshot):
         return (written if written - appeared.at <= PROMPTLY else appeared.at), True
-    return written, alone and _looked_since_start(snapshot) and abs(snapshot.taken_at - written) <= LATE
+    return written, alone and _run_seen_before(snapshot) and abs(snapshot.taken_at - written) <= LATE
 
 
-def _made_to_register(
+def _bound_to_register(
     appeared: DeviceTransition, written: datetime, lost: DeviceTransition | None, snapshot: Snapshot
 ) -> bool:
-    """Tell whether a plugin bound its socket for this registration, as far as earlier looks tell."""
+    """Whether a plugin bound its socket for this registration, as far as earlier snapshots tell."""
     devices = plugins(snapshot)
     if appeared in devices.history:
-        looked = snapshot.taken_at - (snapshot.uptime - appeared.uptime)
-        if looked - appeared.at > PROMPTLY:
-            return False  # a look saw the socket, and that the resource was not registered promptly
+        seen = snapshot.taken_at - (snapshot.uptime - appeared.uptime)
+        if seen - appeared.at > PROMPTLY:
+            return False  # that snapshot saw the socket, and that the resource was not registered promptly
     since = devices.kubelet_socket if lost is None else lost.at
     return since is not None and since < appeared.at <= written
 
 
-def _looked_since_start(snapshot: Snapshot) -> bool:
-    """Tell whether an earlier look saw this run of the kubelet, and so that the resource was not registered yet."""
+def _run_seen_before(snapshot: Snapshot) -> bool:
+    """Whether an earlier snapshot saw this run of the kubelet, and thus that the resource was not registered yet."""
     devices = plugins(snapshot)
     starts = [one.at for one in devices.history if one.what is TransitionKind.KUBELET_STARTED]
     return bool(starts) and starts[-1] == devices.kubelet_socket

@@ -1,13 +1,13 @@
-"""The kubelet refused a pod for a device that it did not have, and the pod stays Failed: nothing admits it again.
+"""The kubelet rejected a pod because it had no device for it, and the pod stays Failed: nothing admits it again.
 
-A kubelet admits pods before the device plugins have registered with it again. Who comes in between is refused with
-`UnexpectedAdmissionError` (or `OutOf…`), also pods that had run. The scheduler does not see it, and may send more.
+A kubelet admits pods before the device plugins have registered with it again. It rejects pods in between with
+`UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler does not see it and may send more.
 
-Means: the pod is Failed by the kubelet's refusal. The message says why, by the times of the refusal and of the
-plugin's registration; `unverified` where they do not prove it. Five pods of one controller in ten minutes are a storm.
-Do: when the devices are healthy again, delete the pod as any other (`kubectl delete pod`); never with --force, which
-skips the CNI teardown and leaks its address. So that it does not come again: give the plugin the priority
-system-node-critical, taint nodes until their devices are there, and run a kubelet >= 1.28 (1.27.6).
+Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
+the plugin's registration; `unverified` if they do not prove one. Five pods of a controller in ten minutes are a storm.
+Do: when the devices are healthy again, delete the pod (`kubectl delete pod`); never with --force, which skips the CNI
+teardown and leaks its address. To prevent it, give the plugin the priority class system-node-critical, taint nodes
+until their devices are registered, and run kubelet 1.28 (1.27.6) or later.
 """
 
 from collections import Counter, defaultdict
@@ -24,23 +24,23 @@ from agent.model.snapshot import Known
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
 
-MANY: Final = 5
-AT_ONCE: Final = timedelta(minutes=10)
+STORM_PODS: Final = 5
+STORM_WITHIN: Final = timedelta(minutes=10)
 NAMED: Final = 3
-"""Pods of a storm that are named: the others are as these."""
+"""How many pods of a storm a message names."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    refused = rejections.rejected_pods(assessment.snapshot)
-    storms = _storms(refused)
-    swept = {one for storm in storms for one in storm}
+    rejected = rejections.rejected_pods(assessment.snapshot)
+    storms = _storms(rejected)
+    in_storms = {one for storm in storms for one in storm}
 
     for storm in storms:
         yield _storm(storm)
-    for one in refused:
-        if one not in swept:
+    for one in rejected:
+        if one not in in_storms:
             yield _single(one)
-    # Said after what was seen: that they were refused is known without the plugins, and why is not.
+    # Last: without the device plugins the pods are known, but not the causes.
     if not isinstance(assessment.snapshot.device_plugins, Known):
         assessment.snapshot.device_plugins.known()
 
@@ -49,7 +49,7 @@ def _single(one: RejectedPod) -> Finding:
     return Finding(
         detector=NAME,
         subject=f"pod {one.pod}",
-        message=f"pod {one.pod} was refused{_for(one.resource)}: {one.why}; {one.do}",
+        message=f"pod {one.pod} was rejected{_for(one.resource)}: {one.why}; {one.do}",
         pod=one.pod,
         cause=one.cause,
         since=one.at,
@@ -61,51 +61,52 @@ def _single(one: RejectedPod) -> Finding:
 
 
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
-    usual = _usual(storm)
-    whose, resource = _whose(usual), usual.resource
+    typical = _typical(storm)
+    whose, resource = _controller(typical), typical.resource
     names = ", ".join(one.pod for one in storm[:NAMED])
     more = f" and {len(storm) - NAMED} more" if len(storm) > NAMED else ""
     return Finding(
         detector=NAME,
         subject=f"pods of {whose}",
-        message=f"{len(storm)} pods of {whose} were refused{_for(resource)}, {names}{more}: {usual.why}; {usual.do}",
-        cause=usual.cause,
+        message=f"{len(storm)} pods of {whose} were rejected{_for(resource)}, {names}{more}: "
+        f"{typical.why}; {typical.do}",
+        cause=typical.cause,
         since=storm[0].at,
         resource=resource,
-        pod_outcome=usual.pod_outcome,
+        pod_outcome=typical.pod_outcome,
         rejected_pods=tuple(storm),
     )
 
 
-def _storms(refused: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
-    """Return the pods of each controller that were refused with so many others of it in so short a time."""
-    several: defaultdict[str, list[RejectedPod]] = defaultdict(list)
-    for one in refused:
+def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
+    """Return the pods of each controller of which many were rejected in a short time."""
+    by_controller: defaultdict[str, list[RejectedPod]] = defaultdict(list)
+    for one in rejected:
         if one.controller and one.at is not None:
-            several[_whose(one)].append(one)
-    storms = []
-    for group in several.values():
-        in_order = sorted(group, key=lambda one: (str(one.at), one.pod, one.uid))
-        windows = (in_order[place : place + MANY] for place in range(len(in_order) - MANY + 1))
-        close = {one for window in windows if _close(window) for one in window}
-        if close:
-            storms.append(tuple(one for one in in_order if one in close))
-    return storms
+            by_controller[_controller(one)].append(one)
+    return [storm for pods in by_controller.values() if (storm := _in_storm(pods))]
+
+
+def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
+    in_order = sorted(pods, key=lambda one: (str(one.at), one.pod, one.uid))
+    windows = (in_order[place : place + STORM_PODS] for place in range(len(in_order) - STORM_PODS + 1))
+    close = {one for window in windows if _close(window) for one in window}
+    return tuple(one for one in in_order if one in close)
 
 
 def _close(window: Sequence[RejectedPod]) -> bool:
     first, last = window[0].at, window[-1].at
-    return first is not None and last is not None and last - first <= AT_ONCE
+    return first is not None and last is not None and last - first <= STORM_WITHIN
 
 
-def _usual(storm: Sequence[RejectedPod]) -> RejectedPod:
-    """Return the first of those that most of them are like."""
+def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:
+    """Return the first pod with the most common cause and outcome."""
     kinds = Counter((one.cause, one.pod_outcome) for one in storm)
     most = kinds.most_common(1)[0][0]
     return next(one for one in storm if (one.cause, one.pod_outcome) == most)
 
 
-def _whose(one: RejectedPod) -> str:
+def _controller(one: RejectedPod) -> str:
     return f"{one.controller} in {one.pod.partition('/')[0]}"
 
 

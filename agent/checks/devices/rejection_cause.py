@@ -1,7 +1,7 @@
-"""Why a pod was refused. Spans of time are compared, and where two overlap only the kubelet's words can decide. Pure.
+"""Why a pod was rejected. Time windows are compared; where two overlap, only the kubelet's message can decide. Pure.
 
-The race: the kubelet admits pods as soon as its device manager has started, and knows no device until each plugin has
-noticed, bound its socket anew and registered.
+The race: the kubelet admits pods as soon as its device manager has started, but knows no device until each plugin has
+noticed, bound its socket again and registered.
 """
 
 from collections.abc import Mapping
@@ -11,33 +11,30 @@ from typing import Final, TypeAlias
 
 from agent.checks.devices import outages
 from agent.checks.devices.clocks import boot_id, in_this_boot, plugins
-from agent.checks.devices.history import device_history
 from agent.checks.devices.kubelet_runs import KubeletRun, kubelet_runs
 from agent.checks.devices.outages import Outage, TimeWindow
 from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import DeviceTransition
+from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition
 from agent.model.finding import format_time
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Pod, Snapshot, known_or
 
 BOOTING: Final = timedelta(minutes=15)
-"""A kubelet that starts so soon after the node did was started by that."""
-FORGETS: Final = timedelta(minutes=5)
-"""How long the kubelet keeps a resource that is not registered; then it refuses in other words."""
-SURELY_FORGOTTEN: Final = timedelta(minutes=6)
-"""It forgets when it next tells of the node's status."""
+"""A kubelet that starts this soon after the node was started by its boot."""
 
-_ALL_GIVEN_OUT: Final = RejectionKind.INSUFFICIENT
-"""The one refusal that a registered resource can get as well as one that is not."""
-_BY_NODE: Final = "enough resource:"
-"""The predicate counts what the node has and pods ask for; the device manager lets pass what is not a plugin's."""
+_NODE_FULL: Final = "enough resource:"
+"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
+_NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 
 Explanation: TypeAlias = tuple[RejectionCause, str]
+"""The cause, and the evidence in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Case:
+    """One rejection."""
+
     pod: Pod
     rejection: Rejection
     resource: str
@@ -45,14 +42,18 @@ class _Refusal:
     window: TimeWindow
 
     @property
-    def says_there_is_none(self) -> bool:
-        """Tell whether no kubelet says this while it has healthy devices of the resource."""
-        return self.rejection.refused is not _ALL_GIVEN_OUT
+    def no_device_known(self) -> bool:
+        """Whether no kubelet says this while it has healthy devices of the resource."""
+        return self.rejection.refused is not RejectionKind.INSUFFICIENT
+
+    def exhausted(self) -> Explanation:
+        what = f"{self.resource} was registered, but all its devices were in use at {format_time(self.at)}"
+        return RejectionCause.EXHAUSTED, what
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionAnalysis:
-    """What the node's records can say about refusals."""
+    """What the node's records say about rejections."""
 
     snapshot: Snapshot
     kubelet_runs: tuple[KubeletRun, ...]
@@ -60,185 +61,201 @@ class RejectionAnalysis:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "RejectionAnalysis":
-        history = device_history(snapshot)
-        return cls(snapshot, kubelet_runs(history), socket_pairs(history, plugins(snapshot)))
+        devices = plugins(snapshot)
+        return cls(snapshot, kubelet_runs(devices.history), socket_pairs(devices.history, devices))
 
     def cause(self, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
-        """Return why a pod was refused, and in words what speaks for it."""
         if rejection.at is None:
-            return RejectionCause.UNVERIFIED, "no record says when"
+            return _unverified("no record says when")
         if not resource:
-            return RejectionCause.UNVERIFIED, "no record says for which device"
-        if rejection.refused is _ALL_GIVEN_OUT and _BY_NODE in rejection.message:
-            return RejectionCause.EXHAUSTED, f"the node had too few left, at {format_time(rejection.at)}"
-        if rejection.refused is _ALL_GIVEN_OUT and (rejection.available or 0) > 0:
-            asked = "" if rejection.requested is None else f" of the {rejection.requested} it asked for"
+            return _unverified("no record names the device")
+        if (by_message := _by_message(rejection, rejection.at)) is not None:
+            return by_message
+        window = outages.rejection_window(rejection, rejection.at, self.snapshot.api_skew)
+        return self._by_time(_Case(pod, rejection, resource, rejection.at, window))
+
+    def _by_time(self, case: _Case) -> Explanation:
+        """Decide by the kubelet run that the rejection fell into; if it may be one of several, they have to agree."""
+        candidates = [
+            (run, window)
+            for run in self.kubelet_runs
+            if (window := outages.within_run(case.window, run)) is not None
+        ]  # fmt: skip
+        if not candidates:
+            return _unverified(f"at {format_time(case.at)}, before the oldest known start of the kubelet")
+        if not case.rejection.by_api or case.no_device_known:
+            # A kubelet needs more than a second to start: in that second, no earlier one was there to reject a pod.
+            return self._in_run(*candidates[-1], case)
+        causes = [self._in_run(run, window, case) for run, window in candidates]
+        all_known = self.kubelet_runs[0].start.at <= case.window.earliest
+        if all_known and len({cause for cause, _ in causes}) == 1:
+            return causes[-1]
+        if self._all_in_use(case):
+            return case.exhausted()
+        return _unverified(f"it is not known whether the kubelet had started at {format_time(case.at)}")
+
+    def _in_run(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation:
+        if self._clock_was_set_since(run.start):
+            return _unverified("the node's clock was set since: times cannot be compared")
+        registration = run.first_registration(case.resource)
+        before = registration is None or window.latest <= registration.at
+        if before and not case.no_device_known and window.earliest - run.start.at >= SURELY_DROPPED_AFTER:
+            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            return _unverified(_NOT_SEEN)
+        if registration is None:
+            return self._race(run, None, case)
+        registered = self._registration_window(run, registration, run.start.at, case)
+        if window.before(registered):
+            return self._race(run, registration, case)
+        if window.after(registered):
+            return self._after_registration(run, window, case)
+        return self._during_registration(run, registration, window, case)
+
+    def _during_registration(
+        self, run: KubeletRun, registration: DeviceTransition, window: TimeWindow, case: _Case
+    ) -> Explanation:
+        soon = registration.exact or window.earliest <= run.start.at + ENDPOINT_GRACE
+        if case.no_device_known and soon:
+            return self._race(run, registration, case)
+        if self._all_in_use(case):
+            return case.exhausted()
+        if not registration.exact:
+            return _unverified(_NOT_SEEN)
+        return _unverified(f"{case.resource} was being registered at {format_time(case.at)}")
+
+    def _race(self, run: KubeletRun, registration: DeviceTransition | None, case: _Case) -> Explanation:
+        """Explain a rejection between the kubelet's start and the registration."""
+        started = f"started at {format_time(run.start.at)} and {case.resource} {_registered_when(run, registration)}"
+        rejected = f"the pod was rejected before that, at {format_time(case.at)}"
+        if self._had_run(case.pod) and case.rejection.message.startswith(_SINCE_1_26):
+            if case.pod.controller.startswith("Job/"):
+                again = "it had run, and the kubelet admitted the Job's completed pod again"
+                return RejectionCause.READMITTED_AFTER_COMPLETION, f"the kubelet {started}; {rejected}: {again}"
+            if case.resource in case.pod.wants_in_init:
+                again = "it was running, and the kubelet requested its init container's devices again"
+                return RejectionCause.INIT_CONTAINER, f"the kubelet {started}; {rejected}: {again}"
+        if self._started_by_boot(run.start):
+            return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
+        return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
+
+    def _after_registration(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation:
+        if (in_outage := self._in_outage(run, window, case)) is not None:
+            return in_outage
+        at = format_time(case.at)
+        if not case.no_device_known:
+            if case.rejection.available is None:
+                return _unverified(f"it is not known whether all devices were in use at {at}")
+            return case.exhausted()
+        restarted = self._socket_bound(run, case, window.earliest, window.latest + ENDPOINT_GRACE)
+        if restarted or case.rejection.refused is RejectionKind.PLUGIN_GONE:
+            return RejectionCause.PLUGIN_RESTART, f"the plugin of {case.resource} was restarting at {at}"
+        if case.rejection.refused is RejectionKind.NO_HEALTHY:
             return (
-                RejectionCause.EXHAUSTED,
-                f"only {rejection.available}{asked} were free then, at {format_time(rejection.at)}",
+                RejectionCause.UNHEALTHY,
+                f"{case.resource} was registered, but none of its devices was healthy at {at}",
             )
-        if rejection.refused is RejectionKind.OTHER:
-            return RejectionCause.UNVERIFIED, f"the kubelet says: {rejection.message}"
-        window = outages.of_refusal(rejection, rejection.at, self.snapshot.api_skew)
-        return self._whenever(_Refusal(pod, rejection, resource, rejection.at, window))
+        return _unverified(f"{case.resource} was registered at {at}, as far as known")
 
-    def _whenever(self, refusal: _Refusal) -> Explanation:
-        """Judge it by the run of the kubelet that it was in. Where several may be, by all of them."""
-        parts = [
-            (kubelet_run, part)
-            for kubelet_run in self.kubelet_runs
-            if (part := outages.in_epoch(refusal.window, kubelet_run)) is not None
-        ]
-        if not parts:
-            return (
-                RejectionCause.UNVERIFIED,
-                f"at {format_time(refusal.at)}, before the oldest start of the kubelet that is known",
-            )
-        if not refusal.rejection.by_api or refusal.says_there_is_none:
-            # A kubelet takes longer than a second to start: in that second, none was there before it to refuse.
-            return self._in(*parts[-1], refusal)
-        verdicts = [self._in(kubelet_run, part, refusal) for kubelet_run, part in parts]
-        all_known = self.kubelet_runs[0].start.at <= refusal.window.earliest
-        if all_known and len({cause for cause, _ in verdicts}) == 1:
-            return verdicts[-1]
-        if self._all_given(refusal):
-            return _exhausted(refusal)
-        return (
-            RejectionCause.UNVERIFIED,
-            f"whether the kubelet had started yet at {format_time(refusal.at)} is not known",
-        )
+    def _in_outage(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation | None:
+        for outage in outages.outages_in(run.of(case.resource)):
+            back = None
+            if outage.back is not None:
+                back = self._registration_window(run, outage.back, outage.lost.at, case)
+            contained = outage.contains(window, back)
+            if contained or (contained is None and case.no_device_known):
+                return self._outage(run, outage, case)
+            if contained is None:
+                if self._all_in_use(case):
+                    return case.exhausted()
+                return _unverified(f"it is not known whether all devices were in use at {format_time(case.at)}")
+        return None
 
-    def _in(self, kubelet_run: KubeletRun, window: TimeWindow, refusal: _Refusal) -> Explanation:
-        start, now = kubelet_run.start, boot_id(self.snapshot)
-        if bool(now) and start.boot_id == now and not in_this_boot(start.at, self.snapshot):
-            return RejectionCause.UNVERIFIED, "the node's clock was set since: times cannot be compared"
-        came = kubelet_run.came(refusal.resource)
-        unseen = came is None or window.latest <= came.at
-        if unseen and not refusal.says_there_is_none and window.earliest - start.at >= SURELY_FORGOTTEN:
-            # Had it not been registered, the kubelet would say by then that it does not know it.
-            return RejectionCause.UNVERIFIED, "nobody saw when the resource was registered"
-        if came is None:
-            return self._race(kubelet_run, came, refusal)
-        known = self._registered(kubelet_run, came, start.at, refusal)
-        if window.before(known):
-            return self._race(kubelet_run, came, refusal)
-        if window.after(known):
-            return self._later(kubelet_run, window, refusal)
-        if refusal.says_there_is_none and (came.exact or window.earliest <= start.at + FORGETS):
-            return self._race(kubelet_run, came, refusal)
-        if self._all_given(refusal):
-            return _exhausted(refusal)
-        if not came.exact:
-            return RejectionCause.UNVERIFIED, "nobody saw when the resource was registered"
-        return RejectionCause.UNVERIFIED, f"{refusal.resource} was being registered at {format_time(refusal.at)}"
+    def _outage(self, run: KubeletRun, outage: Outage, case: _Case) -> Explanation:
+        at = format_time(case.at)
+        words = f"the kubelet knew no healthy device of {case.resource} from {format_time(outage.lost.at)} on"
+        if outage.back is None:
+            plugin_gone = self._disconnected(case.resource)
+        else:
+            plugin_gone = self._socket_bound(run, case, outage.lost.at, outage.back.at)
+        unknown = case.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
+        if plugin_gone or outage.dropped or unknown:
+            return RejectionCause.PLUGIN_RESTART, f"{words}: its plugin was gone when the pod was rejected, at {at}"
+        return RejectionCause.UNHEALTHY, f"{words}: its plugin was there when the pod was rejected, at {at}"
 
-    def _registered(
-        self, kubelet_run: KubeletRun, came: DeviceTransition, since: datetime, refusal: _Refusal
+    def _registration_window(
+        self, run: KubeletRun, registration: DeviceTransition, since: datetime, case: _Case
     ) -> TimeWindow:
-        """Return when a registration was. `since`: the start, or the loss, that it came after."""
-        socket = self.sockets.get(refusal.resource, "")
-        others = (one for other, one in self.sockets.items() if other != refusal.resource)
-        bound = kubelet_run.bound(socket, others, since, came.at)
-        # In these words it was not registered; and soon after the start, that it had not yet been.
-        return outages.of_registration(
-            kubelet_run, came, bound, otherwise=since + FORGETS if refusal.says_there_is_none else since
-        )
+        """Return when a registration was. `since`: the start, or the loss, before it."""
+        socket = self.sockets.get(case.resource, "")
+        others = (one for other, one in self.sockets.items() if other != case.resource)
+        bound = run.socket_bound(socket, others, since, registration.at)
+        # This message proves that it was not registered; soon after the start, that it had not been yet.
+        missing_until = since + ENDPOINT_GRACE if case.no_device_known else since
+        return outages.registration_window(run, registration, bound, missing_until)
 
-    def _all_given(self, refusal: _Refusal) -> bool:
-        """Tell whether pods that live, and ran already when another was refused, have all devices there are."""
-        devices = plugins(self.snapshot)
-        there = {one for state in devices.registered if state.resource == refusal.resource for one in state.devices}
-        pods = known_or(self.snapshot.pods, ())
-        ran = {pod.uid for pod in pods if pod.live and pod.started is not None and pod.started <= refusal.at}
-        given = {
-            device
-            for one in devices.allocations
-            if one.resource == refusal.resource and one.pod_uid in ran
-            for device in one.devices
-        }
-        nothing_left = refusal.rejection.refused is _ALL_GIVEN_OUT and refusal.rejection.available == 0
-        return nothing_left and bool(there) and there <= given
-
-    def _race(self, kubelet_run: KubeletRun, came: DeviceTransition | None, refusal: _Refusal) -> Explanation:
-        pod = refusal.pod
-        late = (
-            "is not registered since"
-            if came is None
-            else f"was registered {_span(came.at - kubelet_run.start.at)} later"
-        )
-        if kubelet_run.end is not None and came is None:
-            late = "was not registered before it started again"
-        started = f"started at {format_time(kubelet_run.start.at)} and {refusal.resource} {late}"
-        in_between = f"the pod was refused before that, at {format_time(refusal.at)}"
-        if self._had_run(pod) and refusal.rejection.message.startswith(_SINCE_1_26):
-            if pod.controller.startswith("Job/"):
-                again = "it had run, and the kubelet admits a Job's pod again that has completed"
-                return RejectionCause.READMITTED_AFTER_COMPLETION, f"the kubelet {started}; {in_between}: {again}"
-            if refusal.resource in pod.wants_in_init:
-                again = "it was running, and the kubelet asks again for the devices of its init container"
-                return RejectionCause.INIT_CONTAINER, f"the kubelet {started}; {in_between}: {again}"
-        if self._by_reboot(kubelet_run.start):
-            return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {in_between}"
-        return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {in_between}"
+    def _clock_was_set_since(self, start: DeviceTransition) -> bool:
+        boot = boot_id(self.snapshot)
+        return bool(boot) and start.boot_id == boot and not in_this_boot(start.at, self.snapshot)
 
     def _had_run(self, pod: Pod) -> bool:
-        given = plugins(self.snapshot).allocations
-        return pod.started is not None or any(one.pod_uid == pod.uid for one in given)
+        allocations = plugins(self.snapshot).allocations
+        return pod.started is not None or any(one.pod_uid == pod.uid for one in allocations)
 
-    def _by_reboot(self, start: DeviceTransition) -> bool:
+    def _started_by_boot(self, start: DeviceTransition) -> bool:
         if start.boot_id and start.uptime <= BOOTING:
             return True
         booted = self.snapshot.taken_at - self.snapshot.uptime
         return in_this_boot(start.at, self.snapshot) and start.at - booted <= BOOTING
 
-    def _later(self, kubelet_run: KubeletRun, window: TimeWindow, refusal: _Refusal) -> Explanation:
-        """Judge a refusal that came when the resource had been registered."""
-        at, resource = format_time(refusal.at), refusal.resource
-        for away in outages.outages_in(kubelet_run.of(resource)):
-            back = None if away.back is None else self._registered(kubelet_run, away.back, away.lost.at, refusal)
-            held = away.holds(window, back)
-            if held or (held is None and refusal.says_there_is_none):
-                return self._away(kubelet_run, away, refusal)
-            if held is None:
-                if self._all_given(refusal):
-                    return _exhausted(refusal)
-                return RejectionCause.UNVERIFIED, f"whether all devices were given out at {at} is not known"
-        if not refusal.says_there_is_none:
-            if refusal.rejection.available is None:
-                return RejectionCause.UNVERIFIED, f"whether all devices were given out at {at} is not known"
-            return _exhausted(refusal)
-        made_anew = self._made(kubelet_run, refusal, window.earliest, window.latest + FORGETS)
-        if made_anew or refusal.rejection.refused is RejectionKind.PLUGIN_GONE:
-            return RejectionCause.PLUGIN_RESTART, f"the plugin of {resource} was being restarted at {at}"
-        if refusal.rejection.refused is RejectionKind.NO_HEALTHY:
-            return RejectionCause.UNHEALTHY, f"{resource} was registered, and no device of it was healthy at {at}"
-        return RejectionCause.UNVERIFIED, f"{resource} was registered at {at}, as far as is known"
-
-    def _away(self, kubelet_run: KubeletRun, away: Outage, refusal: _Refusal) -> Explanation:
-        at = format_time(refusal.at)
-        words = f"the kubelet knew no healthy device of {refusal.resource} from {format_time(away.lost.at)} on"
-        if away.back is None:
-            gone = self._disconnected(refusal.resource)
-        else:
-            gone = self._made(kubelet_run, refusal, away.lost.at, away.back.at)
-        if gone or away.dropped or refusal.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}:
-            return RejectionCause.PLUGIN_RESTART, f"{words}: its plugin was gone when the pod was refused, at {at}"
-        return RejectionCause.UNHEALTHY, f"{words}: its plugin was there when the pod was refused, at {at}"
-
-    def _made(self, kubelet_run: KubeletRun, refusal: _Refusal, since: datetime, until: datetime) -> bool:
-        socket = self.sockets.get(refusal.resource, "")
-        return bool(socket) and kubelet_run.bound(socket, (), since, until) is not None
+    def _socket_bound(self, run: KubeletRun, case: _Case, since: datetime, until: datetime) -> bool:
+        socket = self.sockets.get(case.resource, "")
+        return bool(socket) and run.socket_bound(socket, (), since, until) is not None
 
     def _disconnected(self, resource: str) -> bool:
         socket = self.sockets.get(resource)
         streams = {one.name: one.connected for one in plugins(self.snapshot).sockets}
         return socket is not None and streams.get(socket, False) is False
 
+    def _all_in_use(self, case: _Case) -> bool:
+        """Whether live pods that ran already when this one was rejected have all devices of the resource."""
+        if case.no_device_known or case.rejection.available != 0:
+            return False
+        registered = plugins(self.snapshot).registered
+        devices = {device for one in registered if one.resource == case.resource for device in one.devices}
+        return bool(devices) and devices <= self._in_use(case)
 
-def _exhausted(refusal: _Refusal) -> Explanation:
-    what = f"{refusal.resource} was registered, and all its devices were given out at {format_time(refusal.at)}"
-    return RejectionCause.EXHAUSTED, what
+    def _in_use(self, case: _Case) -> set[str]:
+        pods = known_or(self.snapshot.pods, ())
+        running = {pod.uid for pod in pods if pod.live and pod.started is not None and pod.started <= case.at}
+        return {
+            device
+            for one in plugins(self.snapshot).allocations
+            if one.resource == case.resource and one.pod_uid in running
+            for device in one.devices
+        }
 
 
-def _span(window: timedelta) -> str:
-    return f"{window.total_seconds():.1f} s"
+def _unverified(why: str) -> Explanation:
+    return RejectionCause.UNVERIFIED, why
+
+
+def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
+    """Return the cause if the kubelet's message alone proves it."""
+    if rejection.refused is RejectionKind.OTHER:
+        return _unverified(f"the kubelet says: {rejection.message}")
+    if rejection.refused is not RejectionKind.INSUFFICIENT:
+        return None
+    if _NODE_FULL in rejection.message:
+        return RejectionCause.EXHAUSTED, f"the node had too few left, at {format_time(at)}"
+    if rejection.available:
+        requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
+        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available}, at {format_time(at)}"
+    return None
+
+
+def _registered_when(run: KubeletRun, registration: DeviceTransition | None) -> str:
+    if registration is not None:
+        return f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
+    if run.end is not None:
+        return "was not registered before it started again"
+    return "has not been registered since"

@@ -1,10 +1,10 @@
-"""How each resource stands now: registered or not, since when, how late, and who has its devices. Pure."""
+"""The current state of each resource: registered or not, since when, after what delay, how many are in use. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from agent.checks.devices.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.checks.devices.history import device_history, last_by_resource, last_start, since_start
+from agent.checks.devices.history import last_by_resource, last_start, since_start
 from agent.checks.devices.registration import LATE
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
@@ -12,36 +12,34 @@ from agent.model.snapshot import Known, Snapshot, known_or
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
-    """Return every resource that the kubelet has or should have, by name. Blind where plugins were not read."""
-    history = device_history(snapshot)
-    sockets = socket_pairs(history, plugins(snapshot))
-    return tuple(_state(resource, sockets.get(resource, ""), snapshot, history) for resource in awaited(snapshot))
+    """Return every resource that the kubelet knows or should know, by name."""
+    sockets = socket_pairs(plugins(snapshot).history, plugins(snapshot))
+    return tuple(_state(resource, sockets.get(resource, ""), snapshot) for resource in expected_resources(snapshot))
 
 
-def awaited(snapshot: Snapshot) -> tuple[str, ...]:
+def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the resources that this kubelet should know, by name.
 
-    What the node object alone tells of is awaited where its capacity is 0, for so the kubelet leaves what it has
-    dropped, and where a pod asks for it: the 0 stays for ever when a plugin is uninstalled. A capacity that somebody
-    wrote there by hand is no plugin's. Nor is awaited what was dropped before the kubelet started: whoever took that
-    plugin away has had time to.
+    A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it when it drops the
+    resource, and a pod requests it: the 0 stays forever after a plugin is uninstalled. Any other capacity was set by
+    hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed.
     """
-    history = device_history(snapshot)
+    history = plugins(snapshot).history
     names = {one.resource for one in plugins(snapshot).registered}
     names |= last_by_resource(history).keys()
     if node := known_or(snapshot.node, None):
         empty = {one.resource for one in node.devices if one.capacity == 0}
-        names |= empty & _asked_for(snapshot)
-    return tuple(sorted(names - dropped_before(history)))
+        names |= empty & _requested(snapshot)
+    return tuple(sorted(names - dropped_before_start(history)))
 
 
-def _asked_for(snapshot: Snapshot) -> set[str]:
+def _requested(snapshot: Snapshot) -> set[str]:
     pods = known_or(snapshot.pods, ())
     return {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
 
 
-def dropped_before(history: Iterable[DeviceTransition]) -> frozenset[str]:
-    """Return what the kubelet had dropped before its last start, and has not known since."""
+def dropped_before_start(history: Iterable[DeviceTransition]) -> frozenset[str]:
+    """Return what the kubelet dropped before its last start, and has not known since."""
     history = tuple(history)
     since = last_by_resource(since_start(history))
     return frozenset(
@@ -52,43 +50,42 @@ def dropped_before(history: Iterable[DeviceTransition]) -> frozenset[str]:
 
 
 def kubelet_up_for(snapshot: Snapshot) -> timedelta | None:
-    """Return how long the kubelet's device manager has been up; None: it was not started since the boot."""
-    start = last_start(device_history(snapshot))
+    """Return how long the kubelet's device manager has been up; None: it has not started since the boot."""
+    start = last_start(plugins(snapshot).history)
     if start is None or not kubelet_of_this_boot(snapshot, start):
         return None
     seen_for = snapshot.uptime - start.uptime if start.boot_id == boot_id(snapshot) else timedelta(0)
     by_wall = snapshot.taken_at - start.at
-    # The wall clock where the boot clock bears it out; else how long it has been seen for.
+    # The wall clock, if the boot clock confirms it; otherwise how long it has been seen.
     return by_wall if in_this_boot(start.at, snapshot) and by_wall >= seen_for - SLACK else seen_for
 
 
-def _state(resource: str, socket: str, snapshot: Snapshot, history: tuple[DeviceTransition, ...]) -> ResourceState:
+def _state(resource: str, socket: str, snapshot: Snapshot) -> ResourceState:
     devices = plugins(snapshot)
     stream = next((one for one in devices.sockets if one.name == socket), None)
     connected = None if stream is None else stream.connected
     healthy = next((len(one.devices) for one in devices.registered if one.resource == resource), 0)
-    known = _registered(resource, healthy, connected, snapshot, history)
-    last = last_by_resource(since_start(history)).get(resource)
+    registered = _registered(resource, healthy, connected, snapshot)
+    last = last_by_resource(since_start(devices.history)).get(resource)
     return ResourceState(
         resource=resource,
-        devices=None if known is None else healthy if known else 0,
+        devices=None if registered is None else healthy if registered else 0,
         allocated=_allocated(resource, snapshot, devices),
-        registered=known,
-        registered_since=last.at if known and last is not None and last.what is TransitionKind.REGISTERED else None,
-        delay=_delay(resource, socket, snapshot, history),
+        registered=registered,
+        registered_since=last.at if registered and last and last.what is TransitionKind.REGISTERED else None,
+        delay=_delay(resource, socket, snapshot),
         socket=socket,
         socket_present=stream is not None if socket else None,
         connected=connected,
     )
 
 
-def _registered(
-    resource: str, healthy: int, connected: bool | None, snapshot: Snapshot, history: tuple[DeviceTransition, ...]
-) -> bool | None:
+def _registered(resource: str, healthy: int, connected: bool | None, snapshot: Snapshot) -> bool | None:
+    history = plugins(snapshot).history
     last = last_by_resource(since_start(history)).get(resource)
     bound = plugins(snapshot).kubelet_socket
     if bound is not None and not kubelet_of_this_boot(snapshot, last_start(history)):
-        # By the clock of now. Where it was set since, only the stream can tell.
+        # By the current clock. If it was set since, only the open stream proves a registration.
         return bool(healthy) and connected is True
     if last is not None:
         return last.what is TransitionKind.REGISTERED
@@ -101,7 +98,7 @@ def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int
     if not isinstance(snapshot.pods, Known):
         return None
     live = {pod.uid for pod in snapshot.pods.value if pod.live}
-    # A container may be given what an init container of its pod has left: one device, two entries.
+    # An init container's device may be given to another container of its pod: one device, two entries.
     given = {
         (one.pod_uid, device)
         for one in devices.allocations
@@ -111,26 +108,29 @@ def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int
     return len(given)
 
 
-def _delay(resource: str, socket: str, snapshot: Snapshot, history: tuple[DeviceTransition, ...]) -> timedelta | None:
+def _delay(resource: str, socket: str, snapshot: Snapshot) -> timedelta | None:
+    history = plugins(snapshot).history
     start, since = last_start(history), since_start(history)
-    came = next((one for one in since if one.resource == resource and one.what is TransitionKind.REGISTERED), None)
-    if start is None or came is None:
+    first = next((one for one in since if one.resource == resource and one.what is TransitionKind.REGISTERED), None)
+    if start is None or first is None:
         return None
-    vague = not came.exact and (came.uptime == start.uptime or _seen_late(came, snapshot))
-    at = _appeared(socket, came, since) if vague else came.at
+    vague = not first.exact and (first.uptime == start.uptime or _seen_late(first, snapshot))
+    at = _socket_bound(socket, first, since) if vague else first.at
     return at - start.at if at is not None and at >= start.at else None
 
 
-def _seen_late(came: DeviceTransition, snapshot: Snapshot) -> bool:
-    """Tell whether the look that saw it first came long after the time that it could find."""
-    return (snapshot.taken_at - (snapshot.uptime - came.uptime)) - came.at > LATE
+def _seen_late(transition: DeviceTransition, snapshot: Snapshot) -> bool:
+    """Whether the snapshot that first saw a transition was taken long after the time it could find for it."""
+    return (snapshot.taken_at - (snapshot.uptime - transition.uptime)) - transition.at > LATE
 
 
-def _appeared(socket: str, came: DeviceTransition, since: Iterable[DeviceTransition]) -> datetime | None:
-    """Return when the plugin bound its socket before it registered: the two are a moment apart."""
+def _socket_bound(
+    socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]
+) -> datetime | None:  # fmt: skip
+    """Return when the plugin bound its socket, a moment before it registered."""
     bound = [
         one.at
         for one in since
-        if socket and one.socket == socket and one.what is TransitionKind.SOCKET_APPEARED and one.at <= came.at
+        if socket and one.socket == socket and one.what is TransitionKind.SOCKET_APPEARED and one.at <= registration.at
     ]
     return min(bound, default=None)

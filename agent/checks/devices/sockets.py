@@ -1,4 +1,4 @@
-"""Whose socket is whose. Nothing on disk says it: some plugins keep to a convention, of others time tells. Pure."""
+"""Which socket belongs to which resource. No file says it: some plugins follow a convention, for others time tells."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -7,11 +7,11 @@ from typing import Final
 from agent.model.devices import DevicePlugins, DeviceTransition, TransitionKind
 
 SOON: Final = timedelta(seconds=60)
-"""A plugin binds its socket and registers; the kubelet dials back and hears of its devices, all in this time."""
+"""Within this time a plugin binds its socket and registers, and the kubelet connects and receives the devices."""
 
 
 def socket_pairs(history: Iterable[DeviceTransition], devices: DevicePlugins) -> Mapping[str, str]:
-    """Return the socket of each resource of which one is known; it need not be there now."""
+    """Return the socket of each resource, where known; the socket need not exist now."""
     history = tuple(history)
     present = [one.name for one in devices.sockets]
     resources = dict.fromkeys([
@@ -39,24 +39,24 @@ def _conventional(resource: str) -> Iterable[str]:
 
 
 def _learned(history: Iterable[DeviceTransition], conventional: Mapping[str, str]) -> dict[str, str]:
-    """A socket that appeared alone before a resource registered alone is that resource's."""
+    """Pair a resource that registered alone with the only socket that appeared shortly before."""
     learned: dict[str, str] = {}
-    fresh: list[DeviceTransition] = []
+    new: list[DeviceTransition] = []
     for one in history:
         match one.what:
             case TransitionKind.SOCKET_APPEARED if one.socket not in conventional.values():
-                fresh.append(one)
+                new.append(one)
             case TransitionKind.KUBELET_STARTED:
-                fresh = []
+                new = []
             case TransitionKind.REGISTERED if one.resource not in conventional:
-                if one.exact and len(near := _near(fresh, one)) == 1:
+                if one.exact and len(near := _near(new, one)) == 1:
                     learned = {resource: socket for resource, socket in learned.items() if socket not in near}
                     learned[one.resource] = near.pop()
-                fresh = []
+                new = []
             case _:
                 pass
     return learned
 
 
-def _near(fresh: Collection[DeviceTransition], registered: DeviceTransition) -> set[str]:
-    return {one.socket for one in fresh if timedelta(0) <= registered.at - one.at <= SOON}
+def _near(appeared: Collection[DeviceTransition], registered: DeviceTransition) -> set[str]:
+    return {one.socket for one in appeared if timedelta(0) <= registered.at - one.at <= SOON}

@@ -1,92 +1,116 @@
-"""A pod that asks for a device was started without one: the kubelet did not know the resource when it admitted it.
+"""A pod requests a device and was started without one: the kubelet did not know the resource when it admitted the pod.
 
-A kubelet that knows nothing of a resource drops the request and starts the pod; up to 1.24 so it does too with a pod
-whose devices it had noted before. The pod runs, and finds no device, or one that the next pod is given as well.
+A kubelet that does not know a resource ignores the request and starts the pod. Up to 1.24 it also starts a pod whose
+devices were allocated before. The pod runs without a device, or with one that the next pod is given too.
 
-Means: it started after the kubelet did and before the resource was registered, and the checkpoint has no device of it.
-Do: delete the pod, so that another is admitted properly. A kubelet >= 1.28 (1.27.6) asks its devices first; older ones
-need a taint on the node until the resource is there.
+Means: the pod started after the kubelet and before the resource was registered, and the checkpoint lists no device.
+Do: delete the pod, so that its replacement is admitted properly. Kubelet 1.28 (1.27.6) and later checks the devices
+first; for older ones, taint the node until the resource is registered.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.clocks import in_this_boot, plugins
-from agent.checks.devices.history import device_history
 from agent.checks.devices.kubelet_runs import KubeletRun, kubelet_runs
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.assessment import Assessment
 from agent.model.devices import DevicePlugins
 from agent.model.finding import Finding, Severity, format_time
-from agent.model.snapshot import Snapshot
+from agent.model.snapshot import Pod, Snapshot
 
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
 
 GRAIN: Final = timedelta(seconds=2)
-"""Starts are whole seconds, and a container starts a while after the kubelet has admitted its pod."""
+"""Start times are whole seconds, and a container starts a moment after the kubelet admitted its pod."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    devices, history = plugins(snapshot), device_history(snapshot)
-    runs = kubelet_runs(history)
+    devices = plugins(snapshot)
+    runs = kubelet_runs(devices.history)
     pods = snapshot.pods.known()
     if devices.checkpoint_written is None:
-        return  # who has a device is written nowhere
-    sockets = socket_pairs(history, devices)
-    by_plugins = _by_plugins(devices) | {one.resource for one in history if one.resource}
-    given = {(one.pod_uid, one.resource) for one in devices.allocations}
-
+        return  # no file says which pod has a device
+    of_plugins = _plugin_resources(devices)
+    allocated = {(one.pod_uid, one.resource) for one in devices.allocations}
     for pod in pods:
-        # What the kubelet gave to one that is being deleted may be given back already.
+        # The kubelet may have taken back the devices of a pod that is being deleted.
         if not pod.live or pod.deleting or pod.started is None:
             continue
-        # It starts its first pods within a second, and what the kubelet before it started is older than that second.
-        kubelet_run = next((one for one in reversed(runs) if one.start.at.replace(microsecond=0) <= pod.started), None)
-        if kubelet_run is None or not in_this_boot(kubelet_run.start.at, snapshot):
+        run = _run_that_started(pod.started, runs)
+        if run is None or not in_this_boot(run.start.at, snapshot):
             continue
-        for resource in sorted(set(pod.wants) & by_plugins):
-            others = (socket for other, socket in sockets.items() if other != resource)
-            bound = kubelet_run.bound(sockets.get(resource, ""), others, kubelet_run.start.at, snapshot.taken_at)
-            until = _unknown_until(kubelet_run, resource, bound, snapshot)
-            if (pod.uid, resource) in given or until is None or pod.started + GRAIN >= until:
-                continue
-            yield Finding(
-                detector=NAME,
-                subject=f"{resource} of pod {pod.name}",
-                message=f"pod {pod.name} asks for {resource} and was started without it at {format_time(pod.started)}: "
-                f"the kubelet started at {format_time(kubelet_run.start.at)}, "
-                f"and {_when(kubelet_run, resource)}{_SILENTLY}",
-                pod=pod.name,
-                since=pod.started,
-                identity=(pod.uid,),
-                resource=resource,
-            )
+        for resource in sorted(of_plugins.intersection(pod.wants)):
+            admission = _Admission(pod, pod.started, resource, run, snapshot)
+            if (pod.uid, resource) not in allocated and admission.too_early():
+                yield admission.finding()
 
 
-_SILENTLY: Final = "; kubelets up to 1.24 start it in silence, and newer ones that knew nothing of the resource"
+def _plugin_resources(devices: DevicePlugins) -> set[str]:
+    """Return the resources of plugins; a capacity that was set by hand needs no device."""
+    registered = {one.resource for one in devices.registered} | {one.resource for one in devices.history}
+    return (registered | {one.resource for one in devices.allocations}) - {""}
 
 
-def _by_plugins(devices: DevicePlugins) -> set[str]:
-    """Return the resources that plugins offer; a capacity written by hand needs no device."""
-    return {one.resource for one in devices.registered} | {one.resource for one in devices.allocations}
+def _run_that_started(at: datetime, runs: tuple[KubeletRun, ...]) -> KubeletRun | None:
+    # A kubelet starts its first pods within its first second; no earlier kubelet starts one in that second.
+    return next((run for run in reversed(runs) if run.start.at.replace(microsecond=0) <= at), None)
 
 
-def _unknown_until(
-    kubelet_run: KubeletRun, resource: str, bound: datetime | None, snapshot: Snapshot
-) -> datetime | None:
-    """Return until when the kubelet certainly knew no device of the resource; None: nobody saw."""
-    came = kubelet_run.came(resource)
-    if came is None:
-        # Registered or not, this kubelet has not written that it is.
-        return kubelet_run.end or snapshot.taken_at + GRAIN
-    return came.at if came.exact else bound
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """A pod that one run of the kubelet started."""
+
+    pod: Pod
+    started: datetime
+    resource: str
+    run: KubeletRun
+    snapshot: Snapshot
+
+    def too_early(self) -> bool:
+        until = self._unknown_until()
+        return until is not None and self.started + GRAIN < until
+
+    def _unknown_until(self) -> datetime | None:
+        """Return until when the kubelet certainly knew no device of the resource; None: not known."""
+        registration = self.run.first_registration(self.resource)
+        if registration is None:
+            # Registered or not: this kubelet has not written that it is.
+            return self.run.end or self.snapshot.taken_at + GRAIN
+        return registration.at if registration.exact else self._socket_bound()
+
+    def _socket_bound(self) -> datetime | None:
+        devices = plugins(self.snapshot)
+        sockets = socket_pairs(devices.history, devices)
+        others = (socket for other, socket in sockets.items() if other != self.resource)
+        return self.run.socket_bound(
+            sockets.get(self.resource, ""), others, self.run.start.at, self.snapshot.taken_at
+        )  # fmt: skip
+
+    def finding(self) -> Finding:
+        return Finding(
+            detector=NAME,
+            subject=f"{self.resource} of pod {self.pod.name}",
+            message=f"pod {self.pod.name} requests {self.resource} and was started without it at "
+            f"{format_time(self.started)}: the kubelet started at {format_time(self.run.start.at)}, "
+            f"and {self._when_registered()}; {_NO_REJECTION}",
+            pod=self.pod.name,
+            since=self.started,
+            identity=(self.pod.uid,),
+            resource=self.resource,
+        )
+
+    def _when_registered(self) -> str:
+        registration = self.run.first_registration(self.resource)
+        if registration is None:
+            return f"{self.resource} was not registered then"
+        return f"{self.resource} was registered {(registration.at - self.run.start.at).total_seconds():.1f} s later"
 
 
-def _when(kubelet_run: KubeletRun, resource: str) -> str:
-    came = kubelet_run.came(resource)
-    if came is None:
-        return f"{resource} was not registered then"
-    return f"{resource} was registered {(came.at - kubelet_run.start.at).total_seconds():.1f} s later"
+_NO_REJECTION: Final = (
+    "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource"
+)

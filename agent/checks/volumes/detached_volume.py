@@ -1,13 +1,13 @@
-"""The node's status has lost a volume: the controller has it attached, and the kubelet waits for ever to be told so.
+"""A volume in use is missing from the node's status: it is attached, but the kubelet waits forever for the entry.
 
-Detaching it had failed, and a pod with it came back to the same node before the next try. `status.volumesInUse` names
-it, `status.volumesAttached` does not, and the kubelet says `Volume not attached according to node status`.
+A detach failed, and a pod that uses the volume returned to the same node before the retry. `status.volumesInUse` lists
+the volume, `status.volumesAttached` does not, and the kubelet logs `Volume not attached according to node status`.
 
-Means: confirmed: its VolumeAttachment says attached, and a pod has waited for two minutes. Probable: a pod has waited
-for ten, and the cluster tells of no error. Mounted: it is in use, and the controller may detach it under its pod.
-Do: delete the pod that waits, wait until the volume has left both lists of the node's status and its VolumeAttachment
-is gone, and only then let a pod with it come back. Or restart the kube-controller-manager: it learns what is attached
-from the node's status. Clusters from 1.26 on (1.25.1, 1.24.5, 1.23.11, 1.22.14) put the entry back by themselves.
+Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a pod has waited for
+10 minutes and the cluster reports no attach error. Mounted: it is in use, and the controller may detach it under a pod.
+Do: delete the waiting pod, wait until the volume has left both lists of the node's status and its VolumeAttachment is
+gone, and only then let a pod with it start again. Or restart the kube-controller-manager, which rebuilds its state from
+the node's status. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry itself.
 """
 
 from collections.abc import Iterator
@@ -24,45 +24,50 @@ NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 NAMED: Final = 3
-"""Pods that are named; the others are counted."""
+"""How many pods a message names; it counts the others."""
 
-_AGAIN: Final = (
+_RECREATE_POD: Final = (
     "delete the pod, wait until the volume has left volumesInUse and volumesAttached and its VolumeAttachment is gone, "
-    "and let the pod come back only then; or restart the kube-controller-manager"
+    "and only then let the pod start again; or restart the kube-controller-manager"
 )
-_ATTACH: Final = "restart the kube-controller-manager, which then attaches it again; until then move its pods away"
+_REATTACH: Final = "restart the kube-controller-manager, which attaches it again; until then move its pods away"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    for one in lost_volumes.detached(snapshot):
-        yield Finding(
-            detector=NAME,
-            severity=Severity.WARNING if one.strength is Strength.PROBABLE else Severity.CRITICAL,
-            subject=f"volume {one.volume}",
-            message=f"{one.strength.value}: {_trouble(one)}; {_version(snapshot.server_version)}; "
-            f"{_ATTACH if one.strength is Strength.MOUNTED else _AGAIN}{_not_asked(snapshot)}",
-            affected=tuple(pod.uid for pod in one.pods) if one.exact else (),
-            pod=one.pods[0].name if one.exact and len(one.pods) == 1 else "",
-            since=None
-            if one.strength is Strength.MOUNTED
-            else min((pod.scheduled for pod in one.pods if pod.scheduled is not None), default=None),
-            strength=one.strength,
-        )
+    for volume in lost_volumes.detached(snapshot):
+        yield _finding(volume, snapshot)
 
 
-def _trouble(one: Detached) -> str:
-    match one.strength:
+def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
+    mounted = volume.strength is Strength.MOUNTED
+    scheduled = () if mounted else (pod.scheduled for pod in volume.pods if pod.scheduled is not None)
+    return Finding(
+        detector=NAME,
+        severity=Severity.WARNING if volume.strength is Strength.PROBABLE else Severity.CRITICAL,
+        subject=f"volume {volume.volume}",
+        message=f"{volume.strength.value}: {_problem(volume)}; {_version(snapshot.server_version)}; "
+        f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}",
+        affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
+        pod=volume.pods[0].name if volume.exact and len(volume.pods) == 1 else "",
+        since=min(scheduled, default=None),
+        strength=volume.strength,
+    )
+
+
+def _problem(volume: Detached) -> str:
+    name = volume.volume
+    match volume.strength:
         case Strength.MOUNTED:
-            used = f" (by {_names(one.pods)})" if one.pods else ""
-            return f"{one.volume} is mounted{used}, and the node's volumesAttached does not name it: it may be detached"
+            used = f" (by {_names(volume.pods)})" if volume.pods else ""
+            return f"{name} is mounted{used} but missing from the node's volumesAttached, so it may be detached"
         case Strength.CONFIRMED:
-            known = f"{one.volume} is attached by its VolumeAttachment, and the node's volumesAttached does not name it"
+            known = f"{name} is attached according to its VolumeAttachment but missing from the node's volumesAttached"
         case Strength.PROBABLE:
-            known = f"the node's volumesInUse names {one.volume}, and volumesAttached does not"
-    if one.exact:
-        return f"{known}: waited for by {_names(one.pods)}"
-    return f"{known}; which pod needs it is not known, pods that wait with a claim: {_names(one.pods)}"
+            known = f"{name} is in the node's volumesInUse but missing from volumesAttached"
+    if volume.exact:
+        return f"{known}; waiting pods: {_names(volume.pods)}"
+    return f"{known}; which pod needs it is not known, waiting pods with a claim: {_names(volume.pods)}"
 
 
 def _names(pods: tuple[Pod, ...]) -> str:
@@ -78,14 +83,14 @@ def _name(pod: Pod) -> str:
 def _version(version: str) -> str:
     match lost_volumes.has_bug(version):
         case True:
-            return f"Kubernetes {version} is known to lose such entries when detaching fails"
+            return f"Kubernetes {version} has the known bug that loses such entries"
         case False:
             return f"Kubernetes {version} has the known fixes"
         case None:
-            return "whether this version of Kubernetes is known to lose such entries is not known"
+            return "whether this version of Kubernetes has the known bug is not known"
 
 
-def _not_asked(snapshot: Snapshot) -> str:
-    told = known_or(snapshot.attachments, None)
-    left = sorted(told.not_requested) if told else ()
-    return f" (not asked: {', '.join(left)})" if left else ""
+def _not_requested(snapshot: Snapshot) -> str:
+    attachments = known_or(snapshot.attachments, None)
+    skipped = sorted(attachments.not_requested) if attachments else ()
+    return f" (not requested: {', '.join(skipped)})" if skipped else ""

@@ -1,7 +1,8 @@
-"""Which volumes the node's status has lost, how sure that is, and who needs them. Pure.
+"""Which volumes are missing from the node's status, how certain that is, and which pods are affected. Pure.
 
-The kubelet waits for a volume until `status.volumesAttached` names it. The controller takes it out before it detaches,
-and where detaching fails some versions do not put it back: it stays attached, and the kubelet waits for ever.
+The kubelet waits for a volume until `status.volumesAttached` lists it. The attach/detach controller removes the entry
+before it detaches; when the detach fails, some versions do not restore it: the volume stays attached, and the kubelet
+waits forever.
 """
 
 import re
@@ -14,49 +15,49 @@ from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot, k
 from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
-"""A kubelet that has just started has not told yet what it uses."""
+"""A kubelet that started more recently has not reported all volumes in use yet."""
 LATE: Final = timedelta(minutes=2)
-"""What is attached by its VolumeAttachment is in the node's status within seconds."""
+"""A volume whose VolumeAttachment says attached is in the node's status within seconds."""
 LOST: Final = timedelta(minutes=10)
-"""As long as the kubelet itself waits for an attaching, and longer than a mount (2 min 3 s), the longest back-off
+"""As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A volume that the node's status has lost."""
+    """A volume that is missing from the node's status."""
 
     volume: str
     strength: Strength
     pods: tuple[Pod, ...]
-    """Who waits for it, or has it mounted."""
+    """The pods that wait for it, or have it mounted."""
     exact: bool
-    """They do need this volume; else it is one of theirs, and which one is not known."""
+    """These pods do need this volume; otherwise one of them may, and which one is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is worth asking the API server about; nothing on a node whose volumes are all attached in time."""
+    """What to ask the API server about. On a healthy node there is nothing to ask."""
 
     volumes: tuple[str, ...]
     pods: tuple[Pod, ...]
-    """Who has waited for so long that it may be for one of them."""
+    """Pods that have waited long enough to be waiting for one of them."""
 
 
 def missing(node: Node) -> tuple[str, ...]:
-    """Return what the kubelet uses and the controller does not say it has attached, where it is the one to say so."""
+    """Return the volumes in use that the controller does not list as attached; none if the kubelet attaches itself."""
     if not (node.ready and node.controller_attach):
         return ()
     return tuple(sorted({*node.volumes_in_use}.difference(node.volumes_attached)))
 
 
 def waited(pod: Pod, taken_at: datetime, api_skew: timedelta | None) -> timedelta | None:
-    """Return how long a pod has waited to begin, at least; None: it does not, or for no volume.
+    """Return how long at least a pod has waited to start; None: it does not wait, or needs no volume.
 
-    It was scheduled by the clock of the API server, or of the kubelet: neither is known to be the one.
+    The scheduling time is by the API server's clock or the kubelet's; it is not known which.
     """
-    begins = pod.phase == "Pending" and not pod.deleting and pod.started is None
-    if not begins or pod.scheduled is None or not (pod.claims or pod.volumes):
+    waits = pod.phase == "Pending" and not pod.deleting and pod.started is None
+    if not waits or pod.scheduled is None or not (pod.claims or pod.volumes):
         return None
     return taken_at + min(api_skew or timedelta(0), timedelta(0)) - pod.scheduled
 
@@ -70,7 +71,7 @@ def question(snapshot: Snapshot) -> Question | None:
 
 
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
-    """Yield each volume that is lost, once; raises Blind after those that can be told without the silent source."""
+    """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
     node = snapshot.node.known()
     lost = missing(node) if node else ()
     if not lost or not _settled(snapshot):
@@ -80,19 +81,19 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
         if volume in mounted:
             yield Detached(volume, Strength.MOUNTED, _users(snapshot, volume, mounted[volume]), exact=True)
     yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
-    # Said after what was seen: of what else is mounted there is no word.
+    # Last, so that unavailable mounts do not hide what was found without them.
     snapshot.mounts.known()
 
 
 def _settled(snapshot: Snapshot) -> bool:
     started = snapshot.processes.known().kubelet
     if started is None:
-        raise InsufficientData("daemons: no kubelet is seen: it does not run, or is part of another process")
+        raise InsufficientData("processes: no kubelet found: it does not run, or is part of another process")
     return snapshot.taken_at - started >= SETTLED
 
 
 def _mounted(snapshot: Snapshot) -> Mapping[str, set[str]]:
-    """Return the uids of the pods in whose directories it is, by volume."""
+    """Return, for each mounted volume, the uids of the pods in whose directories it is mounted."""
     found: dict[str, set[str]] = {}
     for one in known_or(snapshot.mounts, ()):
         found.setdefault(one.volume, set()).add(one.pod_uid)
@@ -102,50 +103,80 @@ def _mounted(snapshot: Snapshot) -> Mapping[str, set[str]]:
 def _users(snapshot: Snapshot, volume: str, uids: set[str]) -> tuple[Pod, ...]:
     if not isinstance(snapshot.pods, Known):
         return ()
-    word = Attachment(volume)
+    attachment = Attachment(volume)
     if isinstance(snapshot.attachments, Known):
-        word = _words(snapshot.attachments.value).get(volume, word)
-    return _in_order(pod for pod in snapshot.pods.value if pod.live and (pod.uid in uids or _needs(pod, word)))
+        attachment = _by_volume(snapshot.attachments.value).get(volume, attachment)
+    return _by_name(pod for pod in snapshot.pods.value if pod.live and (pod.uid in uids or _needs(pod, attachment)))
 
 
 def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     if not lost or question(snapshot) is None:
         return
-    # A sandbox is made only after the volumes of its pod are mounted.
-    made = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
-    told = snapshot.attachments.known()
-    words = _words(told)
-    waits = {
-        pod: since
-        for pod in pods
-        if pod.uid not in made and (since := waited(pod, snapshot.taken_at, snapshot.api_skew)) is not None
-    }
-    failed = {*told.failed_pods}
-    resolved = {word.claim for word in words.values() if word.claim}
-
+    waiting = _Waiting.of(snapshot, pods)
     for volume in lost:
-        word = words.get(volume, Attachment(volume))
-        exact = bool(word.claim) or any(_needs(pod, word) for pod in pods)
-        candidates = [
-            pod for pod in waits if (_needs(pod, word) if exact else _claims(pod) - resolved)
-        ]  # fmt: skip
-        if not candidates:
-            continue
-        # Of several that might need it, the youngest may be the one: it has waited for so long at least.
-        longest = (max if exact else min)(waits[pod] for pod in candidates)
-        # What the cluster reports by itself is no lost entry; but an event stays for an hour after what it tells of.
-        reported = word.failed or any(pod.uid in failed for pod in candidates)
-        if exact and word.attached and longest >= LATE:
-            late = _in_order(pod for pod in candidates if waits[pod] >= LATE)
-            yield Detached(volume, Strength.CONFIRMED, late, exact)
-        elif longest >= LOST and not reported:
-            late = _in_order(pod for pod in candidates if waits[pod] >= LOST)
-            yield Detached(volume, Strength.PROBABLE, late, exact)
+        yield from waiting.detached(volume)
 
 
-def _words(told: Attachments) -> dict[str, Attachment]:
-    return {word.volume: word for word in told.volumes}
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The pods that wait to start, and what the API server says about their volumes."""
+
+    pods: Sequence[Pod]
+    """All live pods."""
+    waited: Mapping[Pod, timedelta]
+    """How long the pods without a sandbox have waited."""
+    attachments: Mapping[str, Attachment]
+    failed_pods: frozenset[str]
+    resolved_claims: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, pods: Sequence[Pod]) -> "_Waiting":
+        answer = snapshot.attachments.known()
+        attachments = _by_volume(answer)
+        return cls(
+            pods=pods,
+            waited=_waited(snapshot, pods),
+            attachments=attachments,
+            failed_pods=frozenset(answer.failed_pods),
+            resolved_claims=frozenset(one.claim for one in attachments.values() if one.claim),
+        )
+
+    def detached(self, volume: str) -> Iterator[Detached]:
+        attachment = self.attachments.get(volume, Attachment(volume))
+        exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in self.pods)
+        waited = {pod: time for pod, time in self.waited.items() if self._may_need(pod, attachment, exact=exact)}
+        # If any one of several pods may need it, that may be the one that has waited for the shortest time.
+        longest = (max if exact else min)(waited.values(), default=timedelta(0))
+        if exact and attachment.attached:
+            strength, at_least = Strength.CONFIRMED, LATE
+        else:
+            strength, at_least = Strength.PROBABLE, LOST
+        if longest < at_least or (strength is Strength.PROBABLE and self._reported(attachment, waited)):
+            return
+        yield Detached(volume, strength, _longest_waiting(waited, at_least), exact)
+
+    def _may_need(self, pod: Pod, attachment: Attachment, *, exact: bool) -> bool:
+        return _needs(pod, attachment) if exact else bool(_claims(pod) - self.resolved_claims)
+
+    def _reported(self, attachment: Attachment, pods: Iterable[Pod]) -> bool:
+        """Whether the cluster itself reports an attach error: then the entry is not lost."""
+        return attachment.failed or any(pod.uid in self.failed_pods for pod in pods)
+
+
+def _waited(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
+    # A sandbox is created only after the volumes of its pod are mounted.
+    with_sandbox = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
+    times = {pod: waited(pod, snapshot.taken_at, snapshot.api_skew) for pod in pods if pod.uid not in with_sandbox}
+    return {pod: time for pod, time in times.items() if time is not None}
+
+
+def _longest_waiting(waited: Mapping[Pod, timedelta], at_least: timedelta) -> tuple[Pod, ...]:
+    return _by_name(pod for pod, time in waited.items() if time >= at_least)
+
+
+def _by_volume(answer: Attachments) -> dict[str, Attachment]:
+    return {one.volume: one for one in answer.volumes}
 
 
 def _claims(pod: Pod) -> set[str]:
@@ -154,33 +185,33 @@ def _claims(pod: Pod) -> set[str]:
     return {f"{namespace}/{claim}" for claim in pod.claims}
 
 
-def _needs(pod: Pod, word: Attachment) -> bool:
-    return word.claim in _claims(pod) or any(same(volume, word.volume) for volume in pod.volumes)
+def _needs(pod: Pod, attachment: Attachment) -> bool:
+    return attachment.claim in _claims(pod) or any(same(volume, attachment.volume) for volume in pod.volumes)
 
 
 def same(named: str, volume: str) -> bool:
     """Compare a volume as pods and PersistentVolumes name it with one of the node's status.
 
-    That knows a migrated one by its CSI driver.
+    The node's status names a migrated in-tree volume by its CSI driver.
     """
     migrated = volume.startswith("kubernetes.io/csi/") and named.startswith("kubernetes.io/")
-    return named == volume or (migrated and _last(named) == _last(volume))
+    return named == volume or (migrated and _last_part(named) == _last_part(volume))
 
 
-def _last(volume: str) -> str:
+def _last_part(volume: str) -> str:
     return re.split(r"[/^]", volume)[-1]
 
 
-def _in_order(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid)))
 
 
 FIXED: Final = {22: 14, 23: 11, 24: 5, 25: 1}
-"""The first patch of each minor version 1.x that puts the entry back; 1.26 has it from the start."""
+"""The first patch release of each minor version 1.x that restores the entry; all later minor versions do."""
 
 
 def has_bug(version: str) -> bool | None:
-    """Tell whether a cluster of this version (`v1.20.2`) loses the entry when detaching fails; None: not known."""
+    """Whether a cluster of this version (`v1.20.2`) loses the entry when a detach fails; None: not known."""
     matched = re.match(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,4})(?!\d)", version)
     if matched is None:
         return None

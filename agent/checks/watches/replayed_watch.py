@@ -1,14 +1,14 @@
-"""The API server hands out old versions on a watch: clients that trust them replay the past, and delete what lives.
+"""The API server sends old versions on a watch: clients that adopt them process old events and delete live objects.
 
 Before 1.8.8 and 1.9.3, API servers sent a DELETED event with the version of the object's last update. A client that
-adopts the version of the last event (client-go did) watches again from there, and is sent old events as if they were
-new: an object that it has is added and deleted once more. Controllers then delete endpoints of services that live.
+adopts the version of the last event (client-go did) watches again from there, and receives old events as if they were
+new: an existing object is added and deleted once more. Controllers then delete endpoints of live services.
 
-Means: the API server sent the daemon an event that is older than what its watch had shown or was started from. The
-daemon itself adopts no lower version. The finding ends an hour after the last such event.
+Means: the API server sent the daemon an event older than what its watch had received or was started from. The daemon
+itself never adopts a lower version. The finding ends an hour after the last such event.
 Do: upgrade the API server to 1.8.8, 1.9.3 or later. Until then, restart kube-controller-manager, or change any object
-of that kind (a label will do), so that the last event has a high version again. If all API servers are newer, ask
-whether etcd was restored from a backup: then restart them, so that their caches are made anew.
+of that kind (a label will do), so that the last event has a high version again. If all API servers are newer, check
+whether etcd was restored from a backup: then restart them, so that their caches are rebuilt.
 """
 
 import re
@@ -25,9 +25,9 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
-    Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had got to {}",
+    Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
 }
-"""What is against the server. Lists have better explanations: another server that lags, an etcd that was restored."""
+"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -39,17 +39,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(
             detector=NAME,
             subject=f"{watch.resource} {watch.evidence.value}",
-            message=f"{watch.resource}: the API server{_called(watch)} sent {shown}{_times(watch)}; clients that adopt "
-            f"it replay old events, and delete what lives{_but_repaired(watch)}",
+            message=f"{watch.resource}: the API server{_version(watch)} sent {shown}{_times(watch)}; clients that "
+            f"adopt it process old events again, and delete live objects{_but_fixed(watch)}",
             since=watch.first,
         )
-    # Where nothing is heard, nothing is shown: no finding is no word then.
+    # Without events there is no evidence, so the absence of a finding means nothing.
     for reading in (snapshot.pods, snapshot.node):
         if isinstance(reading, Unavailable):
             reading.known()
 
 
-def _called(watch: Watch) -> str:
+def _version(watch: Watch) -> str:
     return f" ({watch.server_version})" if watch.server_version else ""
 
 
@@ -59,10 +59,10 @@ def _times(watch: Watch) -> str:
     return f", {watch.count} times since {format_time(watch.first)}, last at {format_time(watch.last)}"
 
 
-def _but_repaired(watch: Watch) -> str:
+def _but_fixed(watch: Watch) -> str:
     numbers = re.match(r"v(\d+)\.(\d+)\.(\d+)", watch.server_version)
     if numbers is None:
         return ""
     version = tuple(map(int, numbers.groups()))
-    repaired = version >= (1, 9, 3) or (1, 8, 8) <= version < (1, 9)
-    return ", though this version is repaired: is there an older API server beside it?" if repaired else ""
+    fixed = version >= (1, 9, 3) or (1, 8, 8) <= version < (1, 9)
+    return ", although this version has the fix: check for an older API server beside it" if fixed else ""

@@ -1,4 +1,4 @@
-"""A small file, read whole and parsed once for each of its versions. Nothing here changes anything."""
+"""A small file, parsed once for each of its versions. Read-only."""
 
 import os
 import stat
@@ -10,20 +10,20 @@ from agent.sources.error import SourceError
 
 T = TypeVar("T")
 
-# O_NONBLOCK: a FIFO must not hold us; O_NOFOLLOW: nobody leads us elsewhere.
+# O_NONBLOCK: do not hang on a FIFO. O_NOFOLLOW: do not follow symbolic links.
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CachedFile(Generic[T]):
-    """One file. What is the same by inode, time and size was parsed before, or could not be."""
+    """Keeps the last result, or error, while inode, modification time and size stay the same."""
 
     def __init__(self, parse: Callable[[bytes], T], largest: int) -> None:
-        """`largest`: bytes; whatever is larger is not the file that is meant."""
+        """`largest`: bytes; a larger file is not parsed."""
         self._parse, self._largest = parse, largest
         self._known: tuple[tuple[int, int, int], T | SourceError] | None = None
 
     def read(self, path: str | Path, directory: int | None = None) -> tuple[T, int] | None:
-        """Return what it holds and its time in ns; None where it is not there. Raises Unavailable.
+        """Return the content and its modification time in ns; None: there is no file. Raises SourceError.
 
         `directory`: the handle that the path is relative to.
         """

@@ -1,18 +1,19 @@
-"""The kubelet's device manager, from outside: its directory of sockets, its checkpoint, its connections.
+"""The kubelet's device manager, from outside: its directory of sockets, its checkpoint, its connections. Read-only.
 
-No plugin and no kubelet is spoken to. The kubelet empties the directory when it starts, binds `kubelet.sock`, and each
-plugin binds its own socket anew and registers; `kubelet_internal_checkpoint` is replaced whole whenever devices change.
-Nothing here changes anything.
+Neither a plugin nor the kubelet is called. When the kubelet starts, it empties the directory and binds `kubelet.sock`;
+then each plugin binds its own socket again and registers. `kubelet_internal_checkpoint` is replaced whole whenever
+devices change.
 """
 
 import os
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
+from agent.model.times import from_mtime
 from agent.sources.error import SourceError
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
@@ -21,21 +22,17 @@ from agent.sources.printable import escape
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")
-"""Where the kubelet says the directory is, wherever it is mounted for us."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The path by which the kubelet knows the directory, wherever it is mounted for the agent."""
 
 
 class DeviceManager:
-    """One kubelet's device manager."""
-
-    def __init__(self, directory: Path, proc: Path, chronicle: Callable[[], StoredHistory]) -> None:
-        """`chronicle`: what earlier looks left behind."""
-        self._directory, self._proc, self._chronicle = directory, proc, chronicle
+    def __init__(self, directory: Path, proc: Path, history: Callable[[], StoredHistory]) -> None:
+        """`history`: returns the transitions up to the last snapshot."""
+        self._directory, self._proc, self._history = directory, proc, history
         self._checkpoint = CachedFile(device_checkpoint.parse, device_checkpoint.LARGEST)
 
     def read(self) -> DevicePlugins:
-        """Read it once; raises Unavailable where the directory or the checkpoint gives no word."""
+        """Read it once; raises SourceError if the directory or the checkpoint is unavailable."""
         try:
             handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -43,8 +40,8 @@ class DeviceManager:
         except OSError as error:
             raise SourceError(f"{self._directory}: {error.strerror}") from error
         try:
-            # The kubelet's before the plugins': a kubelet that starts meanwhile has then taken their sockets away, and
-            # no plugin looks older than a kubelet that would have removed it.
+            # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
+            # plugin's socket seems older than a kubelet that would have removed it.
             kubelet = _made(KUBELET, handle)
             made = _sockets(handle)
             checkpoint = self._checkpoint.read(device_checkpoint.NAME, handle)
@@ -53,21 +50,21 @@ class DeviceManager:
         finally:
             os.close(handle)
         known, written_ns = checkpoint or (DeviceCheckpoint(), None)
-        chronicle = self._chronicle()
+        history = self._history()
         return DevicePlugins(
             kubelet_socket=kubelet,
             sockets=self._with_connections(made),
             checkpoint_written=None if written_ns is None else _moment(written_ns, device_checkpoint.NAME),
             registered=known.registered,
             allocations=known.allocations,
-            history=chronicle.transitions,
-            trouble=chronicle.trouble,
+            history=history.transitions,
+            trouble=history.trouble,
         )
 
     def _with_connections(self, made: dict[str, datetime]) -> tuple[PluginSocket, ...]:
-        """Say of each whether the kubelet is connected, where the list that tells it is the kubelet's.
+        """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace.
 
-        A list without the kubelet's own socket is another network namespace's, or its kubelet is not there.
+        A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
         """
         if not made:
             return ()
@@ -76,9 +73,9 @@ class DeviceManager:
             found = unix_sockets.read(self._proc, {path for both in paths.values() for path in both})
         except SourceError:
             found = unix_sockets.UnixSockets(frozenset(), frozenset())
-        believed = bool(paths[KUBELET] & found.listening)
+        same_namespace = bool(paths[KUBELET] & found.listening)
         return tuple(
-            PluginSocket(escape(name), at, bool(paths[name] & found.connected) if believed else None)
+            PluginSocket(escape(name), at, bool(paths[name] & found.connected) if same_namespace else None)
             for name, at in sorted(made.items())
         )
 
@@ -87,7 +84,7 @@ class DeviceManager:
 
 
 def _sockets(directory: int) -> dict[str, datetime]:
-    """Return when each plugin's socket was made; whatever is no socket is no plugin's."""
+    """Return when each plugin's socket was bound."""
     return {
         name: made
         for name in os.listdir(directory)
@@ -96,18 +93,17 @@ def _sockets(directory: int) -> dict[str, datetime]:
 
 
 def _made(name: str, directory: int) -> datetime | None:
-    """Return when a socket was bound; None where it is gone by now, or is none."""
+    """Return when a socket was bound; None: it is gone, or not a socket."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    # Connecting to it and listening on it leave its times alone.
+    # Connecting to a socket and listening on it do not change its times.
     return _moment(found.st_mtime_ns, name) if stat.S_ISSOCK(found.st_mode) else None
 
 
 def _moment(ns: int, name: str) -> datetime:
     try:
-        return _EPOCH + timedelta(microseconds=ns // 1000)
+        return from_mtime(ns)
     except OverflowError as error:
-        # A file system's years go further than the calendar's.
-        raise SourceError(f"{escape(name)}: its time is no date") from error
+        raise SourceError(f"{escape(name)}: its modification time is not a date") from error

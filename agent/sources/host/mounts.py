@@ -1,6 +1,6 @@
-"""Which volumes that have to be attached are mounted, by the mount table of the node. Read only where one is missing.
+"""The mounted volumes of those that have to be attached, by the node's mount table. Read only if one is missing.
 
-A path below the kubelet's directory tells the volume; of CSI, the file `vol_data.json` beside does.
+The path below the kubelet's directory identifies the volume; for CSI, the file `vol_data.json` beside it does.
 """
 
 import json
@@ -23,9 +23,9 @@ _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mount
 
 
 def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
-    """Return each mounted volume, once a place. Raises Unavailable.
+    """Return each mounted volume, once for each mount point; raises SourceError.
 
-    `kubelet_dir`: where the kubelet keeps its volumes, on the node and here.
+    `kubelet_dir`: where the kubelet keeps its volumes, on the node and for the agent.
     """
     table = proc / "1" / "mountinfo"
     try:
@@ -43,13 +43,13 @@ def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
 
 
 def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
-    """Raise Unavailable where another directory looks like the kubelet's: mounts are listed by their real path."""
+    """Raise SourceError if another directory looks like the kubelet's: mounts are listed by their real path."""
     for matched in filter(None, map(_ANYWHERE.fullmatch, places)):
         raise SourceError(f"volumes are mounted below {matched[1]}, and nothing below {kubelet_dir}: is it a link?")
 
 
 def _place(line: str) -> str:
-    """Return where a line of the table says that something is mounted; the kernel writes a blank in octal."""
+    """Return the mount point of a line; the kernel escapes a space in octal."""
     fields = line.split(" ")
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]) if len(fields) > 4 else ""  # noqa: PLR2004 (it is the fifth)
 
@@ -71,7 +71,7 @@ def _mount(place: str, kubelet_dir: Path) -> Mount | None:
 
 
 def _id(plugin: str, path: str) -> str:
-    """Return the id behind a path, where the plugin has made one a path."""
+    """Return the volume id of a path that the plugin derived from it."""
     match plugin:
         case "kubernetes.io/aws-ebs":
             return re.sub("^aws/", "aws://", path)
@@ -82,11 +82,11 @@ def _id(plugin: str, path: str) -> str:
 
 
 def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
-    """Return what the kubelet noted of a volume; None: it was taken away meanwhile."""
-    return next((Mount(volume, pod_uid) for volume in _noted(directory / "vol_data.json")), None)
+    """Return the volume in the kubelet's file; None: it was unmounted meanwhile."""
+    return next((Mount(volume, pod_uid) for volume in _volume_in(directory / "vol_data.json")), None)
 
 
-def _noted(file: Path) -> Iterator[str]:
+def _volume_in(file: Path) -> Iterator[str]:
     try:
         with file.open("rb") as opened:
             tree = json.loads(opened.read(_LARGEST))
@@ -96,4 +96,4 @@ def _noted(file: Path) -> Iterator[str]:
     except OSError as error:
         raise SourceError(f"{file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SourceError(f"{file}: it is not the kubelet's note of a volume ({error!r})") from error
+        raise SourceError(f"{file}: not a volume description of the kubelet ({error!r})") from error

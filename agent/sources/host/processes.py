@@ -1,4 +1,4 @@
-"""When the node, the kubelet and docker started, and how, from the process table. Nothing here changes anything."""
+"""When the node, the kubelet and docker started, and with which flags, from the process table. Read-only."""
 
 import os
 from collections.abc import Mapping
@@ -29,21 +29,21 @@ class _Process:
 
 
 class ProcessTable:
-    """The node's process table. The processes that matter are remembered: looking through all of them is dear."""
+    """The node's process table. It remembers the relevant processes, because searching all of them is expensive."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
 
     def read(self) -> ProcessStartTimes:
-        """Tell when each daemon started; raises Unavailable where the table cannot be read or is not the node's.
+        """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
 
-        A table with neither a kubelet nor a container runtime is that of a container: nothing is concluded from it.
+        A table with neither a kubelet nor a container runtime is that of a container.
         """
         try:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
-            self._known = self._still_known() or self._look_through()
+            self._known = self._still_known() or self._search()
         except OSError as error:
             raise SourceError(f"{error.filename}: {error.strerror}") from error
         except (ValueError, IndexError) as error:
@@ -54,9 +54,9 @@ class ProcessTable:
         return ProcessStartTimes(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
-        """Return those of these flags that the kubelet of the last reading was started with.
+        """Return those of these flags that the kubelet of the last reading was started with; raises SourceError.
 
-        No more is kept of its command line, which may hold what is nobody's business. Raises Unavailable.
+        The rest of its command line may be confidential and is not kept.
         """
         pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
         if pid is None:
@@ -67,19 +67,19 @@ class ProcessTable:
         return {name: value for name in names if (value := _flag(name, words)) is not None}
 
     def _still_known(self) -> tuple[_Process, ...]:
-        """Return the processes remembered, if all of them still run and none was missing."""
+        """Return the remembered processes if all of them still run and none was missing."""
         complete = all(any(one.command in names for one in self._known) for names in (_KUBELET, _DOCKER))
         if complete and all(_process(self._proc, one.pid) == one for one in self._known):
             return self._known
         return ()
 
-    def _look_through(self) -> tuple[_Process, ...]:
+    def _search(self) -> tuple[_Process, ...]:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         found = (one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
         return tuple(one for one in found if not _nested(self._proc, one.pid))
 
     def _network_plugin(self) -> str | None:
-        """Ask command lines: it is a flag, and in no file. Kubelets since 1.24 leave it to cri-dockerd."""
+        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
         lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
         if any(words is None for words in lines):
             return None
@@ -91,7 +91,7 @@ class ProcessTable:
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:
-    """Return a process's words; None where they cannot be read, or it is ending and has none."""
+    """Return the arguments of a process; None: they cannot be read, or it is ending."""
     try:
         text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -100,7 +100,7 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
 
 
 def _flag(name: str, words: list[str]) -> str | None:
-    """Return the value of a flag, which is a word of its own or follows a `=`; given again, the last counts."""
+    """Return the value of a flag, which follows as an argument or after `=`; the last one counts."""
     found = None
     for place, word in enumerate(words):
         given, equals, value = word.partition("=")
@@ -117,7 +117,7 @@ def _boot_time(text: str) -> datetime:
 
 
 def _nested(proc: Path, pid: int) -> bool:
-    """Tell a process of a container's own process namespace: docker in docker is not the node's."""
+    """Whether a process has a PID namespace of its own: docker in docker is not the node's."""
     try:
         status = (proc / str(pid) / "status").read_text(errors="backslashreplace")
     except OSError:
@@ -127,13 +127,13 @@ def _nested(proc: Path, pid: int) -> bool:
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
-    """Return one process; None where it has ended."""
+    """Return one process; None: it has ended."""
     try:
         text = (proc / str(pid) / "stat").read_text(errors="backslashreplace")
         # The command may hold any character, parentheses too.
         before, _, after = text.rpartition(")")
         state, *rest = after.split()
-        # One that has ended and was not reaped yet would stand for its successor: a kubelet that never restarted.
+        # A zombie would hide its successor, and with it a restart of the kubelet.
         return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
     except (OSError, ValueError, IndexError):
         return None

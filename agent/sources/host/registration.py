@@ -1,6 +1,6 @@
-"""What this node itself knows of its registration: the Node as it was last seen, and what the kubelet was told.
+"""What this node itself knows about its registration: the last seen Node, and the kubelet's flags.
 
-A node in order costs nothing: the kubelet's flags are read only where its Node is gone, or has no provider ID.
+The flags are read only if the Node is gone, or has no provider ID.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
 
 LARGEST: Final = 16 * 1024
-"""Bytes of the file that remembers. A provider ID has a few hundred at most."""
+"""Bytes of the state file. A provider ID has a few hundred at most."""
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
 Flags = Callable[..., Mapping[str, str]]
-"""Returns those of the named flags that the kubelet was started with; raises Unavailable."""
+"""Returns those of the named flags that the kubelet was started with; raises SourceError."""
 
 
 def _remembered(text: bytes) -> LastSeen:
@@ -32,7 +32,7 @@ def _remembered(text: bytes) -> LastSeen:
 
 
 class RegistrationTracker:
-    """Remembers the Node from look to look, and what the state directory kept of it from before."""
+    """Remembers the last seen Node, starting with the one in the state directory."""
 
     def __init__(self, node_name: str, expected: Expected, state_dir: Path, flags: Flags, proc: Path) -> None:
         self._name, self._expected = node_name, expected
@@ -41,7 +41,7 @@ class RegistrationTracker:
         self._last: LastSeen | None = None
 
     def read(self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime) -> Reading[Registration]:
-        """Tell what is known; `at`: the node's wall clock at this look. Nothing of it can be unread: it is a memory."""
+        """Return what is known; `at`: the node's wall clock at this snapshot. A failed read is reported in `why`."""
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
         why = self._recall(at)
@@ -63,7 +63,7 @@ class RegistrationTracker:
         )
 
     def _recall(self, at: datetime) -> str:
-        """Take up what was stored, where nothing is remembered yet; returns why it cannot be read."""
+        """Read the stored Node if none is remembered yet; returns why it cannot be read."""
         if self._last is not None:
             return ""
         try:
@@ -71,7 +71,7 @@ class RegistrationTracker:
         except SourceError as error:
             return str(error)
         if stored is not None and stored[0].name == self._name:
-            # A node whose clock was ahead then has not been seen in the future.
+            # If the clock was ahead then, the Node was still not seen in the future.
             self._last = replace(stored[0], at=min(stored[0].at, at))
         return ""
 
@@ -79,13 +79,13 @@ class RegistrationTracker:
         try:
             return self._flags(HOSTNAME, CLOUD)
         except SourceError:
-            return {}  # it may have ended meanwhile: nothing is known of it, which accuses nobody
+            return {}  # the kubelet may have ended meanwhile
 
     def _kubelet_name(self, flags: Mapping[str, str]) -> str:
-        """Return the name by which the kubelet registers, where this node can tell.
+        """Return the name by which the kubelet registers; empty: not known.
 
-        Without the flag it is the host's name, which a container sees only where it shares it: so that name is
-        believed where it is the one we look for, and no other one is taken for the host's.
+        Without the flag it is the host's name. A container may see another host name, so the name only counts if it is
+        the expected one.
         """
         if flags.get(CLOUD, "") not in NO_CLOUD:
             return ""

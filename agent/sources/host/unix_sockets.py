@@ -1,7 +1,7 @@
-"""The node's unix sockets: on which paths somebody listens, and on which somebody is connected.
+"""The node's unix sockets: which paths are listened on, and which are connected. Read-only.
 
-A connection's accepted end is listed in the network namespace of whoever connected, with the path that was connected
-to: the kubelet's connections are in the node's own list, wherever the plugin runs. Nothing here changes anything.
+The accepted end of a connection is listed in the network namespace of the connecting process, with the path: the
+kubelet's connections are in the node's own list, wherever the plugin runs.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from agent.sources.error import SourceError
 
 _ACCEPTS = 0x10000
-"""`__SO_ACCEPTCON` of the kernel's flags: it listens."""
+"""`__SO_ACCEPTCON` in the kernel's flags: the socket listens."""
 _CONNECTED = b"03"
 _FLAGS, _STATE, _PATH = 3, 5, 7
 """Columns of `/proc/net/unix` (proc_pid_net(5))."""
@@ -26,9 +26,9 @@ class UnixSockets:
 
 
 def read(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
-    """Look for these paths in the node's list; raises Unavailable where it cannot be read."""
+    """Find these paths in the node's list; raises SourceError if it cannot be read."""
     try:
-        # Line by line: a busy node has thousands, and a few of them matter.
+        # Line by line: a busy node has thousands, of which a few matter.
         with (proc / "1/net/unix").open("rb") as lines:
             return find(lines, paths)
     except OSError as error:
@@ -36,7 +36,7 @@ def read(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
 
 
 def find(lines: Iterable[bytes], paths: Iterable[bytes]) -> UnixSockets:
-    """Look for the paths in lines of the kernel's. Never raises, whatever they hold."""
+    """Find the paths in the kernel's lines. Never raises, whatever they contain."""
     wanted = frozenset(paths)
     ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
     listening, connected = set[bytes](), set[bytes]()
@@ -44,7 +44,7 @@ def find(lines: Iterable[bytes], paths: Iterable[bytes]) -> UnixSockets:
         if not line.endswith(ends):
             continue
         columns = line[:-1].split(None, _PATH)
-        # The kernel keeps a path as it was bound: `///var/lib/...` where a URL was cut carelessly.
+        # The kernel keeps a path as it was bound, such as `///var/lib/...` from a carelessly split URL.
         if len(columns) <= _PATH or (path := _SLASHES.sub(b"/", columns[_PATH])) not in wanted:
             continue
         if columns[_STATE] == _CONNECTED:

@@ -1,13 +1,12 @@
-"""The API server, read-only: credentials and transport are the kubernetes client's, objects stay raw JSON.
+"""The API server, read-only: credentials and transport of the kubernetes client, objects as raw JSON.
 
-Typed models would cost more memory than the rest of the agent; a list is parsed item by item, so that only one object
+Typed models would need more memory than the rest of the agent. A list is parsed item by item, so that only one object
 exists at a time.
 """
 
 import json
 import os
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,21 @@ from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-_MEMORY = Path("/dev/shm")  # noqa: S108 (the client makes files of its own in it, for us alone)
+_MEMORY = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
 _AGENT = "nodeleak"
 _LARGEST_ERROR = 4096
 _LIMIT = ("limit", "500")
-"""Objects in an answer: a node has fewer pods, so one answer is the rule."""
+"""Objects in a page: a node has fewer pods, so one page is the rule."""
 
 Query = Sequence[tuple[str, str]]
 
 
 class NoCredentials(SourceError):
-    """There is no way to reach an API server; the text says what was looked for."""
+    """There are no credentials for an API server; the text says where they were expected."""
 
 
 class ApiError(SourceError):
-    """The API server answered, but not with what was asked for."""
+    """The API server answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"API server: {text}")
@@ -42,24 +41,19 @@ class ApiError(SourceError):
 
 
 class Api:
-    """One API server. Not safe for threads: each reflector has its own."""
+    """A connection to one API server. Not thread-safe: each reflector has its own."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float, clock: ServerClock | None = None) -> None:
-        """Find credentials: a kubeconfig if named, the pod's service account, $KUBECONFIG.
+        """Find credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG; raises NoCredentials.
 
-        `timeout`: seconds to connect, and for one answer. `clock`: is told the `Date` of every answer, and may be
-        that of other connections too. Raises NoCredentials.
+        `timeout`: seconds to connect, and for one answer. `clock`: receives the `Date` of every answer; connections may
+        share it.
         """
         self._timeout, self._clock = timeout, clock
         self._client = client_for(kubeconfig)
 
-    @property
-    def skew(self) -> timedelta | None:
-        """How far the API server's clock is ahead of the node's; None: not known, or nobody gave us the node's."""
-        return self._clock.skew if self._clock else None
-
     def get(self, path: str, query: Query = ()) -> bytes:
-        """Return the body of an answer; raises Unavailable, and Refused where the server says no."""
+        """Return the body of an answer; raises SourceError, and ApiError if the server refuses."""
         response = self._request(path, query, self._timeout)
         try:
             return bytes(response.read())
@@ -69,10 +63,10 @@ class Api:
             response.response.release_conn()
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
-        """Start a watch, and return its lines as they come; they end when the server ends it.
+        """Start a watch, and yield its lines until the server ends it.
 
-        `silence`: seconds without a byte after which the connection counts as lost. A last line without its end is
-        an answer that broke off. Raises Unavailable, at once or between two lines.
+        `silence`: seconds without a byte after which the connection counts as lost. Raises SourceError, at once or
+        between two lines; also for a last line that is incomplete.
         """
         return _lines(self._request(path, query, silence))
 
@@ -95,19 +89,19 @@ class Api:
             raise SourceError(f"API server: {in_short(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
             raise SourceError(f"API server: {in_short(str(error))}") from error
-        if response.status != 200:  # noqa: PLR2004 (every answer to a read that is one)
+        if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
-        # A proxy's page with status 200 is no word of the API server's.
+        # A proxy's page may have status 200 too.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
             raise SourceError(f"API server: it answered {in_short(kind)} where JSON was asked for")
         if self._clock and asked and heard:
-            self._clock.told(response.getheader("Date"), asked, heard)
+            self._clock.record(response.getheader("Date"), asked, heard)
         return response
 
 
 def client_for(kubeconfig: Path | None) -> client.ApiClient:
-    """Find credentials, and return the transport that uses them; raises NoCredentials."""
+    """Find credentials, and return a client that uses them; raises NoCredentials."""
     settings = client.Configuration()
     try:
         if kubeconfig is not None:
@@ -129,7 +123,7 @@ def client_for(kubeconfig: Path | None) -> client.ApiClient:
 
 
 def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
-    """Load a kubeconfig and leave it as it is; certificates in it are kept in memory, where there is such a place."""
+    """Load a kubeconfig without changing it. Its certificates are written to memory, if possible."""
     config.load_kube_config(
         kubeconfig,
         client_configuration=settings,
@@ -139,7 +133,7 @@ def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
 
 
 def refusal(response: Any) -> ApiError:
-    """Make an error of an answer that is a no, and end its connection."""
+    """Make an error from a refusal, and close its connection."""
     try:
         body = response.response.read(_LARGEST_ERROR)
     except (HTTPError, OSError):
@@ -147,10 +141,10 @@ def refusal(response: Any) -> ApiError:
     finally:
         response.response.close()
     try:
-        said = str(json.loads(body)["message"])
+        message = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        said = str(response.reason)
-    return ApiError(response.status, f"{response.status} {in_short(said)}")
+        message = str(response.reason)
+    return ApiError(response.status, f"{response.status} {in_short(message)}")
 
 
 def _lines(response: Any) -> Iterator[bytes]:
@@ -162,17 +156,17 @@ def _lines(response: Any) -> Iterator[bytes]:
     except (HTTPError, OSError) as error:
         raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
-        # Not given back to the pool: what is left of a watch must not be read as another answer.
+        # Not returned to the pool: the rest of a watch must not be read as another answer.
         response.response.close()
     if rest:
         raise SourceError("API server: the watch broke off in the middle of a line")
 
 
 def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:
-    """List a resource: its version, and its items parsed one at a time; raises Unavailable, as the iterator may."""
-    # With a limit, a named version means exactly that one and not "this or newer" (KEP-2523); "0" means any.
-    named = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
-    version, more, items = parse_list(api.get(path, query if named else (*query, _LIMIT)))
+    """Return a list's version, and its items parsed one at a time; raises SourceError, as the iterator may."""
+    # With a limit, a given version means exactly that one and not "this or newer" (KEP-2523); "0" means any.
+    exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
+    version, more, items = parse_list(api.get(path, query if exact else (*query, _LIMIT)))
     return version, _with_pages(api, path, query, items, more)
 
 
@@ -188,14 +182,14 @@ def _with_pages(
 
 
 def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
-    """Take a list apart: its resourceVersion, its continuation, and its items one at a time.
+    """Return a list's resourceVersion, its continuation, and its items one at a time.
 
-    Raises Unavailable for anything that is not a list of objects (an HTML page of a proxy, say); so may the iterator.
+    Raises SourceError for anything that is not a list of objects, as the iterator may.
     """
     try:
         text = body.decode()
         start = text.find('"items":[')
-        # The list's own metadata comes first and is small; in any other order everything is parsed at once.
+        # The list's own metadata usually comes first and is small; otherwise everything is parsed at once.
         head = json.loads(f'{text[:start]}"items":[]}}') if 0 <= start < _LARGEST_ERROR else None
     except ValueError:
         head = None
@@ -214,7 +208,7 @@ def _metadata(tree: Any) -> tuple[int, str]:
 
 
 def _listed(items: Any) -> list[Any]:
-    """Return a list's items: null is how Go may write none, an empty object is no list at all."""
+    """Return a list's items; Go may write an empty list as null."""
     if items is not None and not isinstance(items, list):
         raise TypeError(f"items is {type(items).__name__}")
     return items or []

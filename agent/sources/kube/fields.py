@@ -1,4 +1,4 @@
-"""How the API server writes what we read: moments, counts, conditions, the names of device resources, and versions."""
+"""Parses fields of API objects: times, quantities, conditions, names of device resources, and versions."""
 
 import re
 import sys
@@ -16,11 +16,11 @@ _SCALES = {
 }
 _VERSION = re.compile(r"[0-9]{1,20}")
 _YEARS = range(1970, 9000)
-"""Nearer to the ends of the calendar no span can be added."""
+"""Nearer to the ends of the calendar, adding a duration overflows."""
 
 
 def moment(written: Any) -> datetime | None:
-    """Read an RFC 3339 time; None where there is none, or no such one."""
+    """Parse an RFC 3339 time; None if it is missing or invalid."""
     if not isinstance(written, str):
         return None
     try:
@@ -31,13 +31,13 @@ def moment(written: Any) -> datetime | None:
 
 
 def count(written: Any) -> int | None:
-    """Read a whole quantity; the server writes 1000 as `1k`, which is how many devices KubeVirt offers."""
+    """Parse an integer quantity; the server writes 1000, the number of devices of KubeVirt, as `1k`."""
     matched = _COUNT.fullmatch(str(written))
     return int(matched[1]) * _SCALES.get(matched[2], 1) if matched else None
 
 
 def resource_version(metadata: Mapping[str, Any]) -> int:
-    """Read the version of an object or a list; raises KeyError or ValueError where it is no number.
+    """Parse the version of an object or a list; raises KeyError or ValueError if it is not a number.
 
     Officially it is opaque. It is etcd's revision, which only grows, and servers compare it as a number themselves.
     """
@@ -48,7 +48,7 @@ def resource_version(metadata: Mapping[str, Any]) -> int:
 
 
 def is_device(resource: str) -> bool:
-    """Tell an extended resource, as `IsExtendedResourceName` of Kubernetes does: device plugins offer no other."""
+    """Whether it is an extended resource (`IsExtendedResourceName`): device plugins offer no other."""
     return (
         "kubernetes.io/" not in resource
         and not resource.startswith("requests.")
@@ -57,16 +57,16 @@ def is_device(resource: str) -> bool:
 
 
 def mappings(written: Any) -> Iterator[Mapping[str, Any]]:
-    """Pass over whatever is no object in a list: for what must not make the pod or the node that has it unread."""
+    """Yield the objects of a list and skip anything else: an odd entry must not make the whole pod unreadable."""
     yield from (one for one in (written if isinstance(written, list) else ()) if isinstance(one, Mapping))
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return a condition of a status, where it is true."""
+    """Return a condition of a status if it is true."""
     found = (one for one in mappings(status.get("conditions")) if one.get("type") == kind)
     return next((one for one in found if one.get("status") == "True"), None)
 
 
 def shared(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names in order, each text held once however many objects carry it."""
+    """Return sorted names, interned because many objects have the same ones."""
     return tuple(sys.intern(name) for name in sorted(set(names)))

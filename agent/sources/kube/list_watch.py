@@ -1,8 +1,8 @@
-"""list + watch of one resource, kept fresh in a thread of its own. It waits for its stream, and is told the time.
+"""list + watch of one resource, in a thread of its own.
 
-It starts from a list's version, asks for bookmarks, never adopts a lower version, lists anew only when the server says
-that its version has expired, and never believes silence: what has not been heard for too long is unread. What it sees
-of a server that hands out old versions it tells a witness, and adopts none of it.
+The watch starts at the list's version and requests bookmarks. It never adopts a lower version, and lists again only if
+the server says that the version has expired. Without an event or bookmark for too long, the resource is unavailable.
+Evidence of a server that sends old versions is reported, and such versions are ignored.
 """
 
 import random
@@ -13,19 +13,30 @@ from enum import StrEnum
 from threading import Event
 from typing import Any, Generic, TypeVar
 
+from tenacity import retry, retry_if_result, stop_when_event_set, wait_random_exponential
+from tenacity.nap import sleep_using_event
+
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query, list_all
-from agent.sources.kube.replica import UNWATCHABLE, Expired, Regressed, Replica, Saw, Strange
+from agent.sources.kube.replica import (
+    UNWATCHABLE,
+    Expired,
+    MalformedAnswer,
+    OnEvidence,
+    Regressed,
+    Replica,
+    ignore_evidence,
+)
 
 T = TypeVar("T")
 
 _BACKOFF = (0.5, 15.0)
-"""Seconds: the first and the longest."""
+"""Seconds: the first wait, and the longest."""
 
 
 def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:
-    """List a resource without watching it, read through to etcd; raises Unavailable."""
+    """List a resource without watching it, read through to etcd; raises SourceError."""
     replica = Replica(parse)
     version, items = list_all(api, path, query)
     replica.replace(version, items, consistent=True)
@@ -36,20 +47,20 @@ class RestartCause(StrEnum):
     """Why a watch was started again."""
 
     ENDED = "ended"
-    """The server ended it in due time."""
+    """The server ended it, as it regularly does."""
     EXPIRED = "expired"
-    """Its version was none that the server has: a list followed."""
+    """The server no longer had its version: a list followed."""
     REGRESSED = "regressed"
-    """The server listed something older than it had before, or sent news of what was deleted."""
+    """The server listed an older version than before, or sent an event for a deleted object."""
     REFUSED = "refused"
     """The server answered with an error."""
     BROKEN = "broken"
-    """The connection failed, or carried something that is not a watch."""
+    """The connection failed, or carried something other than a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held(Generic[T]):
-    """What the thread hands over: replaced whole, never changed."""
+    """What the thread publishes: replaced whole, never changed."""
 
     items: tuple[T, ...] | None
     heard_at: float
@@ -69,60 +80,70 @@ class Reflector(Generic[T]):
         *,
         clock: Callable[[], float],
         stale_after: float,
-        saw: Saw = lambda *_: None,
+        on_evidence: OnEvidence = ignore_evidence,
         on_connect: Callable[[Api], None] = lambda _: None,
     ) -> None:
-        """`clock`: seconds, never jumping. `stale_after`: seconds without a word after which nothing is known.
+        """`clock`: seconds, never jumping. `stale_after`: seconds of silence after which the resource is unavailable.
 
-        `saw`: is told of evidence that the server hands out old versions. `on_connect`: asks what else there is, once
-        a connection, as soon as the server has answered on it.
+        `on_evidence`: called with evidence that the server sends old versions. `on_connect`: called once for each
+        connection, as soon as the server has answered on it.
         """
         self.source = source
         self.restarts: Counter[RestartCause] = Counter(dict.fromkeys(RestartCause, 0))
         """How often the watch was started again, by cause."""
         self.answered = Event()
-        """Set when the first list was read, or could not be."""
+        """Set when the first list was read, or failed."""
         self._connect, self._path, self._query = connect, path, tuple(query)
-        self._replica = Replica(parse, saw)
-        self._clock, self._stale_after, self._greet = clock, stale_after, on_connect
+        self._replica = Replica(parse, on_evidence)
+        self._clock, self._stale_after, self._on_connect = clock, stale_after, on_connect
         self._held: _Held[T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
-        self._greeted = False
-        # As client-go: any version first, then nothing older than what we have, then (the server has said no) "",
-        # which is read through to etcd. None: no list is due.
+        self._on_connect_due = True
+        # As client-go: any version first ("0"), then nothing older than the current one, then, if the server refuses,
+        # read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
 
     @property
     def regressions(self) -> int:
-        """How often the server handed out a version older than one before."""
+        """How often the server sent a version older than one before."""
         return self._replica.regressions
 
     def reading(self) -> Reading[tuple[T, ...]]:
-        """Return what is known now."""
+        """Return the current state."""
         held, now = self._held, self._clock()
         if held.items is None:
             return Unavailable(self.source, held.trouble)
         if (silence := now - held.heard_at) > self._stale_after:
-            return Unavailable(self.source, f"no word for {silence:.0f} s: {held.trouble or 'the watch is silent'}")
+            return Unavailable(self.source, f"no event for {silence:.0f} s: {held.trouble or 'the watch is silent'}")
         return Known(held.items)
 
     def run(self, stop: Event) -> None:
-        """List, and watch, until told to stop."""
-        failures = 0
+        """List and watch until told to stop."""
+        first, longest = _BACKOFF
+        # Jittered, so that the agents of all nodes do not come back at once. It starts over when the server is heard.
+        watch_until_heard = retry(
+            retry=retry_if_result(lambda heard: not heard),
+            wait=wait_random_exponential(multiplier=2 * first, min=first, max=longest),
+            sleep=sleep_using_event(stop),
+            stop=stop_when_event_set(stop),
+            retry_error_callback=lambda _: None,
+        )(lambda: stop.is_set() or self._watch_once())
         while not stop.is_set():
-            heard_before = self._held.heard_at
-            try:
-                self._list_if_due()
-                self._watch()
-                self.restarts[RestartCause.ENDED] += 1
-                # A moment, so that a server that ends every watch at once is not asked without pause.
-                stop.wait(random.uniform(0, _BACKOFF[0]))  # noqa: S311
-            except SourceError as error:
-                self._recover_from(error)
-                failures = 0 if self._held.heard_at > heard_before else failures + 1
-                # Jittered, so that the agents of all nodes do not come back at once.
-                backoff = min(_BACKOFF[1], _BACKOFF[0] * 2**failures)
-                stop.wait(random.uniform(backoff / 2, backoff))  # noqa: S311 (spreads load, keeps no secret)
+            watch_until_heard()
+            # A short wait, so that a server that ends every watch at once is not asked without pause.
+            stop.wait(random.uniform(0, first))  # noqa: S311 (spreads load, keeps no secret)
+
+    def _watch_once(self) -> bool:
+        """List if due, and watch until the watch ends; returns whether the server was heard."""
+        heard_at = self._held.heard_at
+        try:
+            self._list_if_due()
+            self._watch()
+        except SourceError as error:
+            self._recover_from(error)
+            return self._held.heard_at > heard_at
+        self.restarts[RestartCause.ENDED] += 1
+        return True
 
     def _list_if_due(self) -> None:
         if self._list_from is None:
@@ -130,10 +151,10 @@ class Reflector(Generic[T]):
         version, items = list_all(self._connected(), self._path, (*self._query, ("resourceVersion", self._list_from)))
         self._replica.replace(version, items, consistent=self._list_from == "")
         self._list_from = None
-        self._hand_over()
+        self._publish()
 
     def _watch(self) -> None:
-        # Ended by the server well before silence would count: a server that sends no bookmarks stays believable.
+        # The server ends it well before it counts as silent, in case the server sends no bookmarks.
         seconds = max(1, round(self._stale_after * random.uniform(0.4, 0.6)))  # noqa: S311
         query = (
             *self._query,
@@ -145,16 +166,16 @@ class Reflector(Generic[T]):
         self._replica.begin()
         api = self._connected()
         lines = api.stream(self._path, query, silence=seconds + 10)
-        self._hand_over()
-        if not self._greeted:
-            self._greet(api)
-            self._greeted = True
+        self._publish()
+        if self._on_connect_due:
+            self._on_connect(api)
+            self._on_connect_due = False
         for line in lines:
             self._replica.apply(line)
-            self._hand_over()
-        self._hand_over()
+            self._publish()
+        self._publish()
 
-    def _hand_over(self) -> None:
+    def _publish(self) -> None:
         self._held = _Held(self._replica.items(), self._clock(), "")
         self.answered.set()
 
@@ -165,17 +186,17 @@ class Reflector(Generic[T]):
         self.restarts[cause] += 1
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
-        elif isinstance(error, Strange) and self._list_from is None:
-            # The same line would come again, and every watch that starts would count as a word.
+        elif isinstance(error, MalformedAnswer) and self._list_from is None:
+            # The same line would come again, and every watch that starts would count as an event.
             self._list_from = str(self._replica.version)
-        # Credentials may have been rotated, and the server replaced: connect anew.
+        # Credentials may have been rotated, or the server replaced: connect again.
         if self._api is not None:
             self._api.close()
             self._api = None
 
     def _connected(self) -> Api:
         if self._api is None:
-            self._api, self._greeted = self._connect(), False
+            self._api, self._on_connect_due = self._connect(), True
         return self._api
 
 

@@ -1,4 +1,4 @@
-"""The node's own Node object, as the API server knows it; an empty reading: there is none of its name."""
+"""Parses the Node object of the API server."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,55 +21,67 @@ def query(node: str) -> Query:
 
 
 def parse(item: Mapping[str, Any]) -> Node:
-    """Take from a node what is needed; raises KeyError, TypeError or AttributeError where it is no node."""
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    # Servers before 1.16 send `podCIDR` alone.
-    cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
-    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
-    pods, in_use = allocatable.get("pods"), status.get("volumesInUse")
+    """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     return Node(
-        name=str(item["metadata"]["name"]),
-        pod_cidrs=tuple(map(str, cidrs)),
-        max_pods=int(pods) if pods is not None and str(pods).isdecimal() else None,
-        devices=tuple(_devices(capacity, allocatable)),
+        name=str(metadata["name"]),
+        pod_cidrs=tuple(_pod_cidrs(spec)),
+        max_pods=_max_pods(status),
+        devices=tuple(_devices(status)),
         address_pressure=_condition(status, ADDRESS_PRESSURE),
-        uid=str(item["metadata"].get("uid") or ""),
-        created=moment(item["metadata"].get("creationTimestamp")),
+        uid=str(metadata.get("uid") or ""),
+        created=moment(metadata.get("creationTimestamp")),
         provider_id=escape(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
         ready=_condition(status, "Ready") == "True",
-        controller_attach=(item["metadata"].get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
-        volumes_in_use=shared(map(str, in_use if isinstance(in_use, list) else ())),
+        controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
+        volumes_in_use=_volumes_in_use(status),
         volumes_attached=shared(str(one["name"]) for one in mappings(status.get("volumesAttached")) if "name" in one),
         runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     )
 
 
+def _pod_cidrs(spec: Mapping[str, Any]) -> Iterator[str]:
+    # Servers before 1.16 send only `podCIDR`.
+    yield from map(str, spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))
+
+
+def _max_pods(status: Mapping[str, Any]) -> int | None:
+    pods = str((status.get("allocatable") or {}).get("pods"))
+    return int(pods) if pods.isdecimal() else None
+
+
+def _volumes_in_use(status: Mapping[str, Any]) -> tuple[str, ...]:
+    in_use = status.get("volumesInUse")
+    return shared(map(str, in_use)) if isinstance(in_use, list) else ()
+
+
 def _condition(status: Mapping[str, Any], kind: str) -> str:
-    told = (str(one.get("status")) for one in mappings(status.get("conditions")) if one.get("type") == kind)
-    return sys.intern(next(told, ""))
+    statuses = (str(one.get("status")) for one in mappings(status.get("conditions")) if one.get("type") == kind)
+    return sys.intern(next(statuses, ""))
 
 
-def _devices(capacity: Mapping[str, Any], allocatable: Mapping[str, Any]) -> Iterator[NodeDevices]:
+def _devices(status: Mapping[str, Any]) -> Iterator[NodeDevices]:
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     for resource in shared(name for name in (*capacity, *allocatable) if is_device(name)):
-        has, offers = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
-        if has is not None and offers is not None:
-            yield NodeDevices(resource, has, offers)
+        total, usable = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
+        if total is not None and usable is not None:
+            yield NodeDevices(resource, total, usable)
 
 
-_TELLING: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
+_RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
 _LATEST: Final = 10**11
-"""Seconds since the epoch: the year 5138. No autoscaler sets a later time, and no clock can be trusted that does."""
+"""Seconds since the epoch: the year 5138. No autoscaler sets a later time."""
 
 
 def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
     for taint in mappings(spec.get("taints")):
-        if str(taint.get("key")) in _TELLING:
+        if str(taint.get("key")) in _RELEVANT_TAINTS:
             yield Taint(taint["key"], _seconds(taint.get("value")))
 
 
 def _seconds(value: Any) -> datetime | None:
-    """Read a time as the autoscaler writes it; others put `true` there."""
+    """Parse a time as the autoscaler writes it; others write `true`."""
     text = str(value)
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(_LATEST)) or int(text) >= _LATEST:
         return None

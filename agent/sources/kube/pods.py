@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server knows them."""
+"""Parses the pods of this node, as the API server has them."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ PATH = "/api/v1/pods"
 
 
 def query(node: str) -> Query:
-    # RBAC cannot say "of this node only"; the selector can, and the server sends nothing else.
+    # RBAC cannot restrict the list to this node; with the selector the server sends nothing else.
     return (("fieldSelector", f"spec.nodeName={node}"),)
 
 
 def parse(item: Mapping[str, Any]) -> Pod:
-    """Take from a pod what is needed; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
+    """Parse a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
@@ -43,7 +43,7 @@ def parse(item: Mapping[str, Any]) -> Pod:
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
-        # A moment for each pod would be paid for on every node; it matters only until the pod begins.
+        # Only needed until the pod starts, and a time for every pod needs memory on every node.
         scheduled=_scheduled(status) if phase == "Pending" else None,
         claims=shared(_claims(str(metadata["name"]), spec)),
         volumes=shared(_volumes(spec)),
@@ -51,7 +51,7 @@ def parse(item: Mapping[str, Any]) -> Pod:
 
 
 def _uid(metadata: Mapping[str, Any]) -> str:
-    """Return the uid by which the kubelet knows the pod: a static pod's own, and not its mirror's."""
+    """Return the uid that the kubelet uses: a static pod's own, not that of its mirror."""
     annotations = metadata.get("annotations") or {}
     own = annotations.get("kubernetes.io/config.hash") if "kubernetes.io/config.mirror" in annotations else None
     return str(own or metadata["uid"])
@@ -59,7 +59,7 @@ def _uid(metadata: Mapping[str, Any]) -> str:
 
 def _ips(status: Mapping[str, Any]) -> list[str]:
     ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
-    # Servers before 1.16 send `podIP` alone.
+    # Servers before 1.16 send only `podIP`.
     return ips or ([status["podIP"]] if status.get("podIP") else [])
 
 
@@ -89,7 +89,7 @@ def _scheduled(status: Mapping[str, Any]) -> datetime | None:
 
 
 def _started(status: Mapping[str, Any]) -> datetime | None:
-    """Return the first start that the status tells of: it knows two runs of each container."""
+    """Return the first start in the status, which has the last two runs of each container."""
     return min(filter(None, _starts(status)), default=None)
 
 
@@ -103,7 +103,7 @@ def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
 
 def _controller(metadata: Mapping[str, Any]) -> str:
     for owner in metadata.get("ownerReferences") or ():
-        # The node owns its mirror pods, and replaces none: what it refused stays refused.
+        # The node owns its mirror pods, but replaces none: a rejected one stays rejected.
         if owner.get("controller") is True and owner["kind"] != "Node":
             return f"{owner['kind']}/{owner['name']}"
     return ""

@@ -1,4 +1,4 @@
-"""How the kubelet refused a pod for a device, read from the pod's status in the words of every version. Pure.
+"""Reads from a pod's status how the kubelet rejected it for a device, in the messages of every version. Pure.
 
 Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpoint.go`, `lifecycle/predicate.go`.
 """
@@ -15,12 +15,12 @@ from agent.sources.printable import escape
 
 _LONGEST_READ, _LONGEST_KEPT = 4096, 400
 _ONE_MOMENT: Final = timedelta(seconds=5)
-"""Between a refusal and the API server's word of it, with what two clocks may differ."""
+"""Between a rejection and its arrival at the API server, including the difference of the two clocks."""
 
 _OUT_OF = "OutOf"
 _NO_ROOM = re.compile(r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})")
 
-# The manager of cpus and that of memory fail an allocation in the same frame; only the cause tells them apart.
+# The CPU and memory managers use the same frame; only the cause distinguishes them.
 _FRAME = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
 _SUFFIX = re.compile(r",? which is unexpected\.?$")
 
@@ -30,7 +30,7 @@ _M: Final = "(?P<available>[0-9]{1,18})"
 _CAUSES: Final = tuple(
     (refused, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE))
     for refused, pattern in (
-        # What a plugin says of itself comes first: in its text may stand anything.
+        # A plugin's own error comes first: its text may contain anything.
         (RejectionKind.PLUGIN_GONE, r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix "),
         (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
         (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
@@ -44,12 +44,12 @@ _CAUSES: Final = tuple(
         (RejectionKind.OTHER, r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b"),
     )
 )
-# A stopped endpoint is printed as Go prints a struct: its resource is a word in it, and until 1.24 its socket another.
+# A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among the fields.
 _WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
 _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
 
 
-class _Said(NamedTuple):
+class _Message(NamedTuple):
     refused: RejectionKind
     resource: str = ""
     requested: int | None = None
@@ -60,24 +60,24 @@ class _Said(NamedTuple):
 def read(
     metadata: Mapping[str, Any], status: Mapping[str, Any], wants: tuple[str, ...], started: datetime | None
 ) -> Rejection | None:
-    """Return how a pod was refused for a device; None for every other pod, however it failed.
+    """Return how a pod was rejected for a device; None for every other pod.
 
-    `wants`: the device resources of its spec. `started`: when its first container did, as far as its status says.
+    `wants`: the device resources of its spec. `started`: when its first container started, by its status.
     """
     reason, message = _text(status.get("reason")), _text(status.get("message"))
-    if status.get("phase") != "Failed" or (said := _said(reason, message[:_LONGEST_READ])) is None:
+    if status.get("phase") != "Failed" or (parsed := _parse(reason, message[:_LONGEST_READ])) is None:
         return None
-    at, by_api = _refused_at(metadata, status, started)
+    at, by_api = _rejected_at(metadata, status, started)
     return Rejection(
-        refused=said.refused,
-        # The message names the first resource that failed, or none; which of several it was is not guessed.
-        resource=sys.intern(said.resource or (wants[0] if len(wants) == 1 else "")),
-        requested=said.requested,
-        available=said.available,
+        refused=parsed.refused,
+        # The message names the first resource that failed, or none; it is not guessed among several.
+        resource=sys.intern(parsed.resource or (wants[0] if len(wants) == 1 else "")),
+        requested=parsed.requested,
+        available=parsed.available,
         at=at,
-        # A storm says the same thing a thousand times.
+        # A storm has the same message a thousand times.
         message=sys.intern(escape(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
-        socket=sys.intern(escape(said.socket)),
+        socket=sys.intern(escape(parsed.socket)),
         by_api=by_api,
     )
 
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _said(reason: str, message: str) -> _Said | None:
+def _parse(reason: str, message: str) -> _Message | None:
     if reason == "UnexpectedAdmissionError":
         framed = _FRAME.search(message)
         return _cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
@@ -95,22 +95,22 @@ def _said(reason: str, message: str) -> _Said | None:
     return None
 
 
-def _no_room(resource: str, message: str) -> _Said:
+def _no_room(resource: str, message: str) -> _Message:
     counts = _NO_ROOM.search(message)
     if counts is None:
-        return _Said(RejectionKind.OTHER, resource)
+        return _Message(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
     refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
-    return _Said(refused, resource, requested, max(0, capacity - used))
+    return _Message(refused, resource, requested, max(0, capacity - used))
 
 
-def _cause(cause: str) -> _Said | None:
+def _cause(cause: str) -> _Message | None:
     for refused, pattern in _CAUSES:
         if (found := pattern.search(cause)) is not None:
             named = found.groupdict()
             if refused is RejectionKind.PLUGIN_GONE:
-                return _Said(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
-            return _Said(
+                return _Message(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
+            return _Message(
                 refused,
                 named.get("resource", ""),
                 _number(named.get("requested")),
@@ -133,14 +133,14 @@ def _socket(cause: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _refused_at(
+def _rejected_at(
     metadata: Mapping[str, Any], status: Mapping[str, Any], started: datetime | None
 ) -> tuple[datetime | None, bool]:
-    """Return when the pod was refused, and whether by the API server's clock.
+    """Return when the pod was rejected, and whether by the API server's clock.
 
-    What the kubelet wrote last into a pod that it refused is the refusal; the entry is the status' own from 1.22 on.
-    startTime is by the node's clock, and of the refusal where the pod never ran. It is kept from an earlier admission,
-    and a refusal takes away what tells that there was one: so it counts only where both are of one moment.
+    The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
+    startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier admission,
+    of which the rejection removes all traces: so it only counts if both times are close.
     """
     written = max(
         (

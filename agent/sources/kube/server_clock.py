@@ -6,15 +6,13 @@ from email.utils import parsedate_to_datetime
 
 _GRAIN = timedelta(seconds=1)
 _SLOWEST = timedelta(seconds=4)
-"""An answer on its way for longer says too little. It also tells a node's clock that was set meanwhile."""
-
-
+"""A slower answer is too imprecise. It may also mean that the node's clock was set meanwhile."""
 _FARTHEST = timedelta(days=36525)
-"""A node without a clock of its own boots in 1970; nothing is a century off."""
+"""A node without a battery-backed clock boots in 1970; no skew is a century."""
 
 
 class ServerClock:
-    """Compares the two clocks at every answer. Connections of several threads may tell one of these."""
+    """Compares the two clocks at every answer. Connections of several threads may share one."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         """`now`: the node's wall clock."""
@@ -23,21 +21,21 @@ class ServerClock:
 
     @property
     def skew(self) -> timedelta | None:
-        """The last known skew, off by half a second and half the answer's way at most: 2.5 s. None: not known."""
+        """The last known skew; its error is half a second and half the round trip, at most 2.5 s. None: not known."""
         return self._skew
 
-    def told(self, date: str | None, asked: datetime, heard: datetime) -> None:
-        """Take an answer's `Date`, and the node's time before the question and after the answer's head.
+    def record(self, date: str | None, sent: datetime, received: datetime) -> None:
+        """Take an answer's `Date`, and the node's time when the request was sent and the answer received.
 
-        The server cuts its time to the second, and wrote it somewhere in between: the middle of both is the best guess.
+        The server truncates its time to the second, and wrote it between the two: their middle is the best estimate.
         """
-        way = heard - asked
-        if not timedelta(0) <= way <= _SLOWEST or date is None:
+        round_trip = received - sent
+        if not timedelta(0) <= round_trip <= _SLOWEST or date is None:
             return
         try:
-            skew = parsedate_to_datetime(date) + _GRAIN / 2 - (asked + way / 2)
+            skew = parsedate_to_datetime(date) + _GRAIN / 2 - (sent + round_trip / 2)
         except (ValueError, TypeError, OverflowError):
-            # No date, or one without its zone: an odd proxy's, and nothing that reading pods depends on.
+            # Not a date, or one without a zone, from an odd proxy: reading pods does not depend on it.
             return
         if abs(skew) <= _FARTHEST:
             self._skew = skew

@@ -1,4 +1,4 @@
-"""What the API server calls its version: asked once a connection, and never waited for at the cost of anything else."""
+"""The API server's version, requested once for each connection."""
 
 import json
 import re
@@ -10,36 +10,33 @@ from agent.sources.kube.client import Api
 
 _PATH = "/version"
 _VERSION = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
-"""`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`: it reaches terminals, so nothing else is one."""
+"""`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else is accepted."""
 
 
 class ServerVersion:
-    """The last answer. Connections of several threads may share one of these."""
+    """The last answer. Connections of several threads may share one."""
 
     def __init__(self) -> None:
-        self.said = ""
+        self.value = ""
         """Empty: not known."""
 
     def asking(self, seconds: float) -> Callable[[Api], None]:
-        """Return what asks a server anew, for one thread. A server that refuses, or takes longer, is not known.
-
-        A connection is used by one thread at a time, unless that is late: then nobody waits for it any more.
-        """
+        """Return a function that requests it, for one thread. If the server refuses or is late, it is not known."""
         within = Deadline("API server", seconds)
 
         def ask(api: Api) -> None:
             try:
-                self.said = parse(within(lambda: api.get(_PATH)))
+                self.value = parse(within(lambda: api.get(_PATH)))
             except SourceError:
-                self.said = ""
+                self.value = ""
 
         return ask
 
 
 def parse(body: bytes) -> str:
-    """Read the answer of `/version`; empty where it names none."""
+    """Read an answer of `/version`; empty if it has no version."""
     try:
-        said = json.loads(body)["gitVersion"]
+        version = json.loads(body)["gitVersion"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return said if isinstance(said, str) and _VERSION.fullmatch(said) else ""
+    return version if isinstance(version, str) and _VERSION.fullmatch(version) else ""

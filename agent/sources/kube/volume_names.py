@@ -1,10 +1,10 @@
-"""What a volume is called in the node's status, from how a pod or a PersistentVolume describes it."""
+"""The name of a volume in the node's status, from its description in a pod or a PersistentVolume."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 _ITS_NAME: Final = object()
-"""Of a FlexVolume, the name by which the pod or the PersistentVolume has it."""
+"""For a FlexVolume: its name in the pod, or that of the PersistentVolume."""
 _IDS: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
     "awsElasticBlockStore": ("kubernetes.io/aws-ebs/{}", ("volumeID",)),
     "azureDisk": ("kubernetes.io/azure-disk/{}", ("diskURI",)),
@@ -16,12 +16,12 @@ _IDS: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
     "rbd": ("kubernetes.io/rbd/{}:{}", ("pool", "image")),
     "vsphereVolume": ("kubernetes.io/vsphere-volume/{}", ("volumePath",)),
 }
-"""How each kind of volume is named, and by what. Of others (Fibre Channel) the name cannot be told from here.
+"""How each kind of volume is named, and by which fields. Other kinds (Fibre Channel) cannot be named from here.
 
-The kind `csi` of a pod has no handle: nobody attaches it.
+The kind `csi` of a pod has no handle: it is never attached.
 """
 _ELSE: Final = {"lun": "0", "pool": "rbd"}
-"""What Kubernetes takes where nothing is said."""
+"""The defaults of Kubernetes."""
 
 
 def csi(driver: str, handle: str) -> str:
@@ -29,13 +29,13 @@ def csi(driver: str, handle: str) -> str:
 
 
 def csi_parts(volume: str) -> tuple[str, str] | None:
-    """Return driver and handle; None: it is no volume of CSI."""
+    """Return driver and handle; None: it is not a CSI volume."""
     driver, found, handle = volume.removeprefix("kubernetes.io/csi/").partition("^")
     return (driver, handle) if found and volume.startswith("kubernetes.io/csi/") else None
 
 
 def unique_name(described: Mapping[str, Any], name: str) -> str:
-    """Return what it is called; empty: it need not be attached, or is of a kind that we cannot tell.
+    """Return its name; empty: it need not be attached, or is of an unknown kind.
 
     `name`: of the PersistentVolume, or of the volume in its pod.
     """

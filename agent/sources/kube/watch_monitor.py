@@ -1,4 +1,4 @@
-"""Counts what a watch shows of the server's versions, of each kind the first and the last time."""
+"""Counts the evidence that a server sends old versions, with the first and the last time of each kind."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from agent.sources.collector import Moment
 
 
 class WatchMonitor:
-    """Of one resource. One thread tells it, any may ask. It holds one record of each kind of evidence at most."""
+    """The evidence of one watched resource, one record for each kind. One thread writes, any thread may read."""
 
     def __init__(self, resource: str, now: Callable[[], Moment], server_version: Callable[[], str]) -> None:
         self._resource, self._now, self._server_version = resource, now, server_version
@@ -18,15 +18,15 @@ class WatchMonitor:
     def watches(self) -> tuple[Watch, ...]:
         return self._watches
 
-    def saw(self, evidence: Evidence, before: int, version: int) -> None:
-        """Take it down. `before`: the version heard before; `version`: the one that is older."""
+    def record(self, evidence: Evidence, before: int, version: int) -> None:
+        """`before`: the version received before; `version`: the older one received after it."""
         now = self._now()
         known = {one.evidence: one for one in self._watches}
         earlier = known.get(evidence)
-        seen = Watch(
+        watch = Watch(
             self._resource, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server_version()
         )
         if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
-            seen = replace(seen, count=earlier.count + 1, first=earlier.first)
-        # Replaced whole, never changed: others read it meanwhile.
-        self._watches = tuple((known | {evidence: seen}).values())
+            watch = replace(watch, count=earlier.count + 1, first=earlier.first)
+        # Replaced whole, never changed: other threads read it meanwhile.
+        self._watches = tuple((known | {evidence: watch}).values())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.checks.devices.history import MOST, device_history
-from agent.checks.devices.resource_state import awaited, kubelet_up_for, resource_states
+from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
+from agent.checks.devices.resource_state import expected_resources, kubelet_up_for, resource_states
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import (
     Allocation,
@@ -66,19 +66,19 @@ def look(
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
     """Say that the daemon kept what the look before knew."""
     devices = now.device_plugins.known()
-    return replace(now, device_plugins=Known(replace(devices, history=device_history(before))))
+    return with_history(replace(now, device_plugins=Known(replace(devices, history=derive(before)))))
 
 
 def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
     """What, of whom, how many seconds before NOW, and whether that is exact."""
     return [
         (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
-        for one in device_history(snapshot)
+        for one in derive(snapshot)
     ]
 
 
 def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
-    return told(after(before, now))[len(device_history(before)) :]
+    return told(after(before, now))[len(derive(before)) :]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
@@ -86,7 +86,7 @@ def devices_of(snapshot: Snapshot) -> DevicePlugins:
 
 
 def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
-    (one,) = (one for one in resource_states(snapshot) if one.resource == resource)
+    (one,) = (one for one in resource_states(with_history(snapshot)) if one.resource == resource)
     return one
 
 
@@ -101,7 +101,7 @@ def test_a_first_look_tells_what_files_tell() -> None:
         ("socket_appeared", KVM_SOCKET, 20.476, True),
         ("registered", KVM, 20.464, True),
     ]
-    assert {one.boot_id for one in device_history(seen)} == {BOOT_ID}
+    assert {one.boot_id for one in derive(seen)} == {BOOT_ID}
 
 
 def test_the_same_look_twice_adds_nothing() -> None:
@@ -251,12 +251,12 @@ def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> No
     booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
     booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
     assert state(booted).registered is False
-    assert kubelet_up_for(booted) is None
+    assert kubelet_up_for(with_history(booted)) is None
 
 
 def test_a_file_of_before_the_boot_is_not_said_to_be_of_this_one() -> None:
     first = replace(look(kubelet=9000), uptime=seconds(40))
-    assert [one.boot_id for one in device_history(first)] == [""]
+    assert [one.boot_id for one in derive(first)] == [""]
 
 
 def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> None:
@@ -266,7 +266,7 @@ def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> 
     things = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
     stepped = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in told(after(young, stepped))] == ["kubelet_started", "socket_appeared", "registered"]
-    assert kubelet_up_for(after(young, stepped)) == seconds(100)
+    assert kubelet_up_for(with_history(after(young, stepped))) == seconds(100)
     assert state(after(young, stepped)).registered is True
     back = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in told(back)][:2] == ["kubelet_started", "socket_appeared"]
@@ -283,8 +283,8 @@ def test_a_clock_that_is_set_back_takes_no_registration_away() -> None:
 def test_how_long_the_kubelet_is_up_is_told_by_the_boot_clock_where_the_other_was_set_back() -> None:
     before = look(kubelet=30)
     back = replace(look(kubelet=30, at=90), taken_at=NOW - seconds(20))
-    assert kubelet_up_for(after(before, back)) == seconds(90)
-    assert kubelet_up_for(look(kubelet=30, at=90)) == seconds(120)
+    assert kubelet_up_for(with_history(after(before, back))) == seconds(90)
+    assert kubelet_up_for(with_history(look(kubelet=30, at=90))) == seconds(120)
 
 
 # Bounds
@@ -296,10 +296,12 @@ def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
         transition(REGISTERED, GPU, ago=UPTIME),
         transition(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
     )
-    noise = [transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(MOST) for what in (APPEARED, GONE)]
+    noise = [
+        transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(MAX_TRANSITIONS) for what in (APPEARED, GONE)
+    ]
     seen = look(*standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
-    history = device_history(seen)
-    assert len(history) == MOST
+    history = derive(seen)
+    assert len(history) == MAX_TRANSITIONS
     assert history[:3] == standing
     assert history[-1] == noise[-1]
     assert added(seen, look(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []
@@ -398,28 +400,30 @@ def test_a_connected_plugin_is_registered_before_the_checkpoint_says_so() -> Non
 
 def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0_and_a_pod_asks_for_it() -> None:
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
-    assert awaited(look(kubelet=900, node=[dropped])) == (), "so it stays for ever where a plugin is uninstalled"
+    assert expected_resources(with_history(look(kubelet=900, node=[dropped]))) == (), (
+        "so it stays for ever where a plugin is uninstalled"
+    )
     seen = look(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
-    assert awaited(seen) == (KVM,)
+    assert expected_resources(with_history(seen)) == (KVM,)
     assert (state(seen).registered, state(seen).socket, state(seen).socket_present) == (False, "", None)
 
 
-def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
+def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_expected_resources() -> None:
     history = (transition(STARTED, ago=OLDER), transition(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    assert awaited(look(*history, kubelet=8000, node=node_object)) == (KVM,)
-    assert awaited(look(*history, kubelet=30, node=node_object)) == ()
+    assert expected_resources(with_history(look(*history, kubelet=8000, node=node_object))) == (KVM,)
+    assert expected_resources(with_history(look(*history, kubelet=30, node=node_object))) == ()
 
 
 def test_without_the_device_plugins_there_is_no_word() -> None:
     for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
         with pytest.raises(InsufficientData):
-            device_history(node(device_plugins=reading))
+            derive(node(device_plugins=reading))
         with pytest.raises(InsufficientData):
-            resource_states(node(device_plugins=reading))
+            resource_states(with_history(node(device_plugins=reading)))
 
 
 def test_a_boot_that_is_not_known_is_not_guessed() -> None:
     seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "processes")
-    assert {one.boot_id for one in device_history(seen)} == {""}
+    assert {one.boot_id for one in derive(seen)} == {""}
     assert state(seen).registered is True

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.devices import rejections
-from agent.checks.devices.history import MOST, device_history
+from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
 from agent.model import device_history as stored_history
@@ -71,7 +71,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
     devices = later.device_plugins.known()
-    text = stored_history.dumps(device_history(snapshot))
+    text = stored_history.dumps(derive(snapshot))
     stored = stored_history.loads(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
@@ -89,15 +89,15 @@ def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
-    once = device_history(snapshot)
-    assert device_history(kept(snapshot)) == once
+    once = derive(snapshot)
+    assert derive(kept(snapshot)) == once
 
 
 @_LONGEST
 @given(device_nodes())
 def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
-    assert resource_states(kept(snapshot)) == resource_states(snapshot)
-    assert rejections.rejected_pods(kept(snapshot)) == rejections.rejected_pods(snapshot)
+    assert resource_states(with_history(kept(snapshot))) == resource_states(with_history(snapshot))
+    assert rejections.rejected_pods(with_history(kept(snapshot))) == rejections.rejected_pods(with_history(snapshot))
 
 
 @_LONGEST
@@ -108,31 +108,31 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
     if snapshot.api_skew == timedelta(0):
         again = replace(again, api_skew=timedelta(seconds=noise))
-    assume(device_history(again) == device_history(snapshot))
-    causes = {one.uid: one.cause for one in rejections.rejected_pods(again)}
-    assert [(one.uid, one.cause) for one in rejections.rejected_pods(snapshot)] == [
-        (one.uid, causes[one.uid]) for one in rejections.rejected_pods(snapshot)
+    assume(derive(again) == derive(snapshot))
+    causes = {one.uid: one.cause for one in rejections.rejected_pods(with_history(again))}
+    assert [(one.uid, one.cause) for one in rejections.rejected_pods(with_history(snapshot))] == [
+        (one.uid, causes[one.uid]) for one in rejections.rejected_pods(with_history(snapshot))
     ]
 
 
 @_LONGEST
 @given(device_nodes(), device_nodes())
 def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
-    before, after = device_history(first), device_history(kept(first, second))
+    before, after = derive(first), derive(kept(first, second))
     assert after[: len(before)] == before
 
 
-@given(device_nodes(), st.lists(moments, min_size=MOST, max_size=MOST + 20))
+@given(device_nodes(), st.lists(moments, min_size=MAX_TRANSITIONS, max_size=MAX_TRANSITIONS + 20))
 def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
     devices = snapshot.device_plugins.known()
     full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
-    history = device_history(full)
-    assert len(history) == MOST
+    history = derive(full)
+    assert len(history) == MAX_TRANSITIONS
     for resource in {one.resource for one in past if one.resource}:
         assert [one for one in history if one.resource == resource]
     if any(one.what is TransitionKind.KUBELET_STARTED for one in past):
         assert [one for one in history if one.what is TransitionKind.KUBELET_STARTED]
-    assert device_history(kept(full)) == history
+    assert derive(kept(full)) == history
 
 
 @given(device_nodes(), st.randoms(use_true_random=False))
@@ -144,7 +144,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
         registered=tuple(random.sample(devices.registered, len(devices.registered))),
     )
     again = replace(snapshot, device_plugins=Known(mixed))
-    assert device_history(again) == device_history(snapshot)
+    assert derive(again) == derive(snapshot)
     assert found(again) == found(snapshot)
 
 
@@ -159,13 +159,14 @@ def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
     assert len(told) == len(set(told))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
     assert refused <= set(told)
-    assert all("--force" not in one.do or "never with --force" in one.do for one in rejections.rejected_pods(snapshot))
+    rejected = rejections.rejected_pods(with_history(snapshot))
+    assert all("--force" not in one.do or "never with --force" in one.do for one in rejected)
 
 
 @_LONGEST
 @given(device_nodes())
 def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
-    for one in rejections.rejected_pods(snapshot):
+    for one in rejections.rejected_pods(with_history(snapshot)):
         assert one.controller or one.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
         assert one.resource or one.cause is RejectionCause.UNVERIFIED
 
@@ -203,9 +204,9 @@ def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names
     recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
     assert loads(dumps(recording)) == recording
     nameless = loads(anonymous(dumps(recording), "salt")).snapshots[0]
-    assert [(one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(nameless)] == [
-        (one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(snapshot)
+    assert [(one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(with_history(nameless))] == [
+        (one.cause, one.pod_outcome, one.resource) for one in rejections.rejected_pods(with_history(snapshot))
     ]
-    assert [(one.resource, one.registered, one.delay) for one in resource_states(nameless)] == [
-        (one.resource, one.registered, one.delay) for one in resource_states(snapshot)
+    assert [(one.resource, one.registered, one.delay) for one in resource_states(with_history(nameless))] == [
+        (one.resource, one.registered, one.delay) for one in resource_states(with_history(snapshot))
     ]

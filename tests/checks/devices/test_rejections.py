@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import rejections
+from agent.checks.devices.history import with_history
 from agent.checks.devices.kubelet_runs import kubelet_runs
 from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, RejectionKind
@@ -38,6 +39,10 @@ NEW_WORDS = (
 Things = PluginSocket | Registered | Allocation | DeviceTransition
 
 
+def rejected_pods(snapshot: Snapshot) -> tuple[RejectedPod, ...]:
+    return rejections.rejected_pods(with_history(snapshot))
+
+
 def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
@@ -57,7 +62,7 @@ def look(pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: f
 
 
 def judged(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
-    (one,) = rejections.rejected_pods(look([pod], *things, **others))
+    (one,) = rejected_pods(look([pod], *things, **others))
     return one
 
 
@@ -121,7 +126,7 @@ def test_a_time_by_the_api_servers_clock_is_as_vague_as_the_clocks_differ(
     skew: timedelta | None, ago: float, expected: RejectionCause
 ) -> None:
     pod = rejected(vm(ago), by_api=True)
-    (one,) = rejections.rejected_pods(replace(look([pod], *SLOW), api_skew=skew))
+    (one,) = rejected_pods(replace(look([pod], *SLOW), api_skew=skew))
     assert one.cause is expected
 
 
@@ -141,7 +146,7 @@ def test_where_times_do_not_decide_devices_that_others_had_already_are_exhausted
     late = rejected(vm(ago), by_api=True)
 
     def verdict(*pods: Pod) -> list[RejectionCause]:
-        return [one.cause for one in rejections.rejected_pods(look([late, *pods], *SLOW, given))]
+        return [one.cause for one in rejected_pods(look([late, *pods], *SLOW, given))]
 
     assert verdict(others) == [RejectionCause.EXHAUSTED]
     assert verdict() == [RejectionCause.UNVERIFIED]
@@ -159,10 +164,10 @@ def test_a_refusal_that_may_be_of_the_kubelet_before_is_that_ones_only_where_bot
 def test_a_node_that_booted_is_the_cause_of_its_kubelets_start() -> None:
     booted = seconds(1060)
     snapshot = replace(look([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
-    (one,) = rejections.rejected_pods(snapshot)
+    (one,) = rejected_pods(snapshot)
     assert one.cause is RejectionCause.NODE_REBOOT
     long_ago = replace(snapshot, uptime=seconds(1000 + 16 * 60))
-    assert [one.cause for one in rejections.rejected_pods(long_ago)] == [RejectionCause.KUBELET_RESTART]
+    assert [one.cause for one in rejected_pods(long_ago)] == [RejectionCause.KUBELET_RESTART]
 
 
 def test_a_boot_that_is_past_is_told_by_the_look_that_saw_the_kubelet_start() -> None:
@@ -176,9 +181,9 @@ def test_a_boot_that_is_past_is_told_by_the_look_that_saw_the_kubelet_start() ->
 
 def test_a_resource_that_is_not_registered_yet_is_still_in_the_race() -> None:
     snapshot = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    (one,) = rejections.rejected_pods(snapshot)
+    (one,) = rejected_pods(snapshot)
     assert one.cause is RejectionCause.KUBELET_RESTART
-    assert "is not registered since" in one.why
+    assert "has not been registered since" in one.why
 
 
 def test_of_several_starts_the_one_before_the_refusal_counts() -> None:
@@ -210,7 +215,7 @@ def test_without_a_time_or_a_resource_nothing_is_verified() -> None:
 
 def test_when_the_clock_was_set_since_nothing_is_verified() -> None:
     stepped = replace(look([vm(995)], *THE_RACE), uptime=seconds(500))
-    assert [one.cause for one in rejections.rejected_pods(stepped)] == [RejectionCause.UNVERIFIED]
+    assert [one.cause for one in rejected_pods(stepped)] == [RejectionCause.UNVERIFIED]
 
 
 def test_a_resource_that_a_socket_names_is_that_sockets() -> None:
@@ -231,9 +236,9 @@ def test_every_face_of_the_race_is_the_race(refused: RejectionKind) -> None:
 
 def test_where_nobody_saw_the_registration_the_plugins_socket_bounds_the_race() -> None:
     snapshot = look([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
-    assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.KUBELET_RESTART]
+    assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.KUBELET_RESTART]
     later = look([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
-    assert [one.cause for one in rejections.rejected_pods(later)] == [RejectionCause.EXHAUSTED]
+    assert [one.cause for one in rejected_pods(later)] == [RejectionCause.EXHAUSTED]
     nobody_saw = (transition(STARTED, ago=seconds(1000)), transition(REGISTERED, KVM, ago=seconds(100), exact=False))
     assert cause(vm(500), *nobody_saw) is RejectionCause.UNVERIFIED
 
@@ -247,7 +252,7 @@ def test_without_a_socket_only_the_words_bound_it(refused: RejectionKind, ago: f
     devices = device_plugins(
         registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100)
     )  # fmt: skip
-    (one,) = rejections.rejected_pods(node(vm(ago, refused=refused), device_plugins=devices))
+    (one,) = rejected_pods(node(vm(ago, refused=refused), device_plugins=devices))
     assert one.cause is expected
 
 
@@ -315,7 +320,7 @@ def test_who_found_all_devices_given_out_did_so_also_when_the_plugin_is_lost_aft
     """As on a real node: refused at 12:07:25Z, the plugin lost at 12:07:26.8."""
     for after in (1.8, 59, 61):
         snapshot = look([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
-        assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
+        assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
 
 
 def test_a_loss_that_one_look_saw_together_with_the_registration_may_have_been_long_before() -> None:
@@ -339,7 +344,7 @@ def test_a_plugin_that_was_gone_was_gone_also_when_it_is_back() -> None:
     devices = device_plugins(
         *gone, registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(990)
     )  # fmt: skip
-    assert [one.cause for one in rejections.rejected_pods(node(vm(500), device_plugins=devices))] == [
+    assert [one.cause for one in rejected_pods(node(vm(500), device_plugins=devices))] == [
         RejectionCause.PLUGIN_RESTART
     ]
     assert cause(vm(500), *gone, *back) is RejectionCause.PLUGIN_RESTART
@@ -377,7 +382,7 @@ def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int 
 def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
     """Of 30 pods the first was refused in the second of kubelet.sock, the last in that of the registration."""
     refused = lab.refused("vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z")
-    (one,) = rejections.rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+    (one,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
     assert one.cause is expected
     assert expected is not RejectionCause.KUBELET_RESTART or "was registered 14.0 s later" in one.why
 
@@ -387,21 +392,15 @@ def test_a_pod_that_asked_for_more_than_was_left_right_after_the_registration() 
     message = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
     refused = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
     times = ("11:41:02.422", "11:41:06.759", "11:41:12.114")
-    assert [one.cause for one in rejections.rejected_pods(real([refused], *times, given=3))] == [
-        RejectionCause.EXHAUSTED
-    ]
+    assert [one.cause for one in rejected_pods(real([refused], *times, given=3))] == [RejectionCause.EXHAUSTED]
     by_api = lab.refused("c-2", message, "", **lab.written_by_kubelet("2026-11-21T11:41:14Z"))
-    assert [one.cause for one in rejections.rejected_pods(real([by_api], *times, given=3))] == [
-        RejectionCause.EXHAUSTED
-    ]
+    assert [one.cause for one in rejected_pods(real([by_api], *times, given=3))] == [RejectionCause.EXHAUSTED]
 
 
 def test_a_node_without_the_kubelets_socket_says_nothing_of_a_refusal() -> None:
     devices = device_plugins(registered(KVM, "d0"), kubelet_socket=None)
     assert kubelet_runs(()) == ()
-    assert [one.cause for one in rejections.rejected_pods(node(vm(500), device_plugins=devices))] == [
-        RejectionCause.UNVERIFIED
-    ]
+    assert [one.cause for one in rejected_pods(node(vm(500), device_plugins=devices))] == [RejectionCause.UNVERIFIED]
 
 
 def test_a_resource_that_was_dropped_had_no_plugin() -> None:
@@ -409,7 +408,7 @@ def test_a_resource_that_was_dropped_had_no_plugin() -> None:
     snapshot = node(
         vm(500, refused=RejectionKind.UNREGISTERED), device_plugins=device_plugins(*gone, kubelet_socket=seconds(1000))
     )
-    assert [one.cause for one in rejections.rejected_pods(snapshot)] == [RejectionCause.PLUGIN_RESTART]
+    assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.PLUGIN_RESTART]
 
 
 def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> None:
@@ -421,7 +420,7 @@ def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> No
         kubelet_socket=seconds(1000),
         checkpoint_written=seconds(505),
     )
-    (one,) = rejections.rejected_pods(node(vm(500), device_plugins=devices))
+    (one,) = rejected_pods(node(vm(500), device_plugins=devices))
     assert one.cause is RejectionCause.UNHEALTHY
     assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
 
@@ -455,18 +454,18 @@ def test_only_pods_that_the_kubelet_refused_and_that_are_there_to_stay_are_stran
         replace(vm(995), name="shop/broken", rejection=None),
         replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
     ]
-    assert [one.pod for one in rejections.rejected_pods(look(pods))] == ["shop/vm"]
+    assert [one.pod for one in rejected_pods(look(pods))] == ["shop/vm"]
 
 
 @pytest.mark.parametrize("reading", [unavailable("device_plugins"), NotRequested("device_plugins", "none")])
 def test_without_the_device_plugins_the_pods_are_there_and_the_cause_is_not(reading: Any) -> None:
-    (one,) = rejections.rejected_pods(node(vm(995), device_plugins=reading))
+    (one,) = rejected_pods(node(vm(995), device_plugins=reading))
     assert (one.cause, one.pod_outcome) == (RejectionCause.UNVERIFIED, PodOutcome.STUCK)
 
 
 def test_without_the_pods_there_is_no_word() -> None:
     with pytest.raises(InsufficientData):
-        rejections.rejected_pods(node(pods=unavailable("pods")))
+        rejected_pods(node(pods=unavailable("pods")))
 
 
 # Fates
@@ -495,7 +494,7 @@ def deleted(ago: float, *finalizers: str) -> Pod:
 
 
 def test_a_deleted_pod_that_does_not_go_is_stuck() -> None:
-    assert rejections.rejected_pods(look([deleted(60)])) == ()
+    assert rejected_pods(look([deleted(60)])) == ()
     one = judged(deleted(61))
     assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
     assert "the kubelet has not finished with it" in one.do
@@ -503,10 +502,10 @@ def test_a_deleted_pod_that_does_not_go_is_stuck() -> None:
 
 
 def test_a_deletion_is_by_the_api_servers_clock() -> None:
-    assert [
-        one.pod_outcome for one in rejections.rejected_pods(replace(look([deleted(50)]), api_skew=seconds(30)))
-    ] == [PodOutcome.TERMINATING_STUCK]
-    assert rejections.rejected_pods(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
+    assert [one.pod_outcome for one in rejected_pods(replace(look([deleted(50)]), api_skew=seconds(30)))] == [
+        PodOutcome.TERMINATING_STUCK
+    ]
+    assert rejected_pods(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
 
 
 @pytest.mark.parametrize("controller", ["", "ReplicaSet/web", "Job/once", "StatefulSet/db"])
@@ -519,5 +518,5 @@ def test_nobody_is_told_to_delete_by_force(controller: str) -> None:
 def test_whether_the_devices_are_there_again_is_said() -> None:
     assert "its devices are healthy again)" in judged(vm(995)).do
     waiting = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    assert "once its devices are healthy again" in rejections.rejected_pods(waiting)[0].do
+    assert "once its devices are healthy again" in rejected_pods(waiting)[0].do
     assert "once a device is free" in judged(vm(500)).do

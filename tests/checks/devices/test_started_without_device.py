@@ -55,9 +55,9 @@ def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> Non
     (one,) = found(started_without_device, look(vm(990)))
     assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
     assert one.message == (
-        f"pod shop/vm asks for {KVM} and was started without it at 2026-03-26 19:43:30Z: "
+        f"pod shop/vm requests {KVM} and was started without it at 2026-03-26 19:43:30Z: "
         f"the kubelet started at 2026-03-26 19:43:20Z, and {KVM} was registered 20.0 s later; "
-        "kubelets up to 1.24 start it in silence, and newer ones that knew nothing of the resource"
+        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource"
     )
 
 

@@ -63,14 +63,14 @@ def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
 @pytest.mark.parametrize(
     ("known", "evidence"),
     [
-        (registration(kubelet_name="worker-1"), "the kubelet here calls itself so"),
-        (registration(listed_pods=3), "the API server still lists 3 pods of it"),
+        (registration(kubelet_name="worker-1"), "the kubelet here uses that name"),
+        (registration(listed_pods=3), "the API server still lists 3 of its pods"),
     ],
 )
 def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(known: Any, evidence: str) -> None:
     one = finding(gone(registration=known))
     assert f"while its kubelet runs: {evidence};" in one.message
-    assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: look at its log" in one.message
+    assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in one.message
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,14 @@ def test_a_node_that_nobody_ever_saw_is_a_wrong_name_and_no_finding(known: Any) 
 
 def test_a_kubelet_with_another_name_says_so_whatever_is_remembered() -> None:
     known = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
-    assert "the kubelet here calls itself 'worker-2': is the node's name right?" in blind(gone(registration=known))
+    assert "the kubelet here uses the name 'worker-2'; check the configured node name" in blind(
+        gone(registration=known)
+    )
 
 
 def test_a_memory_that_cannot_be_read_is_told_where_it_would_have_decided() -> None:
     assert blind(gone(registration=registration(why="node.json: it is not JSON"))).endswith(
-        "(what was remembered cannot be read: node.json: it is not JSON)"
+        "(the remembered Node cannot be read: node.json: it is not JSON)"
     )
 
 
@@ -188,7 +190,7 @@ def test_that_it_grew_worse_is_another_finding() -> None:
 )
 def test_what_shows_that_it_needs_one_is_told(snapshot: Snapshot, why: str) -> None:
     one = finding(snapshot)
-    assert f", though {why}: a cluster-autoscaler deletes the instance" in one.message
+    assert f", although {why}: a cluster-autoscaler deletes the instance" in one.message
     assert (one.subject, one.since) == ("provider ID of worker-1", NOW - OLD)
 
 
@@ -247,7 +249,7 @@ def test_the_taints_of_the_autoscaler_are_good_to_know_with_their_time() -> None
     removed, candidate = found(unregistered_node, node(node=[tainted]))
     assert {removed.severity, candidate.severity} == {Severity.INFO}
     assert (removed.since, candidate.since) == (NOW - MINUTE, None)
-    assert "which scales down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
+    assert "in a scale-down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
     assert scanned(node(node=[tainted])).troubles == ()
 
 

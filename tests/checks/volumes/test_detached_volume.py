@@ -59,30 +59,30 @@ def first(snapshot: Snapshot) -> Finding:
 # Confirmed
 
 
-def test_what_is_attached_by_its_volume_attachment_and_waited_for_is_confirmed() -> None:
+def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     one = the(sick(waiting_pod(ago=2 * MINUTE)))
     assert (one.strength, one.severity) == (Strength.CONFIRMED, Severity.CRITICAL)
     assert (one.subject, one.pod, one.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
     assert one.message == (
-        f"confirmed: {DISK} is attached by its VolumeAttachment, and the node's volumesAttached does not name it: "
-        "waited for by shop/db-0 since 2026-03-26 19:58:00Z; whether this version of Kubernetes is known to lose such "
-        "entries is not known; delete the pod, wait until the volume has left volumesInUse and volumesAttached and its "
-        "VolumeAttachment is gone, and let the pod come back only then; or restart the kube-controller-manager"
+        f"confirmed: {DISK} is attached according to its VolumeAttachment but missing from the node's volumesAttached; "
+        "waiting pods: shop/db-0 since 2026-03-26 19:58:00Z; whether this version of Kubernetes has the known bug is "
+        "not known; delete the pod, wait until the volume has left volumesInUse and volumesAttached and its "
+        "VolumeAttachment is gone, and only then let the pod start again; or restart the kube-controller-manager"
     )
 
 
 @pytest.mark.parametrize(
     "skew", [timedelta(0), timedelta(seconds=30), timedelta(seconds=-30)], ids=["same", "ahead", "behind"]
 )
-def test_a_pod_has_waited_by_the_clock_that_makes_it_less(skew: timedelta) -> None:
+def test_the_waiting_time_is_the_shorter_one_of_both_clocks(skew: timedelta) -> None:
     late = max(-skew, timedelta(0)) + 2 * MINUTE
     assert told(replace(sick(waiting_pod(ago=late)), api_skew=skew))
     assert not told(replace(sick(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
 
 
-def test_the_version_is_judged_where_it_is_known() -> None:
+def test_the_message_says_whether_the_version_has_the_bug() -> None:
     seen = sick(waiting_pod())
-    assert "Kubernetes v1.20.2 is known to lose such entries" in the(replace(seen, server_version="v1.20.2")).message
+    assert "Kubernetes v1.20.2 has the known bug" in the(replace(seen, server_version="v1.20.2")).message
     assert "Kubernetes v1.30.1 has the known fixes" in the(replace(seen, server_version="v1.30.1")).message
 
 
@@ -95,11 +95,11 @@ def test_the_version_is_judged_where_it_is_known() -> None:
         ("", None), ("v1.20", None), ("v1.20+", None), ("banana", None), ("v1.20.x", None), ("v1.20.99999999", None),
     ],
 )  # fmt: skip
-def test_the_versions_with_the_bug_are_those_before_the_fixes(version: str, bug: bool | None) -> None:
+def test_versions_before_the_fixes_have_the_bug(version: str, bug: bool | None) -> None:
     assert has_bug(version) is bug
 
 
-def test_an_event_of_an_attaching_that_failed_before_does_not_hide_what_is_attached_now() -> None:
+def test_an_earlier_attach_error_does_not_hide_an_attached_volume() -> None:
     told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
     assert the(sick(waiting_pod(), attachments=told_before)).strength is Strength.CONFIRMED
 
@@ -115,7 +115,7 @@ def test_an_event_of_an_attaching_that_failed_before_does_not_hide_what_is_attac
     ],
     ids=["not known", "no such object, or it is deleted"],
 )
-def test_what_is_waited_for_longer_than_any_attaching_takes_is_probable(word: Attachment) -> None:
+def test_waiting_longer_than_any_attach_takes_is_probable(word: Attachment) -> None:
     one = the(sick(waiting_pod(ago=10 * MINUTE), words=[word]))
     assert (one.strength, one.severity, one.pod) == (Strength.PROBABLE, Severity.WARNING, "shop/db-0")
     assert not told(sick(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=[word]))
@@ -131,14 +131,14 @@ def test_what_is_waited_for_longer_than_any_attaching_takes_is_probable(word: At
     ],
     ids=["in-tree", "flex", "migrated", "migrated, by its path"],
 )
-def test_a_pod_without_claim_is_tied_to_its_volume_by_the_id(named: str, volume: str) -> None:
+def test_a_pod_without_claim_is_matched_by_volume_id(named: str, volume: str) -> None:
     asking = waiting_pod("shop/inline", named, claims=())
     other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
     one = the(sick(asking, other, node=[node_using(volume)], words=[]))
     assert (one.strength, one.pod) == (Strength.PROBABLE, "shop/inline")
 
 
-def test_where_the_claim_is_not_known_all_that_wait_with_one_are_named() -> None:
+def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() -> None:
     seen = sick(
         waiting_pod("shop/a"),
         waiting_pod("shop/b"),
@@ -147,22 +147,22 @@ def test_where_the_claim_is_not_known_all_that_wait_with_one_are_named() -> None
     )
     one = the(seen)
     assert (one.strength, one.pod) == (Strength.PROBABLE, "")
-    assert "which pod needs it is not known, pods that wait with a claim: shop/a since" in one.message
+    assert "which pod needs it is not known, waiting pods with a claim: shop/a since" in one.message
     assert ", shop/b since" in one.message
     assert "inline" not in one.message
-    assert one.message.endswith(" (not asked: get volumeattachments, list events)")
+    assert one.message.endswith(" (not requested: get volumeattachments, list events)")
 
 
-def test_a_pod_whose_claim_leads_elsewhere_is_not_the_one() -> None:
+def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:
     elsewhere = Attachment(CLOUD_DISK, claim="shop/data-db-0")
     assert not told(sick(waiting_pod(), words=[elsewhere]))
 
 
-def test_a_younger_pod_that_may_be_the_one_makes_an_older_one_innocent() -> None:
+def test_a_pod_that_waits_for_a_short_time_may_be_the_affected_one() -> None:
     assert not told(sick(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
 
 
-def test_many_pods_are_counted() -> None:
+def test_the_message_names_three_pods_and_counts_the_others() -> None:
     seen = sick(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
     assert "shop/db-0 since" in the(seen).message
     assert " and 3 more;" in the(seen).message
@@ -171,14 +171,14 @@ def test_many_pods_are_counted() -> None:
 # Mounted
 
 
-def test_what_is_mounted_and_missing_may_be_detached_under_its_pod() -> None:
+def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     (web, *_) = PODS
     one = the(sick(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
     assert (one.strength, one.severity, one.pod, one.since) == (Strength.MOUNTED, Severity.CRITICAL, "shop/web", None)
-    assert f"mounted: {DISK} is mounted (by shop/web), and the node's volumesAttached does not name it" in one.message
+    assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in one.message
 
 
-def test_what_is_mounted_needs_nobody_who_waits_and_nobody_whom_we_know() -> None:
+def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
     one = the(sick(mounts=[Mount(DISK)], words=[]))
     assert (one.strength, one.pod) == (Strength.MOUNTED, "")
     assert first(without(sick(mounts=[Mount(DISK)]), "pods")).strength is Strength.MOUNTED
@@ -237,33 +237,33 @@ def test_no_alarm(seen: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("source", ["node", "processes", "pods", "containers", "attachments", "mounts"])
-def test_unread_is_not_attached(source: str) -> None:
+def test_unavailable_data_is_never_treated_as_attached(source: str) -> None:
     with pytest.raises(InsufficientData, match=f"{source}: it gave no word"):
         told(without(sick(waiting_pod()), source))
 
 
-def test_a_kubelet_that_is_not_seen_is_no_kubelet_that_has_settled() -> None:
-    with pytest.raises(InsufficientData, match="daemons: no kubelet is seen"):
+def test_without_a_kubelet_process_the_check_has_insufficient_data() -> None:
+    with pytest.raises(InsufficientData, match="processes: no kubelet found"):
         told(sick(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)]))
 
 
 @pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "processes"])
-def test_where_nothing_is_missing_nobody_else_is_needed(source: str) -> None:
+def test_without_missing_volumes_no_other_source_is_needed(source: str) -> None:
     assert told(without(node(waiting_pod()), source)) == []
 
 
-def test_without_the_api_server_nobody_looks_by_choice() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(SourceDisabled):
         told(without_api(sick(waiting_pod())))
 
 
-def test_mounts_are_left_alone_by_choice() -> None:
+def test_disabled_mounts_disable_the_check() -> None:
     seen = sick(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
     with pytest.raises(SourceDisabled):
         told(seen)
     assert first(seen).strength is Strength.CONFIRMED
 
 
-def test_a_failed_look_at_attachments_still_tells_what_is_mounted() -> None:
+def test_mounted_volumes_are_reported_without_attachments() -> None:
     seen = sick(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
     assert first(seen).strength is Strength.MOUNTED

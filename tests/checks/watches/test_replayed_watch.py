@@ -19,7 +19,7 @@ def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -
     assert finding.message == (
         "pods: the API server (v1.9.2) sent a DELETED event with version 7 after 40 on the same watch, "
         "3 times since 2026-03-26 19:57:00Z, last at 2026-03-26 19:59:00Z; "
-        "clients that adopt it replay old events, and delete what lives"
+        "clients that adopt it process old events again, and delete live objects"
     )
     assert finding.since == NOW - 3 * MINUTE
 
@@ -28,7 +28,7 @@ def test_a_replay_is_told_of_each_resource_apart() -> None:
     watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown()]
     findings = found(replayed_watch, node(watches=watches))
     assert [one.subject for one in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
-    assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had got to 40, at " in findings[0].message
+    assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at " in findings[0].message
 
 
 @pytest.mark.parametrize("evidence", [Evidence.OLDER_LIST, Evidence.RV_RESET])
@@ -52,7 +52,7 @@ def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
 )  # fmt: skip
 def test_a_version_that_is_repaired_is_asked_about(version: str, repaired: bool) -> None:
     (finding,) = found(replayed_watch, node(watches=[shown(server_version=version)]))
-    assert ("though this version is repaired" in finding.message) is repaired
+    assert ("although this version has the fix" in finding.message) is repaired
     assert (f"the API server ({version}) sent" in finding.message) is bool(version)
 
 

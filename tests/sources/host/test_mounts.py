@@ -110,7 +110,7 @@ def test_what_was_unmounted_meanwhile_is_passed_over(node: Node) -> None:
 def test_unread_is_not_unmounted_a_damaged_note_says_so(node: Node, text: str) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     node.note("plugins/kubernetes.io/csi/pv/pvc-1", text)
-    with pytest.raises(SourceError, match=r"pvc-1/vol_data\.json: it is not the kubelet's note of a volume"):
+    with pytest.raises(SourceError, match=r"pvc-1/vol_data\.json: not a volume description of the kubelet"):
         node.read()
 
 

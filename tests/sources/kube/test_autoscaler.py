@@ -189,7 +189,7 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
     [
         (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
         (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
-        (GONE, UNKNOWN, "there is no Node named 'worker-1', and nobody says that there was"),
+        (GONE, UNKNOWN, "there is no Node named 'worker-1', and no evidence that there was"),
         (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
@@ -283,7 +283,7 @@ NODES = http(json.dumps(listed("kind://a")))
 def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
     told = told_by(get_of, FORBIDDEN)
     assert isinstance(told, NotRequested)
-    assert told.why.startswith("may not `list` nodes, to see their provider IDs (API server: 403 nodes is forbidden")
+    assert told.why.startswith("may not `list` nodes, to read their provider IDs (API server: 403 nodes is forbidden")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
     [
         (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the answer is not a list of objects"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "a node lacks what every node"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "incomplete node object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
     ],

@@ -213,7 +213,7 @@ def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -
         (refused("429 Too Many Requests", 429, "slow down"), "API server: 429 slow down"),
         (lambda _: [http(HTML, "502 Bad Gateway", "text/html")], "API server: 502 Bad Gateway"),
         (lambda _: [http(HTML, kind="text/html")], "it answered text/html where JSON was asked for"),
-        (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "an object lacks what every object"),
+        (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "incomplete object"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
     ],
     ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
@@ -273,7 +273,7 @@ def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None
         assessment.clock[0] += 121
         assessment.until_asked(*assessment.asked(), "watch 40", "watch 40")
         assert assessment.reading() == Unavailable(
-            "pods", "no word for 121 s: API server: it answered text/html where JSON was asked for"
+            "pods", "no event for 121 s: API server: it answered text/html where JSON was asked for"
         )
 
 
@@ -284,7 +284,7 @@ def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
         assessment.clock[0] += 120
         assert assessment.reading() == Known(("a",))
         assessment.clock[0] += 1
-        assert assessment.reading() == Unavailable("pods", "no word for 121 s: the watch is silent")
+        assert assessment.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
 
 
 def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path
         assessment.clock[0] += 121
         leaves.set()
         assessment.until_asked("list 0", *["watch 40"] * 5)
-        assert assessment.reading() == Unavailable("pods", "no word for 121 s: API server: 503 away")
+        assert assessment.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
         back.set()
         assessment.until_seen("a")
         assert assessment.asked().count("list 0") == 1, "it is heard again, without a list"

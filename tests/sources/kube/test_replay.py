@@ -73,10 +73,10 @@ class Ours:
         path = kubeconfig(directory / "kubeconfig", url)
         self.version = ServerVersion()
         self.moments = 0
-        self.witness = WatchMonitor("pods", self._now, lambda: self.version.said)
+        self.witness = WatchMonitor("pods", self._now, lambda: self.version.value)
         self.reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120, saw=self.witness.saw, on_connect=self.version.asking(5),
+            clock=lambda: 0.0, stale_after=120, on_evidence=self.witness.record, on_connect=self.version.asking(5),
         )  # fmt: skip
 
     def _now(self) -> Moment:
@@ -194,7 +194,7 @@ def test_a_repaired_server_gives_no_evidence_whatever_happens_to_pods(tmp_path: 
         etcd.delete("uid-0")
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
         assert (ours.shown, ours.reflector.regressions) == ({}, 0)
-        assert ours.version.said == "v1.20.2"
+        assert ours.version.value == "v1.20.2"
         assert len(server.asked("/version")) == 1, "once a connection"
 
 
@@ -223,7 +223,7 @@ def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tm
     with following(tmp_path, answering) as (ours, server):
         until(lambda: len(server.requests) > 3, "it is tried again")
         reading = ours.reflector.reading()
-        assert reading == Unavailable("pods", "API server: it listed version 0, which is none to watch from")
+        assert reading == Unavailable("pods", "API server: it listed version 0, which cannot be watched from")
         assert watched_from(server) == [], "no such watch is ever started"
         assert ours.shown == {}
 
@@ -254,7 +254,7 @@ def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
             etcd.create()
         until(lambda: ours.pods == set(etcd.at(etcd.revision)), "ours follows")
         etcd.restore(FIRST + 2)
-        until(lambda: ours.pods == {"uid-0", "uid-1"}, "what had been deleted is there again, and that is true")
+        until(lambda: ours.pods == {"uid-0", "uid-1"}, "a deleted object is there again, and that is true")
         assert set(ours.shown) == {Evidence.RV_RESET}
         shown = ours.shown[Evidence.RV_RESET]
         assert (shown.before, shown.version, shown.count) == (FIRST + 8, FIRST + 2, 1)

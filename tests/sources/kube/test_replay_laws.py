@@ -16,7 +16,7 @@ from agent.model.watches import Evidence
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query
 from agent.sources.kube.list_watch import Reflector
-from agent.sources.kube.replica import MOST_DEAD, Replica
+from agent.sources.kube.replica import MAX_TOMBSTONES, Replica
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, pod
 
 STEPS = (
@@ -44,7 +44,8 @@ class World(Api):
         self.evidence: list[Evidence] = []
         self.reflector = Reflector(
             "pods", lambda: self, "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120, saw=lambda evidence, _before, _version: self.evidence.append(evidence),
+            clock=lambda: 0.0, stale_after=120,
+            on_evidence=lambda evidence, _before, _version: self.evidence.append(evidence),
         )  # fmt: skip
         self.checked = 0
         self._steps = iter(steps)
@@ -200,8 +201,8 @@ def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple
 def test_the_memory_of_the_dead_is_bounded() -> None:
     replica = Replica(lambda item: str(item["metadata"]["uid"]))
     replica.replace(10, [], consistent=False)
-    for number in range(MOST_DEAD + 100):
+    for number in range(MAX_TOMBSTONES + 100):
         replica.apply(line("DELETED", pod(f"uid-{number}", 9)))
-    assert len(replica._dead) == MOST_DEAD  # noqa: SLF001 (what it holds is what is asked)
+    assert len(replica._tombstones) == MAX_TOMBSTONES  # noqa: SLF001 (what it holds is what is asked)
     replica.apply(line("ADDED", pod("uid-0", 9)))
     assert replica.items() == (), "the versions keep away what was forgotten"

@@ -18,14 +18,14 @@ def told(version: object) -> bytes:
 
 def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     version = ServerVersion()
-    version.said = before
+    version.value = before
     with FakeServer(answers) as server:
         api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
         version.asking(0.3)(api)
         assert server.asked("") == ["/version"]
         server.closing.set()
         api.close()
-    return version.said
+    return version.value
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         ask = version.asking(0.2)
         ask(api)
         ask(api)  # the first answer is still awaited
-        assert version.said == ""
+        assert version.value == ""
         server.closing.set()
 
 

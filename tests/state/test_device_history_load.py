@@ -8,9 +8,9 @@ import pytest
 
 from agent.model.device_history import FILE, StoredHistory, dumps
 from agent.model.devices import TransitionKind
-from agent.sources.host.device_history import LARGEST, HistoryFile
+from agent.state.device_history import LARGEST, DeviceHistoryStore
 from tests.builders import KVM, transition
-from tests.wire import as_nobody
+from tests.wire import as_nobody, open_directory
 
 SEEN = transition(TransitionKind.REGISTERED, KVM)
 LOST = transition(TransitionKind.LOST, KVM)
@@ -18,30 +18,27 @@ LOST = transition(TransitionKind.LOST, KVM)
 
 def test_what_is_stored_is_read(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(dumps([SEEN, LOST]))
-    assert HistoryFile(tmp_path).read() == StoredHistory((SEEN, LOST))
+    assert DeviceHistoryStore(tmp_path).read() == StoredHistory((SEEN, LOST))
 
 
 def test_without_a_file_or_its_directory_there_is_no_history_and_nothing_is_wrong(tmp_path: Path) -> None:
-    assert HistoryFile(tmp_path).read() == StoredHistory()
-    assert HistoryFile(tmp_path / "none").read() == StoredHistory()
+    assert DeviceHistoryStore(tmp_path).read() == StoredHistory()
+    assert DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
 
 
-def test_what_is_added_is_seen_by_the_next_look(tmp_path: Path) -> None:
-    stored = HistoryFile(tmp_path)
+def test_what_is_read_once_stays_in_memory(tmp_path: Path) -> None:
+    stored = DeviceHistoryStore(tmp_path)
     (tmp_path / FILE).write_text(dumps([SEEN]))
     assert stored.read() == StoredHistory((SEEN,))
-    (tmp_path / "new").write_text(dumps([SEEN, LOST]))
-    (tmp_path / "new").rename(tmp_path / FILE)
-    assert stored.read() == StoredHistory((SEEN, LOST))
     (tmp_path / FILE).unlink()
-    assert stored.read() == StoredHistory()
+    assert stored.read() == StoredHistory((SEEN,))
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "it is not JSON"),
-        (dumps([SEEN]).encode()[:-3], "it is not JSON"),
+        (b"", "not JSON"),
+        (dumps([SEEN]).encode()[:-3], "not JSON"),
         (b"{}", "its schema is not 'nodeleak.device-plugins/v1'"),
         (b" " * (LARGEST + 1), f"it holds {LARGEST + 1} bytes; at most {LARGEST} are read"),
     ],
@@ -49,7 +46,7 @@ def test_what_is_added_is_seen_by_the_next_look(tmp_path: Path) -> None:
 )
 def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / FILE).write_bytes(content)
-    stored = HistoryFile(tmp_path)
+    stored = DeviceHistoryStore(tmp_path)
     for _ in range(2):
         assert stored.read() == StoredHistory((), f"{tmp_path}/{FILE}: {why}")
 
@@ -57,16 +54,19 @@ def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, conten
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
 def test_what_is_no_file_is_damage(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / FILE)
-    assert HistoryFile(tmp_path).read().trouble.startswith(f"{tmp_path}/{FILE}: ")
+    assert DeviceHistoryStore(tmp_path).read().trouble.startswith(f"{tmp_path}/{FILE}: ")
 
 
-def test_a_history_that_may_not_be_read_is_told(open_dir: Path) -> None:
-    (open_dir / FILE).write_text(dumps([SEEN]))
-    (open_dir / FILE).chmod(0o600)
-    with as_nobody():
-        assert HistoryFile(open_dir).read() == StoredHistory((), f"{open_dir}/{FILE}: Permission denied")
+def test_a_history_that_may_not_be_read_is_told() -> None:
+    with open_directory() as open_dir:
+        (open_dir / FILE).write_text(dumps([SEEN]))
+        (open_dir / FILE).chmod(0o600)
+        with as_nobody():
+            assert DeviceHistoryStore(open_dir).read() == StoredHistory((), f"{open_dir}/{FILE}: Permission denied")
 
 
 def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    assert HistoryFile(tmp_path / "state").read() == StoredHistory((), f"{tmp_path}/state/{FILE}: Not a directory")
+    assert DeviceHistoryStore(tmp_path / "state").read() == StoredHistory(
+        (), f"{tmp_path}/state/{FILE}: Not a directory"
+    )

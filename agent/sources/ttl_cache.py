@@ -1,0 +1,45 @@
+"""One answer, or the failure to get one, kept for a while."""
+
+from collections.abc import Callable
+from typing import Generic, NoReturn, TypeVar
+
+from agent.sources.error import SourceError
+
+T = TypeVar("T")
+
+
+class TTLCache(Generic[T]):
+    """The last answer to one kind of question. A failure is kept too: asking again takes time."""
+
+    def __init__(self, clock: Callable[[], float], seconds: float, failure_seconds: float | None = None) -> None:
+        """`clock`: seconds, never jumping. `failure_seconds`: for how long a failure is kept, if not as an answer."""
+        self._clock, self._seconds = clock, seconds
+        self._failure_seconds = seconds if failure_seconds is None else failure_seconds
+        self._expires: float | None = None
+        self._about: frozenset[str] = frozenset()
+        self._answer: Callable[[], T] | None = None
+
+    def get(self, ask: Callable[[], T], about: frozenset[str] = frozenset()) -> T:
+        """Return the kept answer, or ask; raises SourceError.
+
+        `about`: the subjects of the question. An answer about more subjects is an answer too.
+        """
+        now = self._clock()
+        if self._answer is None or self._expires is None or now >= self._expires or not about <= self._about:
+            self._answer, seconds = self._asked(ask)
+            self._expires, self._about = now + seconds, about
+        return self._answer()
+
+    def _asked(self, ask: Callable[[], T]) -> tuple[Callable[[], T], float]:
+        try:
+            answer = ask()
+        except SourceError as error:
+            return _raising(error), self._failure_seconds
+        return lambda: answer, self._seconds
+
+
+def _raising(error: SourceError) -> Callable[[], NoReturn]:
+    def answer() -> NoReturn:
+        raise error
+
+    return answer

@@ -1,0 +1,49 @@
+"""Answers, and failures, are kept for a while."""
+
+import pytest
+
+from agent.sources.error import SourceError
+from agent.sources.ttl_cache import TTLCache
+
+
+class Server:
+    """Counts its answers, and fails where it is down."""
+
+    def __init__(self) -> None:
+        self.now, self.asked, self.down = 0.0, 0, False
+        self.cache = TTLCache[int](lambda: self.now, 60, failure_seconds=10)
+
+    def get(self, *about: str) -> int:
+        return self.cache.get(self._ask, frozenset(about))
+
+    def _ask(self) -> int:
+        self.asked += 1
+        if self.down:
+            raise SourceError("down")
+        return self.asked
+
+
+def test_an_answer_is_kept_until_it_expires() -> None:
+    server = Server()
+    assert [server.get(), server.get()] == [1, 1]
+    server.now = 59.9
+    assert server.get() == 1
+    server.now = 60
+    assert server.get() == 2
+
+
+def test_a_failure_is_kept_for_a_time_of_its_own() -> None:
+    server = Server()
+    server.down = True
+    for _ in range(2):
+        with pytest.raises(SourceError, match="down"):
+            server.get()
+    assert server.asked == 1
+    server.down, server.now = False, 10
+    assert server.get() == 2
+
+
+def test_an_answer_serves_questions_about_the_same_or_fewer_subjects() -> None:
+    server = Server()
+    assert [server.get("a", "b"), server.get("a"), server.get("a", "b")] == [1, 1, 1]
+    assert server.get("a", "c") == 2
