@@ -55,9 +55,9 @@ def run_daemon(config: Config) -> int:
         LogExporter(log),
         MetricsExporter(registry, config.network, mode, watches),
         http,
-        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.unwritten", why=why)),
+        DeviceHistoryExporter(config.state_dir, lambda why: log.warning("history.write_failed", why=why)),
         *told_to_the_cluster,
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
     )
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
@@ -86,7 +86,7 @@ def run_daemon(config: Config) -> int:
         )
     finally:
         stop.set()
-        delivery.end()
+        delivery.stop()
         http.close()
         log.info("agent.stopped")
     return 0
@@ -135,7 +135,7 @@ def _telling(
     )
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(delivery.post, tally.missed))
+        exporters.append(EventExporter(delivery.put, tally.failed))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(delivery.post))
+        exporters.append(ConditionExporter(delivery.put))
     return delivery, exporters

@@ -31,9 +31,9 @@ def scan(given: argparse.Namespace) -> int:
         json.dump(document(report), sys.stdout, indent=1)
         print()
     elif given.map:
-        from agent.exporters.text.map import drawn
+        from agent.exporters.text.map import map_table
 
-        print(drawn(report, colour=_has_colours(), unicode=_knows_more_than_ascii()), end="")
+        print(map_table(report, color=_has_colours(), unicode=_knows_more_than_ascii()), end="")
     else:
         from agent.exporters.text.scan import table
 

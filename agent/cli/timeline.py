@@ -29,7 +29,7 @@ def timeline(given: argparse.Namespace) -> int:
     if given.output == "json":
         import json
 
-        from agent.exporters.text.timeline import document
+        from agent.exporters.json.timeline import document
 
         json.dump(document(told), sys.stdout, indent=1)
         print()

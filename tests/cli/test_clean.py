@@ -24,7 +24,7 @@ from tests.wire import Standin, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125
-NOTHING_RELEASED = "Nothing was released.\n"
+NOTHING_RELEASED = "No releases.\n"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Inc
     before = incident.files()
     done = incident.clean(api=api)
     assert (done.code, done.err) == (0, "")
-    assert "DRY RUN: nothing is touched; --apply releases." in done.out
+    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
     assert "7 would be released" in done.out
     assert "Free addresses of kubenet: 0 before, 7 after" in done.out
     assert incident.files() == before
@@ -209,7 +209,7 @@ def test_refusals_are_no_failure_and_each_is_told_once(incident: Incident) -> No
     done = incident.clean("--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0")
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
-    assert done.out.count("and --settle is 86400 s; --settle=0s would lift this") == 1
+    assert done.out.count("and --settle is 86400 s; override with --settle=0s") == 1
     assert done.out.count("(7 addresses): network kubenet is not to be cleaned; --cleanup-network=") == 1
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
     assert len(incident.reserved) == ALL
@@ -236,7 +236,7 @@ def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> N
     with silent:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
     assert done.code == 3
-    assert "NOTHING IS RELEASED, because something could not be read:\n  containers: " in done.out
+    assert "Nothing is released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out
     assert incident.files() == before
 
@@ -325,7 +325,7 @@ def test_a_released_sandbox_that_is_there_again_stops_cleaning_until_it_is_settl
     incident.clean("--apply", "--max=1")
     (incident.host.store / ip).write_bytes(kept)
     done = incident.clean("--apply")
-    assert "CLEANING HAS STOPPED ITSELF: container " in done.out
+    assert "Cleanup halted: container " in done.out
     assert "refused: halted" in done.out
     assert len(incident.reserved) == ALL
 
@@ -466,11 +466,11 @@ def test_the_daemon_withholds_in_a_dry_run_and_says_so_once(incident: Incident) 
     before = incident.files()
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
-        agent.said("release.withheld")
+        agent.said("release.dry_run")
         rounds = round_count(port)
         until(lambda: round_count(port) > rounds + 5, "five rounds more")
         assert agent.end()[0] == 0
-    assert [one["ip"] for one in agent.events if one["event"] == "release.withheld"] == incident.leaks
+    assert [one["ip"] for one in agent.events if one["event"] == "release.dry_run"] == incident.leaks
     history = str(incident.state / "device-plugins.json")
     assert {name: file for name, file in incident.files().items() if name != history} == before
     assert not (incident.state / "journal").exists()

@@ -174,7 +174,7 @@ def test_a_recording_is_read_from_standard_input(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(Path(recorded(node())).read_text()))
     assert main(["scan", "--recording", "-"]) == DONE
-    assert "No findings." in capsys.readouterr().out
+    assert "OK: no findings" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_recording_can_be_judged_with_another_patience(
 ) -> None:
     path = recorded(node(LOST), node(LOST))
     main(["scan", "--recording", path, "--grace", "3h"])
-    assert "No findings." in capsys.readouterr().out
+    assert "OK: no findings" in capsys.readouterr().out
     assert main(["scan", "--recording", path, "--grace", "3"]) == USAGE
     assert capsys.readouterr().err == "nodeleak: --grace: '3': say a span with its unit, such as 90s, 5m or 1h30m\n"
 
