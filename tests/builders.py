@@ -31,6 +31,7 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     Node,
     NotRequested,
     Pod,
@@ -38,7 +39,6 @@ from agent.model.snapshot import (
     Reading,
     Reservation,
     Snapshot,
-    Store,
     Timing,
     Unavailable,
     UnrecognizedEntry,
@@ -355,7 +355,7 @@ def node(
 ) -> Snapshot:
     """Build a healthy node with some `things` more, and with those readings replaced that are given."""
 
-    def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[T]:
+    def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
         more = (thing for thing in things if isinstance(thing, kind))
@@ -363,7 +363,12 @@ def node(
 
     def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
         told = healthy if given is None else given
-        return told if isinstance(told, (Unavailable, NotRequested)) else Known((told,))
+        return told if isinstance(told, (Unavailable, NotRequested)) else Known(told)
+
+    def first(given: Told[T], healthy: T) -> Reading[Any]:
+        if isinstance(given, (Unavailable, NotRequested)):
+            return given
+        return Known(healthy if given is None else next(iter(given), None))
 
     promised = reading(reservations, RESERVATIONS, Reservation)
     strange = tuple(thing for thing in things if isinstance(thing, UnrecognizedEntry))
@@ -377,8 +382,8 @@ def node(
         cni_results=reading(cni_results, CNI_RESULTS, CniResult),
         addresses=reading(addresses, ADDRESSES, Address),
         pods=reading(pods, PODS, Pod),
-        node=reading(node, (WORKER,), Node),
-        processes=reading(processes, (_DAEMONS,), ProcessStartTimes),
+        node=first(node, WORKER),
+        processes=first(processes, _PROCESSES),
         device_plugins=only(device_plugins, NO_DEVICES),
         registration=only(registration, REGISTERED),
         autoscaler=only(autoscaler, NOBODY_ASKED),
@@ -389,29 +394,36 @@ def node(
     )
 
 
-_DAEMONS = processes()
+def the_node(snapshot: Snapshot) -> Node:
+    """Return the Node object of a snapshot that has one."""
+    one = snapshot.node.known()
+    assert one is not None
+    return one
+
+
+_PROCESSES = processes()
 NOBODY_ASKED: Final = NotRequested("autoscaler", "the node is registered")
 
 
 def _stores(
-    promised: Reading[Reservation], strange: tuple[UnrecognizedEntry, ...], unread_networks: tuple[str, ...]
-) -> tuple[Store, ...]:
+    promised: Reading[tuple[Reservation, ...]], strange: tuple[UnrecognizedEntry, ...], unread_networks: tuple[str, ...]
+) -> tuple[NetworkStore, ...]:
     if not isinstance(promised, Known):
-        return (Store("kubenet", promised),)
+        return (NetworkStore("kubenet", promised),)
     networks = dict.fromkeys(
-        ["kubenet", *(one.network for one in promised.items), *(one.network for one in strange)]
+        ["kubenet", *(one.network for one in promised.value), *(one.network for one in strange)]
     )  # fmt: skip
     return (
         *(
-            Store(
+            NetworkStore(
                 network,
-                Known(tuple(one for one in promised.items if one.network == network)),
+                Known(tuple(one for one in promised.value if one.network == network)),
                 tuple(one for one in strange if one.network == network),
             )
             for network in networks
             if network not in unread_networks
         ),
-        *(Store(network, unavailable("reservations")) for network in unread_networks),
+        *(NetworkStore(network, unavailable("reservations")) for network in unread_networks),
     )
 
 

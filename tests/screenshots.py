@@ -22,7 +22,7 @@ from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
 from agent.model.recording import loads
 from agent.model.report import Report
-from agent.model.snapshot import Known, Snapshot, Store, Unavailable
+from agent.model.snapshot import Known, NetworkStore, Node, Snapshot, Unavailable
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
@@ -52,7 +52,7 @@ def main() -> int:
 def portraits() -> dict[str, Report]:
     """Return the node of the incident: before it, after it, and seen by an agent to which nobody speaks."""
     recording = loads((ROOT / "tests" / "nodes" / "incident.json").read_text())
-    devices = Known((_devices(),))
+    devices = Known(_devices())
     snapshots = tuple(replace(look, device_plugins=devices) for look in recording.snapshots)
     changed = {
         "healthy": tuple(map(_without_leaks, snapshots)),
@@ -82,6 +82,13 @@ def _devices() -> DevicePlugins:
     )
 
 
+def _node(snapshot: Snapshot) -> Node:
+    node = snapshot.node.known()
+    if node is None:
+        raise ValueError("the recording has no Node")
+    return node
+
+
 def _without_leaks(look: Snapshot) -> Snapshot:
     """Return the node as it would be had nothing leaked, and with some pods fewer."""
     containers = look.containers.known()[:84]
@@ -92,11 +99,11 @@ def _without_leaks(look: Snapshot) -> Snapshot:
         containers=Known(containers),
         checkpoints=Known(tuple(one for one in look.checkpoints.known() if one.container_id in sandboxes)),
         pods=Known(tuple(one for one in look.pods.known() if one.name in names)),
-        node=Known(tuple(replace(one, max_pods=110) for one in look.node.known())),
+        node=Known(replace(_node(look), max_pods=110)),
     )
 
 
-def _of(store: Store, sandboxes: set[str]) -> Store:
+def _of(store: NetworkStore, sandboxes: set[str]) -> NetworkStore:
     return replace(
         store, reading=Known(tuple(one for one in store.reading.known() if one.container_id in sandboxes))
     )  # fmt: skip

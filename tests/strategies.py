@@ -17,11 +17,11 @@ from agent.model.snapshot import (
     Checkpoint,
     Container,
     Known,
+    NetworkStore,
     Node,
     NotRequested,
     Reservation,
     Snapshot,
-    Store,
     UnrecognizedEntry,
 )
 from agent.model.watches import Evidence, Watch
@@ -75,7 +75,7 @@ ids, names, ips, ages = st.sampled_from(IDS), st.sampled_from(PODS), st.sampled_
 
 
 @st.composite
-def stores(draw: st.DrawFn, network: str) -> Store:
+def stores(draw: st.DrawFn, network: str) -> NetworkStore:
     """One directory: every name in it once, and behind it a file, an empty file, or something strange."""
     entries: list[Reservation | UnrecognizedEntry] = []
     for ip in draw(st.lists(ips, unique=True, max_size=6)):
@@ -87,7 +87,7 @@ def stores(draw: st.DrawFn, network: str) -> Store:
             entries.append(reservation(ip, draw(ids), age=draw(ages), network=network))
     if draw(seldom()):
         entries.append(unrecognized("notes.txt", network=network))
-    return Store(
+    return NetworkStore(
         network,
         Known(tuple(one for one in entries if isinstance(one, Reservation))),
         tuple(one for one in entries if isinstance(one, UnrecognizedEntry)),

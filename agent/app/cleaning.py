@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from agent.app import loop
-from agent.app.sources import node_name
+from agent.app.sources import NodeSources, node_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.book import Busy, JournalStore
@@ -19,19 +19,19 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unavailable
 from agent.sources.error import SourceError
-from agent.sources.live import LiveSources
+from agent.sources.recheck import NodeRecheck
 
 
 def cleaner(
     config: Config,
     mode: str,
     by: str,
-    sources: LiveSources,
+    recheck: NodeRecheck,
     limits: Limits,
     budget: Budget,
     alive: Callable[[], None] = lambda: None,
 ) -> Cleaner:
-    """Wire who may clean: `off`, `dry-run` or `auto`. `by`: who the journal says it was. `unmanaged`: see Live."""
+    """Return the cleaner of a mode: `off`, `dry-run` or `auto`. `by`: the name in the journal."""
     journal_store = JournalStore(config.state_dir)
     judge = CleanupSession(limits, budget, journal_store, by)
     match mode:
@@ -41,7 +41,7 @@ def cleaner(
             return DryRunCleaner(judge)
         case _:
             grace = config.lock_timeout.total_seconds()
-            return ApplyingCleaner(judge, sources, lambda: node_files(config), journal_store, loop.wall, grace, alive)
+            return ApplyingCleaner(judge, recheck, lambda: node_files(config), journal_store, loop.wall, grace, alive)
 
 
 def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
@@ -63,7 +63,7 @@ def node_files(config: Config) -> NodeFiles:
 
 def clean_once(
     config: Config,
-    sources: LiveSources,
+    sources: NodeSources,
     until_told: ExitStack,
     *,
     only: frozenset[str] | None,
@@ -75,9 +75,9 @@ def clean_once(
     `until_told`: from the first release until it is closed, an ending waits.
     """
     budget = Budget(per_sync=None if most is None else ("--max", most))
-    one = cleaner(config, mode, "clean", sources, limits(config, only), budget)
+    one = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
     one.before_snapshot(loop.wall())
-    snapshots = loop.take_snapshots(sources, node_name(config), config.grace, config.confirm_after)
+    snapshots = loop.take_snapshots(sources.snapshot, node_name(config), config.grace, config.confirm_after)
     until_told.enter_context(deferred())
     cleaning = one.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)

@@ -35,14 +35,16 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _end_loudly
     stop = threading.Event()
     api, watches = api_server.watched(config)
-    sources = looking.sources(config, api)
+    sources = looking.node_sources(config, api)
     budget = Budget(
         per_sync=(option("max_per_round"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
     )
     mode = MODES[config.cleanup]
     heartbeat = _heartbeat(config)
-    cleaner = cleaning.cleaner(config, config.cleanup, "run", sources, cleaning.limits(config), budget, heartbeat.beat)
+    cleaner = cleaning.cleaner(
+        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
+    )
     registry = CollectorRegistry()
     http = listening(config, registry, heartbeat)
     log = configure(config.log_format)
@@ -74,7 +76,7 @@ def run_daemon(config: Config) -> int:
             # The first round waits for the API server's first word, so that it does not begin blind.
             watch.answered.wait(config.api_timeout.total_seconds())
         loop.run(
-            sources,
+            sources.snapshot,
             looking.node_name(config),
             exporters,
             cleaner,

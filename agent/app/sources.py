@@ -1,12 +1,33 @@
 """What a node is read from: for one command, or for the daemon."""
 
 import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
+from agent.model.devices import DevicePlugins
+from agent.model.snapshot import NotRequested, Snapshot
+from agent.model.volumes import Mount
+from agent.sources.collector import Sources
+from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
-from agent.sources.live import ApiServer, LiveSources, device_plugins_in, mounts_below
+from agent.sources.host import addresses, checkpoints, mounts, reservations
+from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.device_history import HistoryFile
+from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.host.processes import ProcessTable
+from agent.sources.host.registration import RegistrationTracker
+from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.docker import Docker
+
+
+class NodeSources(NamedTuple):
+    """What a node is read from, and where one sandbox is asked about again."""
+
+    snapshot: Sources
+    recheck: NodeRecheck
 
 
 def node_name(config: Config) -> str:
@@ -14,26 +35,49 @@ def node_name(config: Config) -> str:
     return config.node or platform.node()
 
 
-def sources_for_a_look(config: Config) -> LiveSources:
-    return sources(config, api_server.asked_once(config))
+def for_command(config: Config) -> NodeSources:
+    return node_sources(config, api_server.asked_once(config))
 
 
-def sources(config: Config, api: ApiServer) -> LiveSources:
+def node_sources(config: Config, api: Sources) -> NodeSources:
+    """Wire every source of the node to its reader; raises UsageError."""
     try:
         docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
     except SourceError as error:
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
-    return LiveSources(
-        networks=config.network,
-        networks_dir=config.cni_networks_dir,
-        checkpoint_dirs=config.checkpoint_dir,
-        cache_dirs=config.cni_cache_dir,
-        proc=config.proc,
-        docker=docker,
-        api=api,
-        device_plugins=device_plugins_in(config.device_plugins_dir, config.proc, config.state_dir),
-        mounts=mounts_below(config.kubelet_dir, config.proc),
-        state_dir=config.state_dir,
-        node_name=node_name(config),
-        provider_id=config.provider_id,
+    # A little more than docker's own timeout, which bounds silence and has the better message.
+    in_time = Deadline("docker", docker.timeout * 1.2)
+    results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
+    tracker = RegistrationTracker(
+        node_name(config), config.provider_id, config.state_dir, processes.kubelet_flags, config.proc
     )
+    host = {
+        "reservations": lambda _: tuple(reservations.read(config.cni_networks_dir, one) for one in config.network),
+        "checkpoints": lambda _: checkpoints.read(config.checkpoint_dir),
+        "containers": lambda _: in_time(docker.containers),
+        "cni_results": lambda _: results.read(),
+        "processes": lambda _: processes.read(),
+        "addresses": lambda _: addresses.read(config.proc),
+        "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, config.state_dir),
+        "mounts": _mounts(config.kubelet_dir, config.proc),
+        "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
+    }
+    recheck = NodeRecheck(
+        lambda container_id: in_time(lambda: docker.has(container_id)), config.checkpoint_dir, config.proc
+    )
+    return NodeSources(Sources({**host, **api.readers}, api.api_skew, api.server_version), recheck)
+
+
+def _device_plugins(
+    directory: Path | None, proc: Path, state_dir: Path
+) -> Callable[[Snapshot], DevicePlugins | NotRequested]:
+    if directory is None:
+        return lambda _: NotRequested("device_plugins", "--device-plugins-dir=off")
+    manager = DeviceManager(directory, proc, HistoryFile(state_dir).read)
+    return lambda _: manager.read()
+
+
+def _mounts(kubelet_dir: Path | None, proc: Path) -> Callable[[Snapshot], tuple[Mount, ...] | NotRequested]:
+    if kubelet_dir is None:
+        return lambda _: NotRequested("mounts", "--kubelet-dir=off")
+    return lambda _: mounts.read(proc, kubelet_dir)

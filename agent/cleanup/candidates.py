@@ -18,7 +18,7 @@ def candidates(assessment: Assessment, only: frozenset[str] | None = None) -> tu
     """
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    listed = {container.id for container in assessment.snapshot.containers.items}
+    listed = {container.id for container in assessment.snapshot.containers.value}
     sandboxes: defaultdict[tuple[str, ...], list[tuple[Reservation, str]]] = defaultdict(list)
     for one in assessment.classified_reservations:
         if isinstance(one.entry, Reservation) and one.state in _OWNERLESS and one.container_id not in listed:

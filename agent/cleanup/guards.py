@@ -172,21 +172,18 @@ def settled(_candidate: ReleaseRequest, case: GuardContext) -> Refusal | None:
     settle = case.limits.settle
     if not settle:
         return None
-    now, known = case.snapshot.taken_at, case.snapshot.processes.known()
-    if not known:
-        return Refusal(Reason.UNSETTLED, "when the kubelet, docker and the node started is not known", "--settle=0s")
-    for processes in known:
-        for name, start in (
-            ("the kubelet", processes.kubelet),
-            ("docker", processes.docker),
-            ("the node", processes.booted),
-        ):
-            if start is None:
-                return Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s")
-            if now - start < settle:
-                ago = max((now - start).total_seconds(), 0)
-                why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
-                return Refusal(Reason.UNSETTLED, why, "--settle=0s")
+    now, processes = case.snapshot.taken_at, case.snapshot.processes.known()
+    for name, start in (
+        ("the kubelet", processes.kubelet),
+        ("docker", processes.docker),
+        ("the node", processes.booted),
+    ):
+        if start is None:
+            return Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s")
+        if now - start < settle:
+            ago = max((now - start).total_seconds(), 0)
+            why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
+            return Refusal(Reason.UNSETTLED, why, "--settle=0s")
     return None
 
 

@@ -51,10 +51,11 @@ def _lost(before: RuntimeHistory, now: RuntimeHistory) -> str:
 def _running(snapshot: Snapshot) -> int | None:
     if not isinstance(snapshot.containers, Known):
         return None
-    return sum(container.running for container in snapshot.containers.items)
+    return sum(container.running for container in snapshot.containers.value)
 
 
 def _docker_start(snapshot: Snapshot) -> timedelta | None:
     if not isinstance(snapshot.processes, Known):
         return None
-    return next((one.docker - one.booted for one in snapshot.processes.items if one.docker is not None), None)
+    processes = snapshot.processes.value
+    return None if processes.docker is None else processes.docker - processes.booted

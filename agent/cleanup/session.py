@@ -128,12 +128,12 @@ class CleanupSession:
 
 def _seen_again(released: Mapping[str, Entry], look: Snapshot) -> Entry | None:
     if isinstance(look.containers, Known):
-        for container in look.containers.items:
+        for container in look.containers.value:
             if entry := released.get(container.id):
                 return entry
     for store in look.reservations:
         if isinstance(store.reading, Known):
-            for reservation in store.reading.items:
+            for reservation in store.reading.value:
                 entry = released.get(reservation.container_id)
                 if entry and any(image.network == store.network for image in entry.reservations):
                     return entry

@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 def clean(given: argparse.Namespace) -> int:
     from agent.app.cleaning import clean_once
-    from agent.app.sources import sources_for_a_look
+    from agent.app.sources import for_command
 
     config, only, most = _asked(given)
     mode = "auto" if given.apply else "dry-run"
-    sources = sources_for_a_look(config)
+    sources = for_command(config)
     with ExitStack() as until_told:
         with progress("looking at the node, twice if there is something to release"):
             cleaning = clean_once(config, sources, until_told, only=only, most=most, mode=mode)

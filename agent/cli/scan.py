@@ -78,7 +78,7 @@ def look(config: Config) -> "Recording":
     from agent.app import sources as looking
     from agent.model.recording import Recording
 
-    sources = looking.sources_for_a_look(config)
+    sources = looking.for_command(config).snapshot
     with progress("looking at the node, twice if there is something to confirm"):
         snapshots = loop.take_snapshots(sources, looking.node_name(config), config.grace, config.confirm_after)
     return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)

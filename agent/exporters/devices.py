@@ -12,7 +12,7 @@ HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Dela
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
-    states, (plugins,) = resource_states(snapshot), snapshot.device_plugins.known()
+    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
     claimed = {state.socket for state in states}
     unclaimed = sorted(one.name for one in plugins.sockets if one.name not in claimed)
     return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]

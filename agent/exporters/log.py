@@ -15,7 +15,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, Snapshot, Unavailable
+from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
@@ -123,7 +123,7 @@ class LogExporter:
 
     def _watch_versions(self, snapshot: Snapshot) -> None:
         """Log old versions that are no API server's fault, once for as long as they go on: the others are findings."""
-        for one in snapshot.watches.items if isinstance(snapshot.watches, Known) else ():
+        for one in known_or(snapshot.watches, ()):
             if self._watches.get((one.resource, one.evidence)) == one.first:
                 continue
             self._watches[one.resource, one.evidence] = one.first
@@ -216,7 +216,7 @@ def _compared(outcome: Outcome) -> tuple[str, str]:
 
 def _absent(snapshot: Snapshot) -> tuple[NotRequested, ...]:
     """Return the sources that this node does not have."""
-    readings = (*(store.reading for store in snapshot.reservations), *snapshot.others())
+    readings = (reading for _, reading in snapshot.readings())
     return tuple(one for one in readings if isinstance(one, NotRequested) and one.source in _MAY_BE_ABSENT)
 
 

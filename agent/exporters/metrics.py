@@ -21,7 +21,7 @@ from agent.exporters import metrics_devices
 from agent.model.finding import LeakCause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, NotRequested, Reading, Snapshot, Unavailable
+from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 
 PREFIX: Final = "nodeleak_"
 
@@ -220,14 +220,11 @@ def _info(name: str, text: str, **labels: str) -> Metric:
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
     """Return for each source whether it was read; disabled sources are left out."""
-    networks = [store.reading for store in snapshot.reservations]
-    readings: list[tuple[str, list[Reading[object]]]] = [(SOURCES[0], [*networks])]
-    readings += [(source, [reading]) for source, reading in zip(SOURCES[1:], snapshot.others(), strict=True)]
-    return {
-        source: not any(isinstance(one, Unavailable) for one in group)
-        for source, group in readings
-        if not all(isinstance(one, NotRequested) for one in group)
-    }
+    requested: dict[str, bool] = {}
+    for source, reading in snapshot.readings():
+        if not isinstance(reading, NotRequested):
+            requested[source] = requested.get(source, True) and not isinstance(reading, Unavailable)
+    return requested
 
 
 def _networks(report: Report) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from agent.checks.devices.resource_state import resource_states
 from agent.model.devices import ResourceState
 from agent.model.rejections import RejectedPod
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, Snapshot
+from agent.model.snapshot import InsufficientData, Snapshot, known_or
 
 PREFIX: Final = "nodeleak_"
 MOST_RESOURCES: Final = 32
@@ -103,10 +103,10 @@ def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Me
 
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
-    processes = snapshot.processes.items if isinstance(snapshot.processes, Known) else ()
-    plugins = snapshot.device_plugins.items if isinstance(snapshot.device_plugins, Known) else ()
-    started = [*(one.kubelet for one in processes), *(one.kubelet_socket for one in plugins)]
-    first = next((when for when in started if when is not None), None)
+    processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
+    first = processes.kubelet if processes else None
+    if first is None and plugins:
+        first = plugins.kubelet_socket
     if first is not None:
         yield GaugeMetricFamily(
             f"{PREFIX}kubelet_start_timestamp_seconds", "When the kubelet started.", value=first.timestamp()

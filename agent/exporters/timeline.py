@@ -16,7 +16,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, Pod, ProcessStartTimes, Snapshot, Unavailable
+from agent.model.snapshot import InsufficientData, Pod, ProcessStartTimes, Snapshot, Unavailable, known_or
 from agent.model.text import truncate
 
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
@@ -134,9 +134,7 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 
 
 def _process_starts(snapshot: Snapshot) -> Iterator[Event]:
-    if not isinstance(snapshot.processes, Known):
-        return
-    for processes in snapshot.processes.items:
+    if processes := known_or(snapshot.processes, None):
         yield Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
         yield from _started(processes)
 
@@ -161,8 +159,9 @@ def _transitions(snapshot: Snapshot) -> Iterator[Event]:
 
 
 def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
-    if isinstance(snapshot.device_plugins, Known):
-        yield from (f"device_plugins: {one.trouble}" for one in snapshot.device_plugins.items if one.trouble)
+    plugins = known_or(snapshot.device_plugins, None)
+    if plugins and plugins.trouble:
+        yield f"device_plugins: {plugins.trouble}"
 
 
 def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, str]:
@@ -186,8 +185,7 @@ def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, 
 
 
 def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
-    pods = snapshot.pods.items if isinstance(snapshot.pods, Known) else ()
-    return ((pod, pod.rejection) for pod in pods if pod.rejection is not None)
+    return ((pod, pod.rejection) for pod in known_or(snapshot.pods, ()) if pod.rejection is not None)
 
 
 def _rejections(report: Report) -> Iterator[Event]:

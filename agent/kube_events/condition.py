@@ -66,7 +66,7 @@ def condition(report: Report) -> Condition | None:
 def _current_status(report: Report) -> str | None:
     """Return the status in the node object, empty where it has no such condition; None: not known."""
     match report.assessment.snapshot.node:
-        case Known((Node(address_pressure=status),)):
+        case Known(Node(address_pressure=status)):
             return status
         case _:
             return None

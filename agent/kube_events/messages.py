@@ -130,7 +130,7 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
     """Yield the affected pods, by uid: a name is not enough, because a leaked address's pod may have a successor."""
     uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.rejected_pods)}
     if isinstance(snapshot.pods, Known):
-        yield from (pod for pod in snapshot.pods.items if pod.uid and pod.uid in uids)
+        yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
 
 
 def _event_spec(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import InsufficientData, Known, Pod, Reservation, Snapshot, UnrecognizedEntry
+from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, UnrecognizedEntry, known_or
 
 KUBENET = "kubenet"
 """The one network whose range is the node's pod CIDR by definition."""
@@ -83,9 +83,9 @@ class Assessment:
         result in libcni's cache tells: its configuration, or (libcni < 0.8) the subnet of its address.
         """
         snapshot = self.snapshot
-        if network == KUBENET and isinstance(snapshot.node, Known):
-            cidrs = [cidr for node in snapshot.node.items for cidr in node.pod_cidrs]
-            if cidrs:
+        if network == KUBENET:
+            node = known_or(snapshot.node, None)
+            if node is not None and (cidrs := node.pod_cidrs):
                 try:
                     return tuple((subnet_range(cidr),) for cidr in cidrs)
                 except ValueError as error:

@@ -135,8 +135,8 @@ def _hashed(name: str, salt: str) -> str:
 def plain(value: Any) -> Any:
     """Return a value of the model as JSON has it."""
     match value:
-        case Known(items):
-            return {"known": [plain(item) for item in items]}
+        case Known(known):
+            return {"known": plain(known)}
         case Unavailable(source, why):
             return {"unavailable": {"source": source, "why": why}}
         case NotRequested(source, why):
@@ -221,14 +221,14 @@ def _choice(kinds: tuple[Any, ...], tree: Any, place: str) -> Any:
 
 def _reading(kind: Any, tree: Any, place: str) -> Reading[Any]:
     match tree:
-        case {"known": list(items)}:
-            return Known(tuple(_value(kind, item, f"{place}[{index}]") for index, item in enumerate(items)))
+        case {"known": value}:
+            return Known(_value(kind, value, place))
         case {"unavailable": {"source": str(source), "why": str(why)}}:
             return Unavailable(source, why)
         case {"not_requested": {"source": str(source), "why": str(why)}}:
             return NotRequested(source, why)
         case _:
-            raise Damaged(f"{place}: expected seen, unread or not_requested, found {_short(tree)}")
+            raise Damaged(f"{place}: expected known, unavailable or not_requested, found {_short(tree)}")
 
 
 def _short(tree: Any) -> str:

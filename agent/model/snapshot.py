@@ -1,8 +1,9 @@
 """What one look at a node saw: facts, and what could not be read. Nothing here judges."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
@@ -27,10 +28,10 @@ class SourceDisabled(InsufficientData):
 class Known(Generic[T_co]):
     """A source was read to the end; an empty tuple means that there is nothing."""
 
-    items: tuple[T_co, ...]
+    value: T_co
 
-    def known(self) -> tuple[T_co, ...]:
-        return self.items
+    def known(self) -> T_co:
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,21 @@ class NotRequested:
 Reading: TypeAlias = Known[T] | Unavailable | NotRequested
 
 
+def known_or(reading: Reading[T], default: T) -> T:
+    """Return what was read, or a default where nothing may be concluded from its absence."""
+    return reading.value if isinstance(reading, Known) else default
+
+
+class ReservationKey(NamedTuple):
+    """What a reservation is known by: host-local has one file for each address of a network."""
+
+    network: str
+    ip: str
+
+    def __str__(self) -> str:
+        return f"{self.network}/{self.ip}"
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """One host-local file: an address promised to a container."""
@@ -73,6 +89,10 @@ class Reservation:
     size: int
     mtime_ns: int
 
+    @property
+    def key(self) -> "ReservationKey":
+        return ReservationKey(self.network, self.ip)
+
 
 @dataclass(frozen=True, slots=True)
 class UnrecognizedEntry:
@@ -86,11 +106,11 @@ class UnrecognizedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class NetworkStore:
     """One network's directory, as `sources/reservations.py` read it."""
 
     network: str
-    reading: Reading[Reservation]
+    reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
 
 
@@ -237,79 +257,64 @@ class Timing:
     seconds: float
 
 
+_ADDRESSES: Final = {"about_addresses": True}
+"""Metadata of a source that has a say in addresses: where it is unavailable, nothing is released."""
+_OTHER: Final = {"about_addresses": False}
+_NOT_RECORDED: Final = "the snapshot was taken by a version that did not read it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """Everything that was read. A field with metadata is a source: its name is the metric label and the JSON key."""
+
     node_name: str
     taken_at: datetime
     """The node's wall clock before the first source was read."""
     uptime: timedelta
     """The node's boot clock at the same moment; no step of the wall clock moves it."""
-    reservations: tuple[Store, ...]
-    checkpoints: Reading[Checkpoint]
-    containers: Reading[Container]
-    cni_results: Reading[CniResult]
-    addresses: Reading[Address]
-    pods: Reading[Pod]
-    node: Reading[Node]
-    processes: Reading[ProcessStartTimes]
-    device_plugins: Reading[DevicePlugins] = NotRequested("device_plugins", "this look was taken before they were read")
-    registration: Reading[Registration] = NotRequested("registration", "this look was taken before they were read")
-    autoscaler: Reading[Autoscaler] = NotRequested("autoscaler", "this look was taken before they were read")
-    watches: Reading[Watch] = NotRequested("watches", "this look was taken before they were read")
-    mounts: Reading[Mount] = NotRequested("mounts", "this look was taken before they were read")
-    attachments: Reading[Attachments] = NotRequested("attachments", "this look was taken before they were read")
+    reservations: tuple[NetworkStore, ...] = field(metadata=_ADDRESSES)
+    checkpoints: Reading[tuple[Checkpoint, ...]] = field(metadata=_ADDRESSES)
+    containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)
+    cni_results: Reading[tuple[CniResult, ...]] = field(metadata=_ADDRESSES)
+    addresses: Reading[tuple[Address, ...]] = field(metadata=_ADDRESSES)
+    pods: Reading[tuple[Pod, ...]] = field(metadata=_ADDRESSES)
+    node: Reading[Node | None] = field(metadata=_ADDRESSES)
+    """None: the API server has no Node of this name."""
+    processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
+    device_plugins: Reading[DevicePlugins] = field(
+        default=NotRequested("device_plugins", _NOT_RECORDED), metadata=_OTHER
+    )
+    registration: Reading[Registration] = field(default=NotRequested("registration", _NOT_RECORDED), metadata=_OTHER)
+    autoscaler: Reading[Autoscaler] = field(default=NotRequested("autoscaler", _NOT_RECORDED), metadata=_OTHER)
+    watches: Reading[tuple[Watch, ...]] = field(default=NotRequested("watches", _NOT_RECORDED), metadata=_OTHER)
+    mounts: Reading[tuple[Mount, ...]] = field(default=NotRequested("mounts", _NOT_RECORDED), metadata=_OTHER)
+    attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
     """What the API server calls its version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
+    def readings(self) -> Iterator[tuple[str, Reading[object]]]:
+        """Yield every reading with the name of its source, in the order of `SOURCES`; one for each network."""
+        yield from (("reservations", store.reading) for store in self.reservations)
+        yield from ((name, getattr(self, name)) for name in SOURCES if name != "reservations")
+
     def unavailable(self) -> tuple[Unavailable, ...]:
-        """Return what failed, one entry a source and network, in the order of reading."""
-        readings: tuple[Reading[object], ...] = (*(store.reading for store in self.reservations), *self.others())
-        return tuple(reading for reading in readings if isinstance(reading, Unavailable))
+        """Return what failed, one entry for each source and network."""
+        return tuple(reading for _, reading in self.readings() if isinstance(reading, Unavailable))
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
-        """Return what failed of all that has a say in an address."""
-        mute = tuple(getattr(self, source) for source in NON_ADDRESS_SOURCES)
-        return tuple(one for one in self.unavailable() if not any(one is other for other in mute))
-
-    def others(self) -> tuple[Reading[object], ...]:
-        """Return every reading but the reservations, in the order of `SOURCES`."""
-        return (
-            self.checkpoints,
-            self.containers,
-            self.cni_results,
-            self.addresses,
-            self.pods,
-            self.node,
-            self.processes,
-            self.device_plugins,
-            self.registration,
-            self.autoscaler,
-            self.watches,
-            self.mounts,
-            self.attachments,
+        """Return what failed of the sources that have a say in addresses."""
+        return tuple(
+            reading
+            for name, reading in self.readings()
+            if name not in NON_ADDRESS_SOURCES and isinstance(reading, Unavailable)
         )
 
 
-SOURCES = (
-    "reservations",
-    "checkpoints",
-    "containers",
-    "cni_results",
-    "addresses",
-    "pods",
-    "node",
-    "processes",
-    "device_plugins",
-    "registration",
-    "autoscaler",
-    "watches",
-    "mounts",
-    "attachments",
-)
-"""Every source by the name of its field, its file and its metric label."""
+SOURCES: Final = tuple(one.name for one in fields(Snapshot) if one.metadata)
+"""Every source by the name of its field, its reader and its metric label."""
 
-NON_ADDRESS_SOURCES = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
+NON_ADDRESS_SOURCES: Final = tuple(one.name for one in fields(Snapshot) if one.metadata == _OTHER)
 """The sources that have no say in addresses."""

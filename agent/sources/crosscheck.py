@@ -16,18 +16,46 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     Node,
     NotRequested,
     Pod,
     ProcessStartTimes,
     Reading,
-    Store,
+    Snapshot,
     Unavailable,
+    known_or,
 )
 from agent.model.volumes import Mount
 
 
-def runtime(reading: Reading[Container], node: Reading[Node]) -> Reading[Container]:
+def all_sources(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with every reading that another one contradicts made unavailable."""
+    node, processes = snapshot.node, snapshot.processes
+    found = containers(runtime(snapshot.containers, node), snapshot.pods)
+    stores = reservations(snapshot.reservations, processes, node)
+    believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
+    return replace(
+        snapshot,
+        containers=found,
+        checkpoints=checkpoints(snapshot.checkpoints, found),
+        reservations=stores,
+        cni_results=cni_results(snapshot.cni_results, stores),
+        pods=believed_pods,
+        device_plugins=device_plugins(snapshot.device_plugins, found, believed_pods, node),
+    )
+
+
+def namespaces(snapshot: Snapshot) -> Snapshot:
+    """Do the same for what is read last: addresses and mounts, seen through the process table."""
+    return replace(
+        snapshot,
+        addresses=addresses(snapshot.addresses, snapshot.processes),
+        mounts=mounts(snapshot.mounts, snapshot.processes),
+    )
+
+
+def runtime(reading: Reading[tuple[Container, ...]], node: Reading[Node | None]) -> Reading[tuple[Container, ...]]:
     """Leave docker alone on a node whose kubelet says that it runs its pods with another runtime.
 
     Only that word separates a node without docker from one where docker is stopped for a moment: of the latter the
@@ -38,8 +66,8 @@ def runtime(reading: Reading[Container], node: Reading[Node]) -> Reading[Contain
 
 
 def reservations(
-    stores: Iterable[Store], processes: Reading[ProcessStartTimes], node: Reading[Node]
-) -> tuple[Store, ...]:
+    stores: Iterable[NetworkStore], processes: Reading[ProcessStartTimes], node: Reading[Node | None]
+) -> tuple[NetworkStore, ...]:
     """Miss no reservations of kubenet where no kubenet can be: it is docker's, and a choice that a flag tells of.
 
     A kubelet that does not run tells of nothing; and what is there is read, whatever is said.
@@ -53,25 +81,28 @@ def reservations(
     )
 
 
-def _why_no_kubenet(processes: Reading[ProcessStartTimes], node: Reading[Node]) -> str:
+def _why_no_kubenet(processes: Reading[ProcessStartTimes], node: Reading[Node | None]) -> str:
     if told := _foreign_runtime(node):
         return f"no kubenet on this node: its runtime is {told}"
-    plugins = [one.network_plugin for one in processes.items] if isinstance(processes, Known) else []
-    if not plugins or None in plugins or KUBENET in plugins:
+    plugin = processes.value.network_plugin if isinstance(processes, Known) else None
+    if plugin in {None, KUBENET}:
         return ""
-    return f"no kubenet on this node: its kubelet has --network-plugin={plugins[0]}"
+    return f"no kubenet on this node: its kubelet has --network-plugin={plugin}"
 
 
-def _foreign_runtime(node: Reading[Node]) -> str:
-    told = [one.runtime for one in node.items] if isinstance(node, Known) else []
-    return next((runtime for runtime in told if runtime and not runtime.startswith("docker://")), "")
+def _foreign_runtime(node: Reading[Node | None]) -> str:
+    object_ = known_or(node, None)
+    runtime = object_.runtime if object_ else ""
+    return "" if runtime.startswith("docker://") else runtime
 
 
 def _is_missing(reading: Unavailable) -> bool:
     return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
 
 
-def cni_results(reading: Reading[CniResult], stores: tuple[Store, ...]) -> Reading[CniResult]:
+def cni_results(
+    reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
+) -> Reading[tuple[CniResult, ...]]:
     """Miss no cache where there is no network that it would be of."""
     whys = [store.reading.why for store in stores if isinstance(store.reading, NotRequested)]
     if isinstance(reading, Unavailable) and _is_missing(reading) and whys and len(whys) == len(stores):
@@ -79,20 +110,24 @@ def cni_results(reading: Reading[CniResult], stores: tuple[Store, ...]) -> Readi
     return reading
 
 
-def containers(reading: Reading[Container], pods: Reading[Pod]) -> Reading[Container]:
+def containers(
+    reading: Reading[tuple[Container, ...]], pods: Reading[tuple[Pod, ...]]
+) -> Reading[tuple[Container, ...]]:
     """Disbelieve a list that holds none of the pods that run here by the API server's word."""
     if not isinstance(reading, Known) or not isinstance(pods, Known):
         return reading
-    running = {pod.name for pod in pods.items if pod.phase == "Running" and not pod.deleting}
-    if not running or running & {container.pod for container in reading.items}:
+    running = {pod.name for pod in pods.value if pod.phase == "Running" and not pod.deleting}
+    if not running or running & {container.pod for container in reading.value}:
         return reading
-    listed = f"{len(reading.items)} containers, none of them" if reading.items else "no container, not one"
+    listed = f"{len(reading.value)} containers, none of them" if reading.value else "no container, not one"
     return Unavailable(
         "containers", f"the runtime lists {listed} of the {len(running)} pods that run here by the API server's word"
     )
 
 
-def checkpoints(reading: Reading[Checkpoint], runtime: Reading[Container]) -> Reading[Checkpoint]:
+def checkpoints(
+    reading: Reading[tuple[Checkpoint, ...]], runtime: Reading[tuple[Container, ...]]
+) -> Reading[tuple[Checkpoint, ...]]:
     """Believe an absence only where the runtime agrees.
 
     No directory at all is none, where the runtime has no sandbox that would be in it. A directory without any of the
@@ -103,34 +138,38 @@ def checkpoints(reading: Reading[Checkpoint], runtime: Reading[Container]) -> Re
     if not isinstance(runtime, Known):
         return reading
     if isinstance(reading, Known):
-        running = {container.id for container in runtime.items if container.sandbox and container.running}
-        if not running or running & {checkpoint.container_id for checkpoint in reading.items}:
+        running = {container.id for container in runtime.value if container.sandbox and container.running}
+        if not running or running & {checkpoint.container_id for checkpoint in reading.value}:
             return reading
         return Unavailable(
             "checkpoints", f"{len(running)} sandboxes run, and none has one: is it the kubelet's directory?"
         )
     if not isinstance(reading, Unavailable):
         return reading
-    if _is_missing(reading) and not any(container.sandbox for container in runtime.items):
+    if _is_missing(reading) and not any(container.sandbox for container in runtime.value):
         return Known(())
     return reading
 
 
-def addresses(reading: Reading[Address], processes: Reading[ProcessStartTimes]) -> Reading[Address]:
+def addresses(
+    reading: Reading[tuple[Address, ...]], processes: Reading[ProcessStartTimes]
+) -> Reading[tuple[Address, ...]]:
     """Disbelieve namespaces that were seen through the process table of a container."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("addresses", processes.why)
     return reading
 
 
-def mounts(reading: Reading[Mount], processes: Reading[ProcessStartTimes]) -> Reading[Mount]:
+def mounts(reading: Reading[tuple[Mount, ...]], processes: Reading[ProcessStartTimes]) -> Reading[tuple[Mount, ...]]:
     """Disbelieve a mount table for the same reason: that of a container is not the node's."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("mounts", processes.why)
     return reading
 
 
-def pods(reading: Reading[Pod], node: Reading[Node], registration: Reading[Registration], name: str) -> Reading[Pod]:
+def pods(
+    reading: Reading[tuple[Pod, ...]], node: Reading[Node | None], registration: Reading[Registration], name: str
+) -> Reading[tuple[Pod, ...]]:
     """Disbelieve the pods of a Node that is not there.
 
     A wrong name has no pods; those of a Node that was deleted are swept, and whoever is missing may still run here.
@@ -139,14 +178,14 @@ def pods(reading: Reading[Pod], node: Reading[Node], registration: Reading[Regis
     if not isinstance(reading, Known):
         return reading
     match node:
-        case Known(()):
-            known = next(iter(registration.items), None) if isinstance(registration, Known) else None
+        case Known(None):
+            known = known_or(registration, None)
             if known is not None and who_says_ours(known, name):
                 return Unavailable(
                     "pods", f"the Node {name!r} is gone, and its pods with it: nothing follows from their list"
                 )
             return Unavailable("pods", f"the API server has no Node named {name!r}: is the node's name right?")
-        case Unavailable(_, why) if not reading.items:
+        case Unavailable(_, why) if not reading.value:
             return Unavailable(
                 "pods", f"there are none of node {name!r}, and whether there is such a node is not known: {why}"
             )
@@ -155,7 +194,10 @@ def pods(reading: Reading[Pod], node: Reading[Node], registration: Reading[Regis
 
 
 def device_plugins(
-    reading: Reading[DevicePlugins], runtime: Reading[Container], pods: Reading[Pod], node: Reading[Node]
+    reading: Reading[DevicePlugins],
+    runtime: Reading[tuple[Container, ...]],
+    pods: Reading[tuple[Pod, ...]],
+    node: Reading[Node | None],
 ) -> Reading[DevicePlugins]:
     """Disbelieve an empty directory beside pods that run: no kubelet started with it.
 
@@ -165,9 +207,10 @@ def device_plugins(
     why = _why_not_the_kubelets(reading, runtime)
     if not why or isinstance(pods, Unavailable) or isinstance(node, Unavailable):
         return Unavailable("device_plugins", why) if why else reading
-    asking = [one.name for one in pods.items if one.wants or one.rejection] if isinstance(pods, Known) else []
+    asking = [one.name for one in known_or(pods, ()) if one.wants or one.rejection]
     # The 0 of a plugin that was taken away stays in the node's status for ever.
-    asking += [f"node {one.name}" for one in node.items if _has_devices(one)] if isinstance(node, Known) else []
+    if (object_ := known_or(node, None)) and _has_devices(object_):
+        asking.append(f"node {object_.name}")
     if asking:
         return Unavailable("device_plugins", f"{why}, and {asking[0]} has to do with devices: is it mounted?")
     return NotRequested("device_plugins", f"{why}, and nothing here is known to ask for devices")
@@ -177,11 +220,11 @@ def _has_devices(node: Node) -> bool:
     return any(one.capacity for one in node.devices)
 
 
-def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: Reading[Container]) -> str:
+def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: Reading[tuple[Container, ...]]) -> str:
     if isinstance(reading, Unavailable):
         return reading.why if reading.why.endswith(" does not exist") else ""
     if not isinstance(reading, Known) or not isinstance(runtime, Known):
         return ""
-    empty = all(not (one.kubelet_socket or one.sockets or one.checkpoint_written) for one in reading.items)
-    running = sum(container.sandbox and container.running for container in runtime.items)
+    empty = not (reading.value.kubelet_socket or reading.value.sockets or reading.value.checkpoint_written)
+    running = sum(container.sandbox and container.running for container in runtime.value)
     return f"the directory is empty, while {running} sandboxes run" if empty and running else ""

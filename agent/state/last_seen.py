@@ -27,8 +27,8 @@ class LastSeenExporter:
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
         snapshot = report.assessment.snapshot
         reading = snapshot.registration
-        last = next((one.last for one in reading.items), None) if isinstance(reading, Known) else None
-        gone = isinstance(snapshot.node, Known) and not snapshot.node.items
+        last = reading.value.last if isinstance(reading, Known) else None
+        gone = isinstance(snapshot.node, Known) and not snapshot.node.value
         if last is None or not self._is_news(last, gone=gone):
             return
         if self._file.write(dumps(last).encode()):

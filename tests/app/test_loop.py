@@ -13,7 +13,6 @@ from agent.cleanup.cleaner import Cleaner, DisabledCleaner
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.collector import Sources
 from tests.builders import GRACE, node, reservation
 from tests.sources.told import Told
 from tests.wire import until
@@ -36,7 +35,7 @@ class Listener:
 
 
 def run(
-    sources: Sources,
+    sources: Told,
     exporters: Sequence[Exporter],
     stop: threading.Event,
     *,
@@ -45,7 +44,7 @@ def run(
     heartbeat: Heartbeat | None = None,
 ) -> None:
     loop.run(
-        sources, "worker-1", exporters, cleaner or DisabledCleaner(), grace=GRACE, confirm_after=NOTHING,
+        sources.sources, "worker-1", exporters, cleaner or DisabledCleaner(), grace=GRACE, confirm_after=NOTHING,
         interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,
     )  # fmt: skip
@@ -190,14 +189,14 @@ def test_a_round_is_a_beat_and_a_round_that_hangs_is_none() -> None:
 
 def test_a_healthy_node_is_looked_at_once() -> None:
     sources = Told(node())
-    assert len(loop.take_snapshots(sources, "worker-1", GRACE, timedelta(hours=1))) == 1
+    assert len(loop.take_snapshots(sources.sources, "worker-1", GRACE, timedelta(hours=1))) == 1
     assert sources.asked.count("reservations") == 1
 
 
 def test_what_must_be_confirmed_is_looked_at_twice_and_apart() -> None:
     start = time.perf_counter()
     snapshots: tuple[Snapshot, ...] = loop.take_snapshots(
-        Told(node(reservation("10.244.1.9"))), "worker-1", GRACE, timedelta(milliseconds=100)
+        Told(node(reservation("10.244.1.9"))).sources, "worker-1", GRACE, timedelta(milliseconds=100)
     )
     assert time.perf_counter() - start >= 0.1
     assert [look.node_name for look in snapshots] == ["worker-1", "worker-1"]

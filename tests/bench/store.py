@@ -18,10 +18,10 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     NotRequested,
     ProcessStartTimes,
     Snapshot,
-    Store,
 )
 from agent.sources.host import reservations
 from tests.bench.measure import Figure, best, interleaved, ratio
@@ -80,10 +80,10 @@ def _read_and_judge(networks: Path, containers: tuple[Container, ...], now: date
     engine.run(snapshot, None, grace=timedelta(minutes=5), confirm_after=timedelta(0))
 
 
-def _snapshot(store: Store, containers: tuple[Container, ...], now: datetime) -> Snapshot:
+def _snapshot(store: NetworkStore, containers: tuple[Container, ...], now: datetime) -> Snapshot:
     """Return a look at a node of which everything but the store costs nothing to read."""
     ranges = ((subnet_range(_CIDR),),)
-    no_checkpoints: Known[Checkpoint] = Known(())
+    no_checkpoints: Known[tuple[Checkpoint, ...]] = Known(())
     return Snapshot(
         node_name="worker-1",
         taken_at=now,
@@ -96,6 +96,6 @@ def _snapshot(store: Store, containers: tuple[Container, ...], now: datetime) ->
         pods=NotRequested("pods", "not what is measured"),
         node=NotRequested("node", "not what is measured"),
         processes=Known(
-            (ProcessStartTimes(now - timedelta(days=3), "", now - timedelta(hours=9), now - timedelta(hours=9)),)
+            ProcessStartTimes(now - timedelta(days=3), "", now - timedelta(hours=9), now - timedelta(hours=9))
         ),
     )

@@ -80,7 +80,6 @@ SITUATIONS = (
     situation(Reason.PARTIAL_SANDBOX, node(LEAK, LEAK6, **DUAL), bold=only(THE_IP)),
     situation(Reason.RUNTIME_DOUBTFUL, node(reservations=[LEAK], checkpoints=[], containers=[])),
     situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
-    situation(Reason.UNSETTLED, node(LEAK, processes=[])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
     situation(Reason.JOURNAL_UNWRITABLE, node(LEAK), journal_trouble="/var/lib/nodeleak is mounted read-only"),
     *(
@@ -402,11 +401,3 @@ def test_what_does_not_run_has_not_settled(who: str, name: str) -> None:
     look = node(LEAK, processes=[processes(**changed)])
     assert refusals(look) == (Refusal(Reason.UNSETTLED, f"{name} does not run", "--settle=0s"),)
     assert refusals(look, bold=limits(settle=timedelta(0))) == ()
-
-
-def test_nobody_has_settled_of_whom_nothing_is_known() -> None:
-    assert reasons(node(LEAK, processes=[])) == [Reason.UNSETTLED]
-
-
-def test_of_several_daemons_the_last_to_start_counts() -> None:
-    assert reasons(node(LEAK, processes=[processes(), processes(kubelet=SECOND)])) == [Reason.UNSETTLED]

@@ -130,7 +130,7 @@ def test_a_hundred_resources_are_bounded_and_the_rest_is_one() -> None:
 
 def test_one_of_the_rest_that_is_away_is_the_rest_that_is_not_all_there() -> None:
     snapshot = many(99)
-    (devices,) = snapshot.device_plugins.known()
+    devices = snapshot.device_plugins.known()
     devices = replace(devices, registered=(*devices.registered, registered("vendor.io/z")))
     assert scrape(node(device_plugins=devices)).get("device_plugin_registered", resource="other") == 0
 

@@ -14,7 +14,7 @@ from agent.kube_events.condition import condition as condition_of
 from agent.kube_events.queue import Kind, Message
 from agent.model.finding import Finding, Gap
 from agent.model.report import Report
-from agent.model.snapshot import Node, NotRequested, Snapshot, Store
+from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
 from tests.builders import GRACE, UPTIME, node, reservation, without
 from tests.kube_events.syncs import Rounds, confirmed
 from tests.strategies import nodes
@@ -64,7 +64,7 @@ def test_a_node_without_kubenet_is_not_given_one_and_does_not_keep_an_old_one(
     standing: str, status: str | None
 ) -> None:
     elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=standing)
-    kubenet = Store(
+    kubenet = NetworkStore(
         "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     )
     found = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)

@@ -42,6 +42,7 @@ from tests.builders import (
     reservation,
     sandbox,
     shown,
+    the_node,
     transition,
     unrecognized,
     without_api,
@@ -167,8 +168,11 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         (changed(put(*FILE, "ip", value="::ffff:1.2.3.4")), 'reading[2].ip: "::ffff:1.2.3.4" is no address as a node'),
         (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is no address as a node writes it"),
         (changed(put("snapshots", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
-        (changed(put("snapshots", 0, "pods", value=[])), "pods: expected seen, unread or not_requested, found []"),
-        (changed(put("snapshots", 0, "pods", value={"known": 1})), "pods: expected seen, unread or not_requested"),
+        (
+            changed(put("snapshots", 0, "pods", value=[])),
+            "pods: expected known, unavailable or not_requested, found []",
+        ),
+        (changed(put("snapshots", 0, "pods", value={"known": 1})), "pods: expected a list, found 1"),
         (changed(put("snapshots", 0, "pods", "known", 0, "ips", value="10.0.0.1")), "pods[0].ips: expected a list"),
         (
             changed(put("snapshots", 0, "cni_results", "known", 0, "ranges", 0, 0, "first", value="banana")),
@@ -250,7 +254,7 @@ def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
     plain = dumps(recording(node()))
     (look,) = loads(anonymous(plain, "salt")).snapshots
     assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
-    assert look.node_name == look.node.known()[0].name
+    assert look.node_name == the_node(look).name
     assert anonymous(plain, "salt") == anonymous(plain, "salt")
     assert anonymous(plain, "salt") != anonymous(plain, "pepper")
 
@@ -283,13 +287,13 @@ def test_a_recording_from_before_watches_were_kept_is_read() -> None:
     tree = json.loads(dumps(recording(node())))
     del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
     (look,) = loads(json.dumps(tree)).snapshots
-    assert look.watches == NotRequested("watches", "this look was taken before they were read")
+    assert look.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
     assert look.server_version == ""
 
 
 def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:
     tree = json.loads(dumps(recording(RACE)))
-    tree["snapshots"][0]["device_plugins"]["known"][0]["history"][0]["what"] = "exploded"
+    tree["snapshots"][0]["device_plugins"]["known"]["history"][0]["what"] = "exploded"
     with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
 
@@ -298,7 +302,7 @@ def test_without_names_devices_are_still_known_by_their_resources_and_sockets() 
     text = anonymous(dumps(recording(RACE)), "salt")
     assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
     (look,) = loads(text).snapshots
-    (devices,) = look.device_plugins.known()
+    devices = look.device_plugins.known()
     (refused,) = (one for one in look.pods.known() if one.rejection)
     assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
     assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
@@ -314,7 +318,7 @@ def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> No
         assert name not in hidden
     (found,) = [one.finding for one in replayed(hidden).findings if one.finding.severity is Severity.CRITICAL]
     assert "--provider-id=required" in found.message
-    (known,) = loads(hidden).snapshots[0].registration.known()
+    known = loads(hidden).snapshots[0].registration.known()
     assert known.cloud_provider == "external"
     assert known.kubelet_name == loads(hidden).snapshots[0].node_name
 
@@ -325,9 +329,9 @@ def test_a_recording_of_before_registration_was_read_says_so() -> None:
     for source in ("registration", "autoscaler"):
         del look[source]
     for field in ("uid", "created", "provider_id", "taints"):
-        del look["node"]["known"][0][field]
+        del look["node"]["known"][field]
     (old,) = loads(json.dumps(tree)).snapshots
     for reading in (old.registration, old.autoscaler):
         assert isinstance(reading, NotRequested)
-        assert reading.why == "this look was taken before they were read"
+        assert reading.why == "the snapshot was taken by a version that did not read it"
     assert replayed(json.dumps(tree)).complete

@@ -180,7 +180,7 @@ def plugin_missing() -> Snapshot:
         written=BOUND + timedelta(minutes=5, seconds=3),
         at=BOUND + timedelta(minutes=8),
     )
-    (devices,) = seen.device_plugins.known()
+    devices = seen.device_plugins.known()
     return node_with(seen, replace(devices, registered=()))
 
 

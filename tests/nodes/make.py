@@ -20,12 +20,12 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     Node,
     NotRequested,
     ProcessStartTimes,
     Reservation,
     Snapshot,
-    Store,
     Unavailable,
 )
 from agent.model.watches import Evidence, Watch
@@ -75,21 +75,19 @@ def incident() -> Snapshot:
         node_name="10.12.97.31",
         taken_at=KUBELET_STARTED + timedelta(hours=9),
         uptime=timedelta(days=40),
-        reservations=(Store("kubenet", Known(tuple(files))),),
+        reservations=(NetworkStore("kubenet", Known(tuple(files))),),
         checkpoints=Known(tuple(checkpoints)),
         containers=Known(tuple(containers)),
         cni_results=Known(tuple(results)),
         addresses=Known((Address("10.253.6.129", 1, "systemd"), Address("10.12.97.31", 1, "systemd"))),
         pods=Known(tuple(pods)),
-        node=Known((Node("10.12.97.31", (SEED_CIDR,), 125),)),
+        node=Known(Node("10.12.97.31", (SEED_CIDR,), 125)),
         processes=Known(
-            (
-                ProcessStartTimes(
-                    KUBELET_STARTED - timedelta(days=40),
-                    "boot",
-                    KUBELET_STARTED,
-                    KUBELET_STARTED - timedelta(minutes=6),
-                ),
+            ProcessStartTimes(
+                KUBELET_STARTED - timedelta(days=40),
+                "boot",
+                KUBELET_STARTED,
+                KUBELET_STARTED - timedelta(minutes=6),
             )
         ),
     )

@@ -14,7 +14,7 @@ from agent.model.report import Report
 HERE = Path(__file__).parent
 NODES = sorted(HERE.glob("*.json"))
 
-NOT_YET = "this look was taken before they were read"
+NOT_YET = "the snapshot was taken by a version that did not read it"
 """What is said of a source that is younger than the recording."""
 
 each = pytest.mark.parametrize("path", NODES, ids=lambda path: path.stem)

@@ -18,10 +18,10 @@ from agent.model.snapshot import (
     Checkpoint,
     Container,
     Known,
+    NetworkStore,
     Pod,
     Reading,
     Reservation,
-    Store,
     UnrecognizedEntry,
 )
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryBook, Parts, Setup
@@ -43,7 +43,7 @@ class ContainersFirst(InMemory):
 
     _listed: tuple[Container, ...] = ()
 
-    def reservations(self) -> tuple[Store, ...]:
+    def reservations(self) -> tuple[NetworkStore, ...]:
         self._listed = super().containers()
         return super().reservations()
 
@@ -56,7 +56,7 @@ class OwnersFirst(ContainersFirst):
 
     _noted: tuple[Checkpoint, ...] = ()
 
-    def reservations(self) -> tuple[Store, ...]:
+    def reservations(self) -> tuple[NetworkStore, ...]:
         self._noted = super().checkpoints()
         return super().reservations()
 
@@ -90,9 +90,9 @@ class KernelNeverAsked(KernelAskedOnce):
 
 
 class PodsUnheard(InMemory):
-    def pods(self) -> Reading[Pod]:
+    def pods(self) -> Reading[tuple[Pod, ...]]:
         pods = super().pods()
-        return Known(tuple(replace(pod, ips=()) for pod in pods.items)) if isinstance(pods, Known) else pods
+        return Known(tuple(replace(pod, ips=()) for pod in pods.value)) if isinstance(pods, Known) else pods
 
 
 class ReadOnce(InMemory):
@@ -119,7 +119,7 @@ class Unlocked(InMemory):
 class ContentOnly(InMemory):
     """Knows a file by its content alone."""
 
-    def reservations(self) -> tuple[Store, ...]:
+    def reservations(self) -> tuple[NetworkStore, ...]:
         return tuple(
             replace(store, reading=Known(tuple(_alike(one) for one in store.reading.known())))
             for store in super().reservations()
@@ -168,6 +168,6 @@ def made_of(*changes: type[InMemory | InMemoryBook]) -> Assembly:
 
     def assemble(ask: Answered, setup: Setup) -> Parts:
         one = node(ask, setup)
-        return one, one, one, journal_store(ask)
+        return one.sources(), one, one, journal_store(ask)
 
     return assemble

@@ -22,9 +22,7 @@ from agent.cleanup.release import FileImage, Locked, Recheck
 from agent.cleanup.restore import RestoreOperations
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.cleanup.session import Budget, CleanupSession
-from agent.model.devices import DevicePlugins
 from agent.model.ranges import subnet_range
-from agent.model.registration import Autoscaler, Registration
 from agent.model.release import Limits, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -33,6 +31,7 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     Node,
     NotRequested,
     Pod,
@@ -40,12 +39,9 @@ from agent.model.snapshot import (
     Reading,
     Reservation,
     Snapshot,
-    Store,
     UnrecognizedEntry,
 )
-from agent.model.volumes import Attachments, Mount
-from agent.model.watches import Watch
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.error import SourceError
 from tests.proof.touch import START, UPTIME, Answer, Broken, Missing, Question, Silent, Taken
 from tests.proof.world import NETWORK
@@ -124,7 +120,16 @@ class InMemory:
 
     # Sources
 
-    def reservations(self) -> tuple[Store, ...]:
+    def sources(self) -> Sources:
+        """Return the readers of what has a say in addresses; the model has nothing else."""
+        names = ("reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "pods", "node")
+        return Sources({name: self._reader(name) for name in names})
+
+    def _reader(self, name: str) -> Reader:
+        # By name at each call: a mutation replaces the method.
+        return lambda _: getattr(self, name)()
+
+    def reservations(self) -> tuple[NetworkStore, ...]:
         return self._ask("reservations", self._setup.networks)  # type: ignore[no-any-return]
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -137,41 +142,17 @@ class InMemory:
         ranges = ((subnet_range(self._setup.subnet),), (subnet_range("fd00::/64"),))
         return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in self._setup.networks)
 
-    def processes(self) -> tuple[ProcessStartTimes, ...]:
+    def processes(self) -> ProcessStartTimes:
         return self._ask("processes")  # type: ignore[no-any-return]
 
     def addresses(self) -> tuple[Address, ...]:
         return self._ask("addresses")  # type: ignore[no-any-return]
 
-    def pods(self) -> Reading[Pod]:
+    def pods(self) -> Reading[tuple[Pod, ...]]:
         return self._ask("pods") if self._setup.api else NotRequested("pods", "--api=off")
 
-    def node(self) -> Reading[Node]:
-        return Known((Node("worker-1", (), 110),)) if self._setup.api else NotRequested("node", "--api=off")
-
-    def device_plugins(self) -> Reading[DevicePlugins]:
-        return NotRequested("device_plugins", "they have no say in addresses")
-
-    def registration(self, _node: Reading[Node], _pods: Reading[Pod], _at: datetime) -> Reading[Registration]:
-        return NotRequested("registration", "it has no say in addresses")
-
-    def autoscaler(self, _node: Reading[Node], _registration: Reading[Registration]) -> Reading[Autoscaler]:
-        return NotRequested("autoscaler", "it has no say in addresses")
-
-    def watches(self) -> Reading[Watch]:
-        return NotRequested("watches", "they have no say in addresses")
-
-    def server_version(self) -> str:
-        return ""
-
-    def mounts(self) -> Reading[Mount]:
-        return NotRequested("mounts", "they have no say in addresses")
-
-    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
-        return NotRequested("attachments", f"{len(volumes)} volumes of {len(pods)} pods have no say in addresses")
-
-    def api_skew(self) -> timedelta | None:
-        return None
+    def node(self) -> Reading[Node | None]:
+        return Known(Node("worker-1", (), 110)) if self._setup.api else NotRequested("node", "--api=off")
 
     # Recheck
 
@@ -253,7 +234,7 @@ Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryBook]
 def as_it_is(ask: Answered, setup: Setup) -> Parts:
     """Put a process together without any change."""
     node = InMemory(ask, setup)
-    return node, node, node, InMemoryBook(ask)
+    return node.sources(), node, node, InMemoryBook(ask)
 
 
 Assembly = Callable[[Answered, Setup], Parts]

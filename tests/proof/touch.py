@@ -12,7 +12,16 @@ from typing import Any, Final
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
-from agent.model.snapshot import Address, Checkpoint, Container, Known, Pod, ProcessStartTimes, Reservation, Store
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    Container,
+    Known,
+    NetworkStore,
+    Pod,
+    ProcessStartTimes,
+    Reservation,
+)
 from agent.sources.collector import Moment
 from tests.proof.world import File, World, made, spent, without
 
@@ -85,9 +94,9 @@ def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
 
 
 @cache
-def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[Store, ...]:
+def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[NetworkStore, ...]:
     return tuple(
-        Store(name, Known(tuple(_reservation(one) for one in files if one.network == name)))
+        NetworkStore(name, Known(tuple(_reservation(one) for one in files if one.network == name)))
         for name in networks
     )  # fmt: skip
 
@@ -138,10 +147,10 @@ def processes(world: World, _who: str) -> Answers:
 
 
 @cache
-def _daemons(kubelet: int, docker: int, jumped: int) -> tuple[ProcessStartTimes, ...]:
+def _daemons(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
     """The kernel tells starts by the boot clock: when the wall clock is set, they move with it."""
     booted = START - UPTIME + timedelta(seconds=jumped)
-    return (ProcessStartTimes(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker)),)
+    return ProcessStartTimes(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker))
 
 
 def addresses(world: World, _who: str) -> Answers:
@@ -158,7 +167,7 @@ def pods(world: World, _who: str) -> Answers:
 
 
 @cache
-def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[Pod]:
+def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
     return Known(
         tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some)
     )  # fmt: skip

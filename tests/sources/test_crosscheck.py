@@ -12,13 +12,13 @@ from agent.model.snapshot import (
     CniResult,
     Container,
     Known,
+    NetworkStore,
     Node,
     NodeDevices,
     NotRequested,
     Pod,
     ProcessStartTimes,
     Reading,
-    Store,
     Unavailable,
 )
 from agent.model.volumes import Mount
@@ -44,16 +44,22 @@ from tests.builders import (
 )
 
 SILENT = Unavailable("containers", "timed out")
-NO_CONTAINERS: Reading[Container] = Known(())
-NO_DIRECTORY: Reading[Checkpoint] = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox")
+NO_CONTAINERS: Reading[tuple[Container, ...]] = Known(())
+NO_DIRECTORY: Reading[tuple[Checkpoint, ...]] = Unavailable(
+    "checkpoints", "none of these exists: /var/lib/dockershim/sandbox"
+)
 
 NO_API = NotRequested("pods", "--api=off")
-STRANGER: Reading[Registration] = Known((registration(),))
+STRANGER: Reading[Registration] = Known(registration())
 """Nobody on this node says that it is the one of that name."""
 
 
 def why(
-    reading: Reading[Container] | Reading[Checkpoint] | Reading[Pod] | Reading[Address] | Reading[DevicePlugins],
+    reading: Reading[tuple[Container, ...]]
+    | Reading[tuple[Checkpoint, ...]]
+    | Reading[tuple[Pod, ...]]
+    | Reading[tuple[Address, ...]]
+    | Reading[DevicePlugins],
 ) -> str:
     assert isinstance(reading, Unavailable)
     return reading.why
@@ -61,7 +67,7 @@ def why(
 
 def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -> None:
     mounts = Known((Mount("kubernetes.io/gce-pd/d-1"),))
-    assert crosscheck.mounts(mounts, Known((processes(),))) == mounts
+    assert crosscheck.mounts(mounts, Known(processes())) == mounts
     assert crosscheck.mounts(mounts, Unavailable("processes", "not the node's")) == Unavailable(
         "mounts", "not the node's"
     )
@@ -100,8 +106,8 @@ def test_without_the_api_server_docker_is_believed() -> None:
 def test_what_was_unread_stays_unread_with_its_own_reason() -> None:
     assert crosscheck.containers(SILENT, Known(PODS)) == SILENT
     assert crosscheck.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
-    gone: Reading[Pod] = Unavailable("pods", "timed out")
-    assert crosscheck.pods(gone, Known(()), STRANGER, "worker-1") == gone
+    gone: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
+    assert crosscheck.pods(gone, Known(None), STRANGER, "worker-1") == gone
 
 
 def test_no_checkpoint_directory_is_none_where_no_sandbox_would_be_in_it() -> None:
@@ -115,7 +121,9 @@ def test_unread_is_not_empty_no_checkpoint_directory_beside_sandboxes_is_unread(
 
 
 def test_a_checkpoint_directory_we_may_not_open_is_unread_whatever_runs() -> None:
-    closed: Reading[Checkpoint] = Unavailable("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
+        "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
+    )
     assert crosscheck.checkpoints(closed, NO_CONTAINERS) == closed
 
 
@@ -123,33 +131,33 @@ def test_checkpoints_that_were_read_are_believed() -> None:
     assert crosscheck.checkpoints(Known(CHECKPOINTS), NO_CONTAINERS) == Known(CHECKPOINTS)
 
 
-def of_runtime(runtime: str) -> Reading[Node]:
-    return Known((replace(WORKER, runtime=runtime),))
+def of_runtime(runtime: str) -> Reading[Node | None]:
+    return Known(replace(WORKER, runtime=runtime))
 
 
 def plugged(plugin: str | None) -> Reading[ProcessStartTimes]:
-    return Known((replace(processes(), network_plugin=plugin),))
+    return Known(replace(processes(), network_plugin=plugin))
 
 
 DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1.6.20")
 REFUSED = Unavailable("containers", "docker: connection refused")
-NO_STORE = Store(
+NO_STORE = NetworkStore(
     "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
 )
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
 
 
 @pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)])
-def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Reading[Container]) -> None:
+def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Reading[tuple[Container, ...]]) -> None:
     assert crosscheck.runtime(reading, CONTAINERD) == NotRequested(
         "containers", "the runtime of this node is containerd://1.6.20, not docker"
     )
 
 
 @pytest.mark.parametrize(
-    "node", [DOCKER, of_runtime(""), Known(()), Unavailable("node", "timed out"), NotRequested("node", "off")]
+    "node", [DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NotRequested("node", "off")]
 )
-def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node]) -> None:
+def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node | None]) -> None:
     assert crosscheck.runtime(REFUSED, node) == REFUSED
 
 
@@ -163,7 +171,7 @@ def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node]) ->
     ],
 )
 def test_without_kubenet_nobody_misses_its_reservations(
-    node: Reading[Node], table: Reading[ProcessStartTimes], why: str
+    node: Reading[Node | None], table: Reading[ProcessStartTimes], why: str
 ) -> None:
     stores = crosscheck.reservations([NO_STORE], table, node)
     assert [store.reading for store in stores] == [NotRequested("reservations", why)]
@@ -178,11 +186,11 @@ def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: 
     "store",
     [
         replace(NO_STORE, network="bridge"),
-        Store("kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
-        Store("kubenet", Known(())),
+        NetworkStore("kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
+        NetworkStore("kubenet", Known(())),
     ],
 )
-def test_other_networks_and_other_faults_are_told_as_they_are(store: Store) -> None:
+def test_other_networks_and_other_faults_are_told_as_they_are(store: NetworkStore) -> None:
     assert crosscheck.reservations([store], CNI, CONTAINERD) == (store,)
 
 
@@ -190,34 +198,38 @@ def test_without_docker_nobody_misses_checkpoints_and_those_there_are_stay() -> 
     no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
     assert crosscheck.checkpoints(NO_DIRECTORY, no_docker) == NotRequested("checkpoints", no_docker.why)
     assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker) == Known(CHECKPOINTS)
-    closed: Reading[Checkpoint] = Unavailable("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
+        "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
+    )
     assert crosscheck.checkpoints(closed, no_docker) == closed
 
 
 def test_without_a_network_nobody_misses_the_cache_of_its_results() -> None:
-    no_cache: Reading[CniResult] = Unavailable("cni_results", "none of these exists: /var/lib/cni/cache/results")
-    no_kubenet = Store("kubenet", NotRequested("reservations", "no kubenet on this node"))
+    no_cache: Reading[tuple[CniResult, ...]] = Unavailable(
+        "cni_results", "none of these exists: /var/lib/cni/cache/results"
+    )
+    no_kubenet = NetworkStore("kubenet", NotRequested("reservations", "no kubenet on this node"))
     assert crosscheck.cni_results(no_cache, (no_kubenet,)) == NotRequested("cni_results", "no kubenet on this node")
-    assert crosscheck.cni_results(no_cache, (no_kubenet, Store("bridge", Known(())))) == no_cache
+    assert crosscheck.cni_results(no_cache, (no_kubenet, NetworkStore("bridge", Known(())))) == no_cache
     assert crosscheck.cni_results(no_cache, (NO_STORE,)) == no_cache
-    closed: Reading[CniResult] = Unavailable("cni_results", "/var/lib/cni/cache/results: Permission denied")
+    closed: Reading[tuple[CniResult, ...]] = Unavailable("cni_results", "/var/lib/cni/cache/results: Permission denied")
     assert crosscheck.cni_results(closed, (no_kubenet,)) == closed
 
 
 def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None:
     table = Unavailable("processes", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
     assert why(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
-    assert crosscheck.addresses(Known(ADDRESSES), Known((processes(),))) == Known(ADDRESSES)
+    assert crosscheck.addresses(Known(ADDRESSES), Known(processes())) == Known(ADDRESSES)
 
 
 def test_no_pod_on_a_node_that_does_not_exist_is_unread() -> None:
-    assert why(crosscheck.pods(Known(()), Known(()), STRANGER, "wrker-1")) == (
+    assert why(crosscheck.pods(Known(()), Known(None), STRANGER, "wrker-1")) == (
         "the API server has no Node named 'wrker-1': is the node's name right?"
     )
 
 
 def test_no_pod_on_a_node_that_exists_is_none() -> None:
-    assert crosscheck.pods(Known(()), Known((WORKER,)), STRANGER, "worker-1") == Known(())
+    assert crosscheck.pods(Known(()), Known(WORKER), STRANGER, "worker-1") == Known(())
 
 
 @pytest.mark.parametrize("listed", [(), PODS[:1], PODS])
@@ -229,13 +241,13 @@ def test_no_pod_on_a_node_that_exists_is_none() -> None:
 def test_unread_is_not_empty_the_pods_of_a_vanished_node_are_swept_and_convict_nobody(
     listed: tuple[Pod, ...], known: Registration
 ) -> None:
-    assert why(crosscheck.pods(Known(listed), Known(()), Known((known,)), "worker-1")) == (
+    assert why(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
         "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"
     )
 
 
 def test_pods_that_were_not_asked_for_stay_so() -> None:
-    assert crosscheck.pods(NO_API, Known(()), STRANGER, "worker-1") == NO_API
+    assert crosscheck.pods(NO_API, Known(None), STRANGER, "worker-1") == NO_API
 
 
 def test_no_pods_of_a_node_that_may_not_exist_are_not_believed() -> None:
@@ -263,8 +275,8 @@ def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
 # Device plugins
 
 MISSING: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
-EMPTY: Reading[DevicePlugins] = Known((device_plugins(kubelet_socket=None),))
-NO_NODE_OBJECT: Reading[Node] = NotRequested("node", "--api=off")
+EMPTY: Reading[DevicePlugins] = Known(device_plugins(kubelet_socket=None))
+NO_NODE_OBJECT: Reading[Node | None] = NotRequested("node", "--api=off")
 
 no_kubelets = pytest.mark.parametrize(
     ("reading", "reason"),
@@ -281,8 +293,8 @@ def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devic
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     left_alone = NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
-    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == left_alone
-    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(()), Known(())) == left_alone
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(WORKER)) == left_alone
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(()), Known(None)) == left_alone
     assert crosscheck.device_plugins(reading, Known(CONTAINERS), NO_API, NO_NODE_OBJECT) == left_alone
 
 
@@ -291,7 +303,7 @@ def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devic
 def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known((WORKER,)))
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
     assert why(doubted) == f"{reason}, and shop/gpu has to do with devices: is it mounted?"
 
 
@@ -300,7 +312,7 @@ def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((worker,)))
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
     assert why(doubted) == f"{reason}, and node worker-1 has to do with devices: is it mounted?"
 
 
@@ -309,7 +321,7 @@ def test_what_an_uninstalled_plugin_left_in_the_nodes_status_asks_for_nothing(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((worker,)))
+    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
     assert doubted == NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
 
 
@@ -318,18 +330,18 @@ def test_unread_is_not_empty_who_asks_is_not_known_without_the_pods(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     silent = Unavailable("pods", "timed out")
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), silent, Known((WORKER,)))) == reason
+    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), silent, Known(WORKER))) == reason
     assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403"))) == reason
 
 
 def test_a_directory_that_may_not_be_read_is_unread_whoever_asks() -> None:
     closed: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
-    assert crosscheck.device_plugins(closed, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == closed
+    assert crosscheck.device_plugins(closed, Known(CONTAINERS), Known(PODS), Known(WORKER)) == closed
 
 
 def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> None:
     for runtime in (NO_CONTAINERS, Known((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
-        assert crosscheck.device_plugins(EMPTY, runtime, Known(PODS), Known((WORKER,))) == EMPTY
+        assert crosscheck.device_plugins(EMPTY, runtime, Known(PODS), Known(WORKER)) == EMPTY
 
 
 @pytest.mark.parametrize(
@@ -342,10 +354,10 @@ def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> No
     ids=["the kubelet's socket", "a plugin's socket", "a checkpoint"],
 )
 def test_a_directory_with_anything_of_the_kubelets_is_believed(devices: DevicePlugins) -> None:
-    reading = Known((devices,))
-    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known((WORKER,))) == reading
+    reading = Known(devices)
+    assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(WORKER)) == reading
 
 
 def test_what_was_left_alone_stays_so() -> None:
     off = NotRequested("device_plugins", "--device-plugins-dir=off")
-    assert crosscheck.device_plugins(off, Known(CONTAINERS), Known((refused_pod("shop/gpu"),)), Known((WORKER,))) == off
+    assert crosscheck.device_plugins(off, Known(CONTAINERS), Known((refused_pod("shop/gpu"),)), Known(WORKER)) == off

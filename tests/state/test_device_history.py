@@ -31,9 +31,9 @@ def report(snapshot: Snapshot) -> Report:
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
     """Take the next look: its source reads what was written."""
-    (devices,) = snapshot.device_plugins.known()
+    devices = snapshot.device_plugins.known()
     stored = loads((state_dir / FILE).read_text()).transitions
-    return replace(snapshot, device_plugins=Known((replace(devices, history=stored),)))
+    return replace(snapshot, device_plugins=Known(replace(devices, history=stored)))
 
 
 def inode(state_dir: Path) -> int:
@@ -68,8 +68,8 @@ def test_news_replace_the_file(tmp_path: Path) -> None:
     exporter = DeviceHistoryExporter(tmp_path)
     exporter.export(report(SEEN), 0.1)
     later = read_back(SEEN, tmp_path)
-    (devices,) = later.device_plugins.known()
-    later = replace(later, device_plugins=Known((replace(devices, sockets=()),)))
+    devices = later.device_plugins.known()
+    later = replace(later, device_plugins=Known(replace(devices, sockets=())))
     exporter.export(report(later), 0.1)
     assert [one.what.value for one in loads((tmp_path / FILE).read_text()).transitions][-1] == "socket_gone"
 
@@ -112,7 +112,7 @@ def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp
     exporter = DeviceHistoryExporter(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = (tmp_path / FILE).read_text()
-    news = read_back(replace(SEEN, device_plugins=Known((device_plugins(),))), tmp_path)
+    news = read_back(replace(SEEN, device_plugins=Known(device_plugins())), tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:

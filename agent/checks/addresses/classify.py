@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.snapshot import Container, InsufficientData, Known, NotRequested, Reading, Reservation, Snapshot, T
+from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 
 CLOCK_SLACK = timedelta(seconds=10)
 """A file made while we look is newer than the look by a moment; by more than this, a clock was moved."""
@@ -37,7 +37,7 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
     alone = tuple(
         _judge_alone(reservation, evidence, grace)
         for store in snapshot.reservations
-        for reservation in _seen(store.reading)
+        for reservation in known_or(store.reading, ())
     )
     unrecognized = tuple(
         ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
@@ -60,10 +60,12 @@ class _Evidence:
 
     @classmethod
     def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
-        containers, checkpoints = _seen(snapshot.containers), _seen(snapshot.checkpoints)
-        claims = {ip: pod.name for pod in _seen(snapshot.pods) if pod.live and not pod.host_network for ip in pod.ips}
+        containers, checkpoints = known_or(snapshot.containers, ()), known_or(snapshot.checkpoints, ())
+        claims = {
+            ip: pod.name for pod in known_or(snapshot.pods, ()) if pod.live and not pod.host_network for ip in pod.ips
+        }
         pods = dict(remembered)
-        pods |= {result.container_id: result.pod for result in _seen(snapshot.cni_results) if result.pod}
+        pods |= {result.container_id: result.pod for result in known_or(snapshot.cni_results, ()) if result.pod}
         pods |= {checkpoint.container_id: checkpoint.pod for checkpoint in checkpoints if checkpoint.pod}
         pods |= {container.id: container.pod for container in containers if container.pod}
         return cls(
@@ -71,16 +73,11 @@ class _Evidence:
             containers={container.id: container for container in containers},
             checkpoints=frozenset(checkpoint.container_id for checkpoint in checkpoints),
             addresses={
-                address.ip: f"process {address.pid} ({address.command})" for address in _seen(snapshot.addresses)
+                address.ip: f"process {address.pid} ({address.command})" for address in known_or(snapshot.addresses, ())
             },
             claims=claims,
             pods=pods,
         )
-
-
-def _seen(reading: Reading[T]) -> tuple[T, ...]:
-    """Return what there is to look things up in; who concludes from an absence asks `known()` first."""
-    return reading.items if isinstance(reading, Known) else ()
 
 
 def _judge_alone(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:

@@ -57,10 +57,10 @@ def _room_for_pods(assessment: Assessment, network: str) -> int | None:
     snapshot = assessment.snapshot
     if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
-    nodes = snapshot.node.known()
+    node = snapshot.node.known()
     # Only the network that gives this node's pods their addresses fills up as pods come; a second network need not.
-    if not any(serves(assessment.ranges(network), cidr) for node in nodes for cidr in node.pod_cidrs):
+    if node is None or not any(serves(assessment.ranges(network), cidr) for cidr in node.pod_cidrs):
         return None
-    if nodes[0].max_pods is None:
+    if node.max_pods is None:
         raise InsufficientData("node: it does not say how many pods it takes")
-    return max(0, nodes[0].max_pods - sum(pod.live for pod in snapshot.pods.known()))
+    return max(0, node.max_pods - sum(pod.live for pod in snapshot.pods.known()))

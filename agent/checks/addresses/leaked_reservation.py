@@ -16,7 +16,7 @@ from typing import Final
 from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
-from agent.model.snapshot import Known, ProcessStartTimes, Reservation, Unavailable
+from agent.model.snapshot import ProcessStartTimes, Reservation, Unavailable, known_or
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -24,7 +24,7 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    processes = next(iter(snapshot.processes.items), None) if isinstance(snapshot.processes, Known) else None
+    processes = known_or(snapshot.processes, None)
 
     for classified in assessment.classified_reservations:
         if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.model.devices import DevicePlugins, DeviceTransition
-from agent.model.snapshot import InsufficientData, Known, Snapshot
+from agent.model.snapshot import Snapshot, known_or
 
 SLACK: Final = timedelta(seconds=5)
 """What a clock may drift against the boot clock; more is a clock that was set."""
@@ -12,14 +12,13 @@ SLACK: Final = timedelta(seconds=5)
 
 def plugins(snapshot: Snapshot) -> DevicePlugins:
     """Return what was read of the device plugins; blind where nothing was."""
-    for one in snapshot.device_plugins.known():
-        return one
-    raise InsufficientData("device_plugins: the reading is empty")
+    return snapshot.device_plugins.known()
 
 
 def boot_id(snapshot: Snapshot) -> str:
     """Return the name of this boot; empty where it was not read."""
-    return next((one.boot_id for one in snapshot.processes.items), "") if isinstance(snapshot.processes, Known) else ""
+    processes = known_or(snapshot.processes, None)
+    return processes.boot_id if processes else ""
 
 
 def in_this_boot(at: datetime, snapshot: Snapshot) -> bool:

@@ -18,7 +18,7 @@ from agent.checks.devices.resource_state import kubelet_up_for, resource_states
 from agent.model.assessment import Assessment
 from agent.model.devices import DeviceTransition, ResourceState
 from agent.model.finding import Finding, Severity, format_time
-from agent.model.snapshot import Known, Snapshot, Unavailable
+from agent.model.snapshot import Snapshot, Unavailable, known_or
 
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -82,9 +82,10 @@ def _socket(state: ResourceState) -> str:
 
 
 def _told_by_node(resource: str, snapshot: Snapshot) -> str:
-    if not isinstance(snapshot.node, Known):
+    node = known_or(snapshot.node, None)
+    if node is None:
         return ""
-    told = [one for node in snapshot.node.items for one in node.devices if one.resource == resource]
+    told = [one for one in node.devices if one.resource == resource]
     if not told:
         return ", and the node's status does not name it"
     return f", and the node's status says capacity {told[0].capacity}, allocatable {told[0].allocatable}"

@@ -18,7 +18,7 @@ from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DeviceTransition
 from agent.model.finding import format_time
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Pod, Snapshot, known_or
 
 BOOTING: Final = timedelta(minutes=15)
 """A kubelet that starts so soon after the node did was started by that."""
@@ -148,7 +148,7 @@ class RejectionAnalysis:
         """Tell whether pods that live, and ran already when another was refused, have all devices there are."""
         devices = plugins(self.snapshot)
         there = {one for state in devices.registered if state.resource == refusal.resource for one in state.devices}
-        pods = self.snapshot.pods.items if isinstance(self.snapshot.pods, Known) else ()
+        pods = known_or(self.snapshot.pods, ())
         ran = {pod.uid for pod in pods if pod.live and pod.started is not None and pod.started <= refusal.at}
         given = {
             device

@@ -13,7 +13,7 @@ def rejected_pods(snapshot: Snapshot) -> tuple[RejectedPod, ...]:
     Where the device plugins were not read, the pods are the same; why they were refused is then not verified.
     """
     pods = snapshot.pods.known()
-    seen = isinstance(snapshot.device_plugins, Known) and bool(snapshot.device_plugins.items)
+    seen = isinstance(snapshot.device_plugins, Known)
     analysis = RejectionAnalysis.of(snapshot) if seen else None
     owners = {socket: resource for resource, socket in analysis.sockets.items()} if analysis else {}
     healthy = {state.resource for state in resource_states(snapshot) if state.registered} if seen else set()

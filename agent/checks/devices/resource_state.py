@@ -8,7 +8,7 @@ from agent.checks.devices.history import device_history, last_by_resource, last_
 from agent.checks.devices.registration import LATE
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
-from agent.model.snapshot import Known, Snapshot
+from agent.model.snapshot import Known, Snapshot, known_or
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
@@ -29,14 +29,14 @@ def awaited(snapshot: Snapshot) -> tuple[str, ...]:
     history = device_history(snapshot)
     names = {one.resource for one in plugins(snapshot).registered}
     names |= last_by_resource(history).keys()
-    if isinstance(snapshot.node, Known):
-        empty = {one.resource for node in snapshot.node.items for one in node.devices if one.capacity == 0}
+    if node := known_or(snapshot.node, None):
+        empty = {one.resource for one in node.devices if one.capacity == 0}
         names |= empty & _asked_for(snapshot)
     return tuple(sorted(names - dropped_before(history)))
 
 
 def _asked_for(snapshot: Snapshot) -> set[str]:
-    pods = snapshot.pods.items if isinstance(snapshot.pods, Known) else ()
+    pods = known_or(snapshot.pods, ())
     return {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
 
 
@@ -100,7 +100,7 @@ def _registered(
 def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int | None:
     if not isinstance(snapshot.pods, Known):
         return None
-    live = {pod.uid for pod in snapshot.pods.items if pod.live}
+    live = {pod.uid for pod in snapshot.pods.value if pod.live}
     # A container may be given what an init container of its pod has left: one device, two entries.
     given = {
         (one.pod_uid, device)

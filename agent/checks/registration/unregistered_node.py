@@ -30,7 +30,7 @@ from agent.model.registration import (
     who_says_ours,
     why_cloud,
 )
-from agent.model.snapshot import InsufficientData, Known, Node, Snapshot
+from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -45,20 +45,13 @@ NEWS: Final = timedelta(hours=1)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    registration = _registration(snapshot)
-    nodes = [one for one in snapshot.node.known() if one.name == snapshot.node_name]
-    if not nodes:
+    registration, node = snapshot.registration.known(), snapshot.node.known()
+    if node is None:
         yield from _gone(snapshot, registration)
-    for node in nodes:
-        yield from _about_to_be_removed(node)
-        yield from _changed(node, registration, snapshot.taken_at)
-        yield from _without_id(node, registration, snapshot)
-
-
-def _registration(snapshot: Snapshot) -> Registration:
-    for one in snapshot.registration.known():
-        return one
-    raise InsufficientData("registration: the reading is empty")
+        return
+    yield from _about_to_be_removed(node)
+    yield from _changed(node, registration, snapshot.taken_at)
+    yield from _without_id(node, registration, snapshot)
 
 
 def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
@@ -66,7 +59,7 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     ours = who_says_ours(registration, name)
     if not ours:
         raise InsufficientData(f"node: {_unknown_name(registration, name)}")
-    started = next((one.kubelet for one in snapshot.processes.known()), None)
+    started = snapshot.processes.known().kubelet
     if started is None:
         return  # no kubelet runs, and the next one that starts registers
     seen = last.at if last is not None and last.name == name else None
@@ -131,9 +124,8 @@ def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot
         return "--provider-id=required"
     if why := why_cloud(registration, node.taints):
         return why
-    for told in snapshot.autoscaler.known():
-        return f"{told.others_with_id} of {told.others} other nodes have one" if told.others_with_id else ""
-    raise InsufficientData("autoscaler: the reading is empty")
+    told = snapshot.autoscaler.known()
+    return f"{told.others_with_id} of {told.others} other nodes have one" if told.others_with_id else ""
 
 
 def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
@@ -175,7 +167,7 @@ def _about_to_be_removed(node: Node) -> Iterator[Finding]:
 
 def _status(snapshot: Snapshot) -> str:
     """Say what the autoscaler itself says of all instances; empty where it was not asked."""
-    told = next(iter(snapshot.autoscaler.items), None) if isinstance(snapshot.autoscaler, Known) else None
+    told = known_or(snapshot.autoscaler, None)
     if told is None:
         return ""
     return f"; the autoscaler's status {_in_words(told)}"

@@ -17,7 +17,7 @@ from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity, format_time
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Pod, Snapshot, known_or
 from agent.model.volumes import Strength
 
 NAME = "detached_volume"
@@ -86,6 +86,6 @@ def _version(version: str) -> str:
 
 
 def _not_asked(snapshot: Snapshot) -> str:
-    told = snapshot.attachments.items if isinstance(snapshot.attachments, Known) else ()
-    left = sorted({what for one in told for what in one.not_requested})
+    told = known_or(snapshot.attachments, None)
+    left = sorted(told.not_requested) if told else ()
     return f" (not asked: {', '.join(left)})" if left else ""

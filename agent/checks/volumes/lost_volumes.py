@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot
+from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot, known_or
 from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
@@ -61,18 +61,18 @@ def waited(pod: Pod, taken_at: datetime, api_skew: timedelta | None) -> timedelt
     return taken_at + min(api_skew or timedelta(0), timedelta(0)) - pod.scheduled
 
 
-def question(
-    nodes: Iterable[Node], pods: Iterable[Pod], taken_at: datetime, api_skew: timedelta | None
-) -> Question | None:
-    """Return what to ask the API server; None: nothing."""
-    volumes = tuple(volume for node in nodes for volume in missing(node))
-    late = tuple(pod for pod in pods if (waited(pod, taken_at, api_skew) or timedelta(0)) >= LATE)
+def question(snapshot: Snapshot) -> Question | None:
+    """Return what to ask the API server; None: nothing, or not known yet."""
+    node, pods = known_or(snapshot.node, None), known_or(snapshot.pods, ())
+    volumes = missing(node) if node else ()
+    late = tuple(pod for pod in pods if (waited(pod, snapshot.taken_at, snapshot.api_skew) or timedelta(0)) >= LATE)
     return Question(volumes, late) if volumes and late else None
 
 
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
     """Yield each volume that is lost, once; raises Blind after those that can be told without the silent source."""
-    lost = [volume for node in snapshot.node.known() for volume in missing(node)]
+    node = snapshot.node.known()
+    lost = missing(node) if node else ()
     if not lost or not _settled(snapshot):
         return
     mounted = _mounted(snapshot)
@@ -85,16 +85,16 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
 
 
 def _settled(snapshot: Snapshot) -> bool:
-    kubelets = [one.kubelet for one in snapshot.processes.known()]
-    if None in kubelets:
+    started = snapshot.processes.known().kubelet
+    if started is None:
         raise InsufficientData("daemons: no kubelet is seen: it does not run, or is part of another process")
-    return all(started is not None and snapshot.taken_at - started >= SETTLED for started in kubelets)
+    return snapshot.taken_at - started >= SETTLED
 
 
 def _mounted(snapshot: Snapshot) -> Mapping[str, set[str]]:
     """Return the uids of the pods in whose directories it is, by volume."""
     found: dict[str, set[str]] = {}
-    for one in snapshot.mounts.items if isinstance(snapshot.mounts, Known) else ():
+    for one in known_or(snapshot.mounts, ()):
         found.setdefault(one.volume, set()).add(one.pod_uid)
     return found
 
@@ -104,14 +104,13 @@ def _users(snapshot: Snapshot, volume: str, uids: set[str]) -> tuple[Pod, ...]:
         return ()
     word = Attachment(volume)
     if isinstance(snapshot.attachments, Known):
-        word = _words(snapshot.attachments.items).get(volume, word)
-    return _in_order(pod for pod in snapshot.pods.items if pod.live and (pod.uid in uids or _needs(pod, word)))
+        word = _words(snapshot.attachments.value).get(volume, word)
+    return _in_order(pod for pod in snapshot.pods.value if pod.live and (pod.uid in uids or _needs(pod, word)))
 
 
 def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     pods = [pod for pod in snapshot.pods.known() if pod.live]
-    asked = question(snapshot.node.known(), pods, snapshot.taken_at, snapshot.api_skew)
-    if not lost or asked is None:
+    if not lost or question(snapshot) is None:
         return
     # A sandbox is made only after the volumes of its pod are mounted.
     made = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
@@ -122,7 +121,7 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
         for pod in pods
         if pod.uid not in made and (since := waited(pod, snapshot.taken_at, snapshot.api_skew)) is not None
     }
-    failed = {uid for one in told for uid in one.failed_pods}
+    failed = {*told.failed_pods}
     resolved = {word.claim for word in words.values() if word.claim}
 
     for volume in lost:
@@ -145,8 +144,8 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
             yield Detached(volume, Strength.PROBABLE, late, exact)
 
 
-def _words(told: Iterable[Attachments]) -> dict[str, Attachment]:
-    return {word.volume: word for one in told for word in one.volumes}
+def _words(told: Attachments) -> dict[str, Attachment]:
+    return {word.volume: word for word in told.volumes}
 
 
 def _claims(pod: Pod) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Final
 from agent.model.last_seen import FILE, loads
 from agent.model.recording import Damaged
 from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
-from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
 
@@ -40,27 +40,25 @@ class RegistrationTracker:
         self._flags, self._proc = flags, proc
         self._last: LastSeen | None = None
 
-    def read(self, node: Reading[Node], pods: Reading[Pod], at: datetime) -> Reading[Registration]:
+    def read(self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime) -> Reading[Registration]:
         """Tell what is known; `at`: the node's wall clock at this look. Nothing of it can be unread: it is a memory."""
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
         why = self._recall(at)
-        found = next((one for one in node.items if one.name == self._name), None) if isinstance(node, Known) else None
+        found = known_or(node, None)
         if found is not None:
             self._last = remember(self._last, found.name, found.uid, found.provider_id, at)
         if not isinstance(node, Known) or (found is not None and found.provider_id):
-            return Known((Registration(self._expected, self._last, why=why),))
+            return Known(Registration(self._expected, self._last, why=why))
         flags = self._kubelet_flags()
         return Known(
-            (
-                Registration(
-                    expected=self._expected,
-                    last=self._last,
-                    kubelet_name=self._kubelet_name(flags),
-                    cloud_provider=flags.get(CLOUD, ""),
-                    listed_pods=len(pods.items) if found is None and isinstance(pods, Known) else 0,
-                    why=why,
-                ),
+            Registration(
+                expected=self._expected,
+                last=self._last,
+                kubelet_name=self._kubelet_name(flags),
+                cloud_provider=flags.get(CLOUD, ""),
+                listed_pods=len(pods.value) if found is None and isinstance(pods, Known) else 0,
+                why=why,
             )
         )
 

@@ -13,7 +13,7 @@ import stat
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from agent.model.snapshot import Known, Reservation, Store, Unavailable, UnrecognizedEntry
+from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
 
 LARGEST = 4096
@@ -33,17 +33,17 @@ _ODD_KINDS = {
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read(networks_dir: Path, network: str) -> Store:
+def read(networks_dir: Path, network: str) -> NetworkStore:
     """Read one network's directory; a directory that is not there, or is not one, is unread and never empty."""
     directory = networks_dir / network
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return Store(network, Unavailable("reservations", _why_closed(directory, error)))
+        return NetworkStore(network, Unavailable("reservations", _why_closed(directory, error)))
     try:
         return _read_entries(network, handle)
     except OSError as error:
-        return Store(network, Unavailable("reservations", f"{directory}: {error.strerror}"))
+        return NetworkStore(network, Unavailable("reservations", f"{directory}: {error.strerror}"))
     finally:
         os.close(handle)
 
@@ -65,7 +65,7 @@ def _networks_beside(directory: Path) -> str:
     return f" (networks here: {', '.join(names[:8])})" if names else ""
 
 
-def _read_entries(network: str, directory: int) -> Store:
+def _read_entries(network: str, directory: int) -> NetworkStore:
     reservations: list[Reservation] = []
     unrecognized: list[UnrecognizedEntry] = []
     for name in os.listdir(directory):
@@ -76,7 +76,7 @@ def _read_entries(network: str, directory: int) -> Store:
             reservations.append(entry)
         elif entry is not None:
             unrecognized.append(entry)
-    return Store(network, Known(tuple(reservations)), tuple(unrecognized))
+    return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
 
 
 def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:

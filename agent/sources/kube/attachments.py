@@ -53,7 +53,7 @@ class AttachmentsSource:
         if self._last and now - self._last[0] < STANDS and about <= self._last[1]:
             return self._last[2]
         try:
-            told: Reading[Attachments] = Known((self._within(lambda: self._asked(volumes, pods)),))
+            told: Reading[Attachments] = Known(self._within(lambda: self._asked(volumes, pods)))
         except SourceError as error:
             told = Unavailable("attachments", str(error))
         self._last = now, about, told

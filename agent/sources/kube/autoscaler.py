@@ -67,7 +67,7 @@ class AutoscalerClient:
         self._others = TTLCache(self._ask_others, NODES_AGAIN, clock)
         self._status = TTLCache(self._ask_status, STATUS_AGAIN, clock)
 
-    def read(self, node: Reading[Node], registration: Reading[Registration]) -> Reading[Autoscaler]:
+    def read(self, node: Reading[Node | None], registration: Reading[Registration]) -> Reading[Autoscaler]:
         """Ask what there is a reason to ask."""
         match _reason(self._name, node, registration):
             case NotRequested() as unasked:
@@ -86,14 +86,14 @@ class AutoscalerClient:
                 except SourceError as error:
                     return Unavailable("autoscaler", str(error))
                 if not others.others_with_id:
-                    return Known((others,))
+                    return Known(others)
         try:
             status = self._status()
         except ApiError as refused:
             status = Autoscaler(why=_refusal(refused))
         except SourceError as error:
             status = Autoscaler(why=f"{_CONFIGMAP}: {error}")
-        return Known((replace(status, others=others.others, others_with_id=others.others_with_id),))
+        return Known(replace(status, others=others.others, others_with_id=others.others_with_id))
 
     def _ask_others(self) -> Autoscaler:
         _, _, items = parse_list(self._get(NODES, _PAGE))
@@ -113,20 +113,20 @@ class AutoscalerClient:
         return status(text)
 
 
-def _reason(name: str, node: Reading[Node], registration: Reading[Registration]) -> NotRequested | bool:
+def _reason(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
     """Say why nothing is asked; or tell whether it is known already that the cluster uses a cloud."""
     if not isinstance(registration, Known) or not isinstance(node, Known):
         return NotRequested("autoscaler", f"whether the node is registered is not known: {_why(node, registration)}")
-    for known in registration.items:
-        for one in node.items:
-            if one.provider_id:
-                return NotRequested("autoscaler", "the node is registered")
-            if known.expected is Expected.IGNORED:
-                return NotRequested("autoscaler", "--provider-id=ignored")
-            return known.expected is Expected.REQUIRED or bool(why_cloud(known, one.taints))
+    known = registration.value
+    if node.value is None:
         if who_says_ours(known, name):
             return True
-    return NotRequested("autoscaler", f"there is no Node named {name!r}, and nobody says that there was")
+        return NotRequested("autoscaler", f"there is no Node named {name!r}, and nobody says that there was")
+    if node.value.provider_id:
+        return NotRequested("autoscaler", "the node is registered")
+    if known.expected is Expected.IGNORED:
+        return NotRequested("autoscaler", "--provider-id=ignored")
+    return known.expected is Expected.REQUIRED or bool(why_cloud(known, node.value.taints))
 
 
 def _why(*readings: Reading[Any]) -> str:

@@ -97,7 +97,7 @@ class Reflector(Generic[T]):
         """How often the server handed out a version older than one before."""
         return self._replica.regressions
 
-    def reading(self) -> Reading[T]:
+    def reading(self) -> Reading[tuple[T, ...]]:
         """Return what is known now."""
         held, now = self._held, self._clock()
         if held.items is None:

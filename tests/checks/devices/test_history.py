@@ -65,8 +65,8 @@ def look(
 
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
     """Say that the daemon kept what the look before knew."""
-    (devices,) = now.device_plugins.known()
-    return replace(now, device_plugins=Known((replace(devices, history=device_history(before)),)))
+    devices = now.device_plugins.known()
+    return replace(now, device_plugins=Known(replace(devices, history=device_history(before))))
 
 
 def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
@@ -82,7 +82,7 @@ def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
-    (devices,) = snapshot.device_plugins.known()
+    devices = snapshot.device_plugins.known()
     return devices
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_was_written_for_a_pod_tells_no_registration() -> None
 def test_a_socket_that_a_look_saw_without_its_resource_registered_later() -> None:
     socket = plugin_socket(ago=seconds(20))
     before = look(socket, registered(KVM, "d0"), kubelet=30, written=7200)
-    before = replace(before, device_plugins=Known((replace(devices_of(before), sockets=(socket,)),)))
+    before = replace(before, device_plugins=Known(replace(devices_of(before), sockets=(socket,))))
     assert told(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
     assert added(before, look(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
         ("registered", KVM, -10, True)
@@ -250,7 +250,7 @@ def test_a_socket_that_is_made_anew_appears_again() -> None:
 def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> None:
     before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
     booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
-    booted = replace(booted, processes=Known((replace(processes(booted=seconds(40)), boot_id="another"),)))
+    booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
     assert state(booted).registered is False
     assert kubelet_up_for(booted) is None
 

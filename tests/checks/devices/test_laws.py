@@ -70,11 +70,11 @@ def device_nodes(draw: st.DrawFn) -> Snapshot:
 def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
-    (devices,) = later.device_plugins.known()
+    devices = later.device_plugins.known()
     text = stored_history.dumps(device_history(snapshot))
     stored = stored_history.loads(text)
     assert stored.trouble == ""
-    return replace(later, device_plugins=Known((replace(devices, history=stored.transitions),)))
+    return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 
 
 def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
@@ -124,8 +124,8 @@ def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second
 
 @given(device_nodes(), st.lists(moments, min_size=MOST, max_size=MOST + 20))
 def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
-    (devices,) = snapshot.device_plugins.known()
-    full = replace(snapshot, device_plugins=Known((replace(devices, history=tuple(past)),)))
+    devices = snapshot.device_plugins.known()
+    full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
     history = device_history(full)
     assert len(history) == MOST
     for resource in {one.resource for one in past if one.resource}:
@@ -137,13 +137,13 @@ def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, pas
 
 @given(device_nodes(), st.randoms(use_true_random=False))
 def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot, random: Any) -> None:
-    (devices,) = snapshot.device_plugins.known()
+    devices = snapshot.device_plugins.known()
     mixed = replace(
         devices,
         sockets=tuple(random.sample(devices.sockets, len(devices.sockets))),
         registered=tuple(random.sample(devices.registered, len(devices.registered))),
     )
-    again = replace(snapshot, device_plugins=Known((mixed,)))
+    again = replace(snapshot, device_plugins=Known(mixed))
     assert device_history(again) == device_history(snapshot)
     assert found(again) == found(snapshot)
 

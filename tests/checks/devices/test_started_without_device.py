@@ -96,8 +96,8 @@ def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
 
 
 def without_its_socket(snapshot: Snapshot) -> Snapshot:
-    (devices,) = snapshot.device_plugins.known()
-    return replace(snapshot, device_plugins=Known((replace(devices, sockets=()),)))
+    devices = snapshot.device_plugins.known()
+    return replace(snapshot, device_plugins=Known(replace(devices, sockets=())))
 
 
 def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> None:

@@ -9,7 +9,7 @@ import pytest
 from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,
     NOW,
@@ -266,10 +266,3 @@ def test_unread_is_not_running_whether_the_kubelet_runs_must_be_known() -> None:
 def test_without_the_api_server_nothing_is_said_by_choice() -> None:
     with pytest.raises(SourceDisabled):
         found(unregistered_node, without_api(node()))
-
-
-def test_readings_that_hold_nothing_leave_us_blind() -> None:
-    nothing: dict[str, Any] = {"registration": Known(())}
-    assert blind(replace(node(), **nothing)) == "registration: the reading is empty"
-    nothing = {"autoscaler": Known(())}
-    assert blind(replace(without_id(), **nothing)) == "autoscaler: the reading is empty"

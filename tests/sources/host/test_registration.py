@@ -15,9 +15,9 @@ from agent.sources.host.registration import LARGEST, RegistrationTracker
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
 
 LATER = NOW + timedelta(seconds=15)
-IN_ORDER: Reading[Node] = Known((worker(provider_id=INSTANCE),))
-GONE: Reading[Node] = Known(())
-NO_PODS: Reading[Pod] = Known(())
+IN_ORDER: Reading[Node | None] = Known(worker(provider_id=INSTANCE))
+GONE: Reading[Node | None] = Known(None)
+NO_PODS: Reading[tuple[Pod, ...]] = Known(())
 
 
 class Kubelet:
@@ -39,9 +39,9 @@ def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = 
 
 
 def known(
-    one: RegistrationTracker, node: Reading[Node], pods: Reading[Pod] = NO_PODS, late: bool = False
+    one: RegistrationTracker, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]] = NO_PODS, late: bool = False
 ) -> Registration:
-    (told,) = one.read(node, pods, LATER if late else NOW).known()
+    told = one.read(node, pods, LATER if late else NOW).known()
     return told
 
 
@@ -91,9 +91,9 @@ def test_a_memory_that_cannot_be_read_is_none_and_says_so(tmp_path: Path, conten
     assert known(one, GONE).why == "", "what was seen since is known"
 
 
-@pytest.mark.parametrize("node", [GONE, Known((worker(),))], ids=["gone", "without a provider ID"])
+@pytest.mark.parametrize("node", [GONE, Known(worker())], ids=["gone", "without a provider ID"])
 def test_the_kubelets_own_name_and_cloud_are_told_where_the_node_is_out_of_order(
-    tmp_path: Path, node: Reading[Node]
+    tmp_path: Path, node: Reading[Node | None]
 ) -> None:
     told = known(registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node)
     assert (told.kubelet_name, told.cloud_provider) == ("worker-9", "external")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Known, Reservation, Store, Unavailable, UnrecognizedEntry
+from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.sources.host import reservations
 from tests.wire import ID, as_nobody, needs, run
 
@@ -27,7 +27,7 @@ def kubenet(tmp_path: Path) -> Path:
     return directory
 
 
-def read(directory: Path) -> Store:
+def read(directory: Path) -> NetworkStore:
     return reservations.read(directory.parent, directory.name)
 
 
@@ -213,7 +213,7 @@ def test_unread_is_not_empty_a_missing_directory_is_unread(tmp_path: Path) -> No
 
 
 def test_unread_is_not_empty_an_empty_directory_is_empty(kubenet: Path) -> None:
-    assert read(kubenet) == Store("kubenet", Known(()))
+    assert read(kubenet) == NetworkStore("kubenet", Known(()))
 
 
 def test_a_missing_network_names_those_beside_it(tmp_path: Path) -> None:

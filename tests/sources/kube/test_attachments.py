@@ -83,7 +83,7 @@ def source(at: Path, server: Standin, clock: Callable[[], float] = lambda: 0.0) 
 
 
 def the(read: Any) -> Attachments:
-    (one,) = read.known()
+    one = read.known()
     assert isinstance(one, Attachments)
     return one
 
@@ -233,9 +233,9 @@ def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits
 @pytest.mark.parametrize("name", ["../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254])
 def test_a_name_that_no_object_can_have_leads_nowhere_else(ask: Ask, name: str) -> None:
     read, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
-    assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [EVENTS])
+    assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
     read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
-    assert (read.known(), asked) == ((attachments(Attachment(CLOUD_DISK)),), [CLAIM, EVENTS])
+    assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
 
 
 def test_a_claim_leads_to_its_volume_by_the_name_of_the_driver_that_it_was_migrated_to(ask: Ask) -> None:

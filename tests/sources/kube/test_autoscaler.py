@@ -146,9 +146,9 @@ def test_an_odd_count_is_none(odd: str) -> None:
 
 # Asking
 
-NO_ID: Reading[Node] = Known((worker(),))
-GONE: Reading[Node] = Known(())
-UNKNOWN: Reading[Registration] = Known((registration(),))
+NO_ID: Reading[Node | None] = Known(worker())
+GONE: Reading[Node | None] = Known(None)
+UNKNOWN: Reading[Registration] = Known(registration())
 
 
 class Asked:
@@ -167,7 +167,7 @@ class Asked:
             raise answer
         return json.dumps(answer).encode()
 
-    def read(self, node: Reading[Node] = NO_ID, known: Reading[Registration] = UNKNOWN) -> Reading[Autoscaler]:
+    def read(self, node: Reading[Node | None] = NO_ID, known: Reading[Registration] = UNKNOWN) -> Reading[Autoscaler]:
         return self.cluster.read(node, known)
 
     @property
@@ -187,14 +187,14 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
 @pytest.mark.parametrize(
     ("node", "known", "why"),
     [
-        (Known((worker(provider_id=INSTANCE),)), UNKNOWN, "the node is registered"),
-        (NO_ID, Known((registration(expected=Expected.IGNORED),)), "--provider-id=ignored"),
+        (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
+        (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
         (GONE, UNKNOWN, "there is no Node named 'worker-1', and nobody says that there was"),
         (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
 )
-def test_without_a_reason_nothing_is_asked(node: Reading[Node], known: Reading[Registration], why: str) -> None:
+def test_without_a_reason_nothing_is_asked(node: Reading[Node | None], known: Reading[Registration], why: str) -> None:
     asked = Asked()
     told = asked.read(node, known)
     assert isinstance(told, NotRequested)
@@ -204,11 +204,11 @@ def test_without_a_reason_nothing_is_asked(node: Reading[Node], known: Reading[R
 
 def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autoscaler_is_asked() -> None:
     asked = Asked(nodes=listed("kind://a", ""), status=CONFIGMAP)
-    (told,) = asked.read().known()
+    told = asked.read().known()
     assert (told.others, told.others_with_id, told.long_unregistered) == (2, 1, 1)
     assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
     bare = Asked(nodes=listed("", ""))
-    assert bare.read() == Known((Autoscaler(others=2),))
+    assert bare.read() == Known(Autoscaler(others=2))
     assert bare.paths == ["nodes"]
 
 
@@ -217,13 +217,15 @@ def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autosc
     [
         (NO_ID, registration(expected=Expected.REQUIRED)),
         (NO_ID, registration(cloud_provider="external")),
-        (Known((worker(Taint(UNINITIALIZED)),)), registration()),
+        (Known(worker(Taint(UNINITIALIZED))), registration()),
         (GONE, registration(last_seen())),
     ],
 )
-def test_where_the_node_itself_tells_other_nodes_are_left_alone(node: Reading[Node], known: Registration) -> None:
+def test_where_the_node_itself_tells_other_nodes_are_left_alone(
+    node: Reading[Node | None], known: Registration
+) -> None:
     asked = Asked(status=CONFIGMAP)
-    (told,) = asked.read(node, Known((known,))).known()
+    told = asked.read(node, Known(known)).known()
     assert (told.others, told.unregistered) == (0, 2)
     assert asked.paths == ["cluster-autoscaler-status"]
 
@@ -241,7 +243,7 @@ def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_a
 def test_the_status_is_asked_for_once_in_two_minutes() -> None:
     asked = Asked(status=CONFIGMAP)
     for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
-        asked.read(GONE, Known((registration(last_seen()),)))
+        asked.read(GONE, Known(registration(last_seen())))
     assert len(asked.paths) == 2
 
 
@@ -314,6 +316,6 @@ def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: An
     ],
 )
 def test_without_the_status_the_rest_is_told_with_what_is_missing(get_of: Any, answer: bytes, why: str) -> None:
-    (told,) = told_by(get_of, NODES, answer).known()
+    told = told_by(get_of, NODES, answer).known()
     assert (told.others, told.others_with_id, told.unregistered, told.long_unregistered) == (1, 1, None, None)
     assert why in told.why

@@ -78,7 +78,7 @@ class Assessment:
             asked.append(f"{'watch' if request.watches else 'list'} {query['resourceVersion'][0]}".strip())
         return asked
 
-    def reading(self) -> Reading[str]:
+    def reading(self) -> Reading[tuple[str, ...]]:
         return self.reflector.reading()
 
     def until_asked(self, *expected: str) -> None:

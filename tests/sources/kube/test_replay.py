@@ -87,7 +87,7 @@ class Ours:
     @property
     def pods(self) -> set[str] | None:
         reading = self.reflector.reading()
-        return set(reading.items) if isinstance(reading, Known) else None
+        return set(reading.value) if isinstance(reading, Known) else None
 
     @property
     def shown(self) -> dict[Evidence, Watch]:

@@ -153,12 +153,12 @@ class World(Api):
         if self.server.behind == 0:
             reading = self.reflector.reading()
             assert isinstance(reading, Known)
-            assert set(reading.items) == set(self.etcd.at(self.etcd.revision))
+            assert set(reading.value) == set(self.etcd.at(self.etcd.revision))
             self.checked += 1
 
     def _never_raises_the_dead(self) -> None:
         reading = self.reflector.reading()
-        assert not isinstance(reading, Known) or not self._told_dead & set(reading.items)
+        assert not isinstance(reading, Known) or not self._told_dead & set(reading.value)
 
 
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=12, max_size=50)

@@ -1,0 +1,190 @@
+"""The node's sources as they are wired: the readers of a snapshot, and the recheck of one sandbox."""
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.app.sources import NodeSources, for_command
+from agent.config import load
+from agent.model.device_history import FILE, dumps
+from agent.model.devices import TransitionKind
+from agent.model.snapshot import NotRequested
+from agent.model.volumes import Mount
+from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.error import SourceError
+from agent.sources.recheck import NodeRecheck
+from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
+from tests.wire import ID, Answer, Request, Standin, hang, http
+
+# The docker package forgets the socket of a client that could not be made; the collector finds it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Iterator[Callable[..., NodeSources]]:
+    """Return what wires a node in a private directory; options replace those of the test."""
+
+    def wired(**options: str) -> NodeSources:
+        given = {
+            "api": "off",
+            "cni_networks_dir": f"{tmp_path}/networks",
+            "checkpoint_dir": f"{tmp_path}/sandbox",
+            "cni_cache_dir": f"{tmp_path}/cache",
+            "proc": f"{tmp_path}/proc",
+            "docker_host": f"unix://{tmp_path}/docker.sock",
+            "docker_timeout": "300ms",
+            "device_plugins_dir": "off",
+            "kubelet_dir": "off",
+            "state_dir": f"{tmp_path}/state",
+        }
+        return for_command(load("scan", given | options, {}))
+
+    for name in ("sandbox", "proc"):
+        (tmp_path / name).mkdir()
+    yield wired
+    gc.collect()
+
+
+@pytest.fixture
+def sources(wire: Callable[..., NodeSources]) -> NodeRecheck:
+    return wire().recheck
+
+
+def read(sources: NodeSources, name: str) -> Any:
+    """Read one source of a node on which nothing else was read yet."""
+    (only,) = (reader for one, reader in sources.snapshot.readers.items() if one == name)
+    snapshot = take_snapshot(Sources({name: only}), "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
+    return getattr(snapshot, name)
+
+
+def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
+    """Copy one process whose namespace has two addresses."""
+    home = proc / str(pid)
+    (home / "net").mkdir(parents=True)
+    (home / "ns").mkdir()
+    (home / "ns/net").symlink_to(f"net:[{pid}]")
+    (home / "comm").write_text("nginx\n")
+    (home / "net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
+    (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
+
+
+def test_who_has_one_of_the_addresses_configured_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+    process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
+    assert sources.holder_of(["10.244.1.9"]) == "process 71 (nginx)"
+    assert sources.holder_of(["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx)"
+    assert sources.holder_of(["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
+
+
+def test_unread_is_not_free_without_processes_nobody_can_be_asked(sources: NodeRecheck) -> None:
+    with pytest.raises(SourceError, match="shows no process's network"):
+        sources.holder_of(["10.244.1.9"])
+
+
+def test_the_kubelets_checkpoint_is_asked_for(sources: NodeRecheck, tmp_path: Path) -> None:
+    assert not sources.has_checkpoint(ID)
+    (tmp_path / "sandbox" / ID).touch()
+    assert sources.has_checkpoint(ID)
+
+
+def test_docker_is_asked_for_the_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
+    there = {ID: http(json.dumps({"Id": ID}))}
+
+    def answers(request: Request) -> Answer:
+        if request.path == "/version":
+            return [http('{"ApiVersion": "1.41"}')]
+        container_id = request.path.split("/")[3]
+        missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
+        return [there.get(container_id, missing)]
+
+    with Standin(answers, at=tmp_path / "docker.sock"):
+        assert sources.has_container(ID)
+        assert not sources.has_container("f" * 64)
+
+
+def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck, tmp_path: Path) -> None:
+    def dripping(request: Request) -> Answer:
+        if request.path == "/version":
+            yield http('{"ApiVersion": "1.41"}')
+            return
+        yield b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+        for _ in range(15):
+            yield b" "
+            server.closing.wait(0.1)
+
+    server: Standin = Standin(dripping, at=tmp_path / "docker.sock")
+    with server, pytest.raises(SourceError, match=r"docker: no whole answer within 0\.36 s"):
+        sources.has_container(ID)
+
+
+def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources: NodeRecheck, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="docker: "):
+        sources.has_container(ID)
+    good = [http('{"ApiVersion": "1.41"}')]
+    server: Standin = Standin(
+        lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
+    )
+    with server, pytest.raises(SourceError, match="docker: "):
+        sources.has_container(ID)
+
+
+# Device plugins
+
+
+Wire = Callable[..., NodeSources]
+
+
+def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
+    seen = transition(TransitionKind.REGISTERED, KVM)
+    for name in ("devices", "state"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "state" / FILE).write_text(dumps([seen]))
+    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
+    (tmp_path / "state" / FILE).write_text("damaged")
+    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: it is not JSON")
+
+
+def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_path: Path) -> None:
+    sources = wire(device_plugins_dir=f"{tmp_path}/devices")
+    with pytest.raises(SourceError, match=f"{tmp_path}/devices does not exist"):
+        sources.snapshot.readers["device_plugins"](node())
+
+
+def test_device_plugins_are_not_requested_where_they_are_turned_off(wire: Wire) -> None:
+    assert read(wire(), "device_plugins") == NotRequested("device_plugins", "--device-plugins-dir=off")
+
+
+# Volumes
+
+
+LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])
+"""A node whose status misses a volume, so that mounts are read."""
+
+
+def test_the_mount_table_and_the_kubelets_directory_are_read_together(wire: Wire, tmp_path: Path) -> None:
+    kubelet, place = tmp_path / "kubelet", "plugins/kubernetes.io/gce-pd/mounts/d-1"
+    (kubelet / place).mkdir(parents=True)
+    (tmp_path / "proc" / "1").mkdir(parents=True)
+    (tmp_path / "proc/1/mountinfo").write_text(f"1 0 98:0 / {kubelet}/{place} rw - ext4 /dev/sdb rw\n")
+    reader = wire(kubelet_dir=str(kubelet)).snapshot.readers["mounts"]
+    assert reader(LOST) == (Mount("kubernetes.io/gce-pd/d-1"),)
+
+
+def test_a_missing_kubelet_directory_is_unavailable_and_not_unmounted(wire: Wire, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=f"{tmp_path}/kubelet/plugins does not exist"):
+        wire(kubelet_dir=f"{tmp_path}/kubelet").snapshot.readers["mounts"](LOST)
+
+
+def test_volumes_are_not_requested_where_they_are_turned_off(wire: Wire) -> None:
+    readers = wire().snapshot.readers
+    assert readers["mounts"](LOST) == NotRequested("mounts", "--kubelet-dir=off")
+    assert readers["attachments"](LOST) == NotRequested("attachments", "--api=off")
+
+
+def test_the_clock_of_the_api_server_is_not_known_without_it(wire: Wire) -> None:
+    assert wire().snapshot.api_skew() is None
