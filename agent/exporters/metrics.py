@@ -8,7 +8,9 @@ or an id.
 import platform
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import version
+from itertools import product
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -78,13 +80,12 @@ class MetricsExporter(Collector):
             ["network", "cause"],
             registry=registry,
         )
-        for stage in STAGES:
-            self._failures.labels(stage)
         networks = tuple(networks)
         self._releases = _Releases(registry, networks)
-        for network in networks:
-            for cause in LeakCause:
-                self._confirmed.labels(network, cause.value)
+        for stage in STAGES:
+            self._failures.labels(stage)
+        for network, cause in product(networks, LeakCause):
+            self._confirmed.labels(network, cause.value)
         ProcessCollector(registry=registry)
         registry.register(self)
 
@@ -247,17 +248,19 @@ def _networks(report: Report) -> Iterator[Metric]:
             usable.add_metric([network.name], network.usable)
         if network.free is not None:
             free.add_metric([network.name], network.free)
-    for name in {network.name for network in report.networks}:
-        since = [
-            tracked.since.timestamp()
-            for tracked in report.findings
-            if tracked.confirmed
-            and tracked.finding.detector == leaked_reservation.NAME
-            and tracked.finding.network == name
-        ]
-        if since:
-            oldest.add_metric([name], min(since))
+    for name, since in _oldest_leaks(report).items():
+        oldest.add_metric([name], since.timestamp())
     yield from (reservations, usable, free, oldest)
+
+
+def _oldest_leaks(report: Report) -> dict[str, datetime]:
+    """Return by network since when its oldest confirmed leak can have been one."""
+    oldest: dict[str, datetime] = {}
+    for one in report.findings:
+        if one.confirmed and one.finding.detector == leaked_reservation.NAME:
+            network = one.finding.network
+            oldest[network] = min(one.since, oldest.get(network, one.since))
+    return oldest
 
 
 def _findings(report: Report) -> Metric:

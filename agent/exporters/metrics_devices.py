@@ -5,7 +5,7 @@ The resource name is the only label that is not from a closed list, so it is bou
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -39,6 +39,12 @@ def families(report: Report) -> Iterator[Metric]:
     grouped: dict[str, list[ResourceState]] = {}
     for state in states:
         grouped.setdefault(labels[state.resource], []).append(state)
+    yield from _resource_gauges(grouped)
+    yield _rejected_pods(rejected_pods, labels)
+    yield from _kubelet_start(report.assessment.snapshot)
+
+
+def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator[Metric]:
     yield _gauge(
         "device_plugin_registered",
         "Whether the kubelet has healthy devices of the resource; for `other`: of all of its resources.",
@@ -54,8 +60,6 @@ def families(report: Report) -> Iterator[Metric]:
         "Time from the last kubelet start to the registration of the resource; for `other`: the longest.",
         {label: _longest(group) for label, group in grouped.items()},
     )
-    yield _rejected_pods(rejected_pods, labels)
-    yield from _kubelet_start(report.assessment.snapshot)
 
 
 def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:

@@ -6,12 +6,14 @@ of its most severe address.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import chain
 from typing import Final
 
+from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
@@ -147,20 +149,18 @@ def _network(network: NetworkSummary, report: Report) -> NetworkMap:
     mine = [one for one in report.assessment.classified_reservations if one.network == network.name]
     taken = {ip_address(one.name): one for one in mine if one.blocks}
     available = network.states is not None
-    ranges = None if network.ranges is None else [one for ranges in network.ranges for one in ranges]
-    outside = (one for ip, one in taken.items() if not any(ip in one_range for one_range in ranges or ()))
-    unaddressed = (one for one in mine if not one.blocks)
+    ranges = list(chain.from_iterable(network.ranges or ()))
+    maps = tuple(lay_out(one, taken, available=available) for one in ranges)
     return NetworkMap(
         network=network.name,
-        maps=None if ranges is None else tuple(lay_out(one, taken, available=available) for one in ranges),
-        elsewhere=(*sorted(outside, key=lambda one: _order(one.name)), *sorted(unaddressed, key=lambda one: one.name)),
+        maps=None if network.ranges is None else maps,
+        elsewhere=tuple(sorted_reservations(one for one in mine if not _lies_in(one, ranges))),
         available=available,
     )
 
 
-def _order(ip: str) -> tuple[int, int]:
-    address = ip_address(ip)
-    return address.version, int(address)
+def _lies_in(one: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
+    return one.blocks and any(ip_address(one.name) in inside for inside in ranges)
 
 
 def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:

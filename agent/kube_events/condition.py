@@ -5,6 +5,7 @@ none. Unknown: it could not check all networks. An unconfirmed finding leaves th
 without kubenet does not get one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,8 +14,8 @@ from typing import Any, Final
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.queue import Kind, Message, Put, Server
 from agent.kube_events.rate_limit import REPEAT_AFTER
-from agent.model.finding import Severity
-from agent.model.report import Report
+from agent.model.finding import Finding, Severity
+from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known, Node
 from agent.model.text import rfc3339
 
@@ -51,16 +52,24 @@ def condition(report: Report) -> Condition | None:
     found = [one for one in report.sorted_findings if one.finding.detector == exhausted_range.NAME]
     confirmed = [one.finding for one in found if one.confirmed]
     if confirmed:
-        exhausted = any(finding.severity is Severity.CRITICAL for finding in confirmed)
-        message = "; ".join(finding.message for finding in confirmed)
-        return Condition("True", EXHAUSTED if exhausted else SCARCE, message)
+        return _pressure(confirmed)
     if found:
         return None
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
+            # A node without kubenet keeps no old status, but does not get a new condition.
             return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
-    free = (f"{one.name}: {one.free} of {one.usable} addresses are free" for one in report.networks)
-    return Condition("False", AVAILABLE, "; ".join(free))
+    return Condition("False", AVAILABLE, "; ".join(map(_free_addresses, report.networks)))
+
+
+def _pressure(confirmed: Sequence[Finding]) -> Condition:
+    # The most severe comes first.
+    reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
+    return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
+
+
+def _free_addresses(network: NetworkSummary) -> str:
+    return f"{network.name}: {network.free} of {network.usable} addresses are free"
 
 
 def _current_status(report: Report) -> str | None:

@@ -113,7 +113,7 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(incident: Inc
     assert (done.code, done.err) == (0, "")
     assert "DRY RUN: nothing is changed; use --apply to release." in done.out
     assert "7 would be released" in done.out
-    assert "Free addresses of kubenet: 0 before, 7 after" in done.out
+    assert "Free addresses in kubenet: 0 before, 7 after" in done.out
     assert incident.files() == before
     assert not incident.state.exists()
 
@@ -153,7 +153,7 @@ def test_the_second_time_there_is_nothing_to_release(incident: Incident) -> None
     done = incident.clean("--apply")
     assert (done.code, done.err) == (0, "")
     assert "Nothing to release." in done.out
-    assert "Free addresses of kubenet: 7 before, 7 after" in done.out
+    assert "Free addresses in kubenet: 7 before, 7 after" in done.out
     assert incident.files() == before
 
 
@@ -210,7 +210,7 @@ def test_refusals_are_no_failure_and_each_is_told_once(incident: Incident) -> No
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
     assert done.out.count("and --settle is 86400 s; override with --settle=0s") == 1
-    assert done.out.count("(7 addresses): network kubenet is not to be cleaned; --cleanup-network=") == 1
+    assert done.out.count("(7 addresses): network kubenet is not to be cleaned; override with --cleanup-network=") == 1
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
     assert len(incident.reserved) == ALL
 
@@ -410,10 +410,10 @@ def test_killed_in_the_middle_the_next_one_settles_it(incident: Incident) -> Non
     assert "1 released" in incident.clean("--apply", "--max=1").out
     begun, _ended = journal_store.read_text().splitlines(keepends=True)
     journal_store.write_text(begun)  # as it is where we were killed after the removal
-    assert "never ended" in incident.journal().out
+    assert "unfinished" in incident.journal().out
     assert "never ended; the next cleaning settles it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
-    assert "never ended" not in incident.journal().out
+    assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED
 
 

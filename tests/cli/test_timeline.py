@@ -85,7 +85,7 @@ def test_programs_are_told_the_same(node: LittleNode) -> None:
         "exact": True,
         "what": "socket_appeared",
         "subject": "kubevirt-kvm.sock",
-        "text": "the plugin socket kubevirt-kvm.sock appeared",
+        "text": "plugin socket kubevirt-kvm.sock appeared",
         "source": "device_plugins",
     }
     assert found["released"]["subject"] == "10.244.1.9"

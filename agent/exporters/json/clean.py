@@ -38,7 +38,6 @@ def document(cleaning: Cleaning) -> dict[str, Any]:
 
 
 def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
-    settings = [refusal.setting for refusal in outcome.refusals]
     return {
         "network": reservation.network,
         "ip": reservation.ip,
@@ -47,8 +46,7 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
-        # One refusal without a setting cannot be overridden, whatever the others allow.
-        "setting": " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None,
+        "setting": _setting(outcome),
         "refusals": [
             {"reason": one.reason.value, "why": one.why, "setting": one.setting or None} for one in outcome.refusals
         ],
@@ -56,6 +54,12 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "waited_seconds": outcome.waited,
         "held_seconds": outcome.held,
     }
+
+
+def _setting(outcome: Outcome) -> str | None:
+    """Return the settings that override all refusals; None where one of them cannot be overridden."""
+    settings = [refusal.setting for refusal in outcome.refusals]
+    return " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
 
 
 def journal(image: Journal) -> dict[str, Any]:
