@@ -301,9 +301,15 @@ def leaky_nodes(draw: st.DrawFn) -> Snapshot:
 any_nodes = st.one_of(leaky_nodes(), leaky_nodes(), leaky_nodes(), nodes())
 
 
+_LISTS = ("checkpoints", "containers", "cni_results", "addresses", "pods", "watches", "mounts")
+
+
 def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
     """Say of a source what no source ever says, and a recording by hand may."""
-    odd: dict[str, Any] = {source: Known(()) if how else NotRequested(source, "it was left alone")}
+    empty: dict[str, Any] = {"node": Known(None)} | dict.fromkeys(_LISTS, Known(()))
+    odd: dict[str, Any] = {
+        source: empty[source] if how and source in empty else NotRequested(source, "it was left alone")
+    }
     return replace(snapshot, **odd)
 
 

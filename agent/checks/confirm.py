@@ -1,4 +1,4 @@
-"""A finding is believed when it lasts. Pure: the old memory and this look in, the new memory out."""
+"""A finding is confirmed when it lasts. Pure: earlier observations and a snapshot in, new observations out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,14 +6,17 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from agent.model.finding import Finding, Gap, TrackedFinding
+from agent.model.snapshot import Snapshot
 
 CLOCK_STEP = timedelta(seconds=5)
-"""More than this between the wall clock's progress and the boot clock's is a clock that was set."""
+"""A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
+
+Key: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is remembered of one finding between two looks."""
+    """One finding, kept from snapshot to snapshot."""
 
     first: Finding
     first_seen: datetime
@@ -21,52 +24,51 @@ class Observation:
     confirmed: bool = False
 
 
-Key: TypeAlias = tuple[str | int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class ConfirmationState:
-    """What one look leaves to the next."""
+    """What one sync leaves to the next."""
 
     taken_at: datetime
     uptime: timedelta
     observations: Mapping[Key, Observation]
     pods: Mapping[str, str] = field(default_factory=dict)
-    """The pod of each container id that has a reservation: a leak's owner has vanished from every other record."""
+    """The pod of each container id that has a reservation: every other record of a leak's owner is gone."""
 
 
-def clock_stepped(memory: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:
-    """Tell whether the wall clock was set since the last look."""
-    if memory is None:
+def clock_stepped(before: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:
+    """Return whether the wall clock was set since the last snapshot."""
+    if before is None:
         return False
-    return abs((taken_at - memory.taken_at) - (uptime - memory.uptime)) > CLOCK_STEP
+    return abs((taken_at - before.taken_at) - (uptime - before.uptime)) > CLOCK_STEP
 
 
 def confirm(
     findings: Iterable[Finding],
     gaps: Iterable[Gap],
-    memory: ConfirmationState | None,
-    taken_at: datetime,
-    uptime: timedelta,
+    before: ConfirmationState | None,
+    snapshot: Snapshot,
     confirm_after: timedelta,
-) -> tuple[tuple[TrackedFinding, ...], ConfirmationState]:
-    """Confirm what was there in the look before too, and has been for `confirm_after` of the boot clock, or is urgent.
+) -> tuple[tuple[TrackedFinding, ...], Mapping[Key, Observation]]:
+    """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
 
-    What a blind detector had confirmed stays known, so that it is not found anew when the detector sees again; its
-    candidates are forgotten, and so are all when the wall clock was set, because ages by it mean nothing then.
+    Durations are measured by the boot clock. Where a detector had a gap, its confirmed findings stay known, so that
+    they do not count as new afterwards; its candidates start over. All candidates start over when the clock was set.
     """
-    known = {} if memory is None or clock_stepped(memory, taken_at, uptime) else memory.observations
-    confirmed_before = {} if memory is None else {key: one for key, one in memory.observations.items() if one.confirmed}
-    blind = {gap.detector for gap in gaps}
-    kept = {key: one for key, one in confirmed_before.items() if one.first.detector in blind}
-
-    judged: list[TrackedFinding] = []
-    observations: dict[Key, Observation] = dict(kept)
+    known = before.observations if before else {}
+    confirmed_before = {key: one for key, one in known.items() if one.confirmed}
+    if clock_stepped(before, snapshot.taken_at, snapshot.uptime):
+        known = confirmed_before
+    with_gap = {gap.detector for gap in gaps}
+    observations = {key: one for key, one in confirmed_before.items() if one.first.detector in with_gap}
+    tracked: list[TrackedFinding] = []
     for finding in findings:
-        before = known.get(finding.key) or confirmed_before.get(finding.key)
-        observation = before or Observation(finding, taken_at, uptime)
-        lasted = before is not None and (finding.urgent or uptime - observation.first_uptime >= confirm_after)
-        observation = replace(observation, confirmed=observation.confirmed or lasted)
+        earlier = known.get(finding.key)
+        observation = earlier or Observation(finding, snapshot.taken_at, snapshot.uptime)
+        lasted = snapshot.uptime - observation.first_uptime >= confirm_after
+        if earlier and (finding.urgent or lasted):
+            observation = replace(observation, confirmed=True)
         observations[finding.key] = observation
-        judged.append(TrackedFinding(finding, observation.first_seen, observation.confirmed).because(observation.first))
-    return tuple(judged), ConfirmationState(taken_at, uptime, observations)
+        tracked.append(
+            TrackedFinding(finding, observation.first_seen, observation.confirmed).because(observation.first)
+        )
+    return tuple(tracked), observations

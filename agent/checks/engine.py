@@ -1,77 +1,89 @@
-"""One round: tell what each reservation is, ask every detector, believe what lasts. Pure, so it can be replayed."""
+"""One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
-from agent.checks import confirm
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
+from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, Gap, TrackedFinding
+from agent.model.finding import Finding, Gap
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Known, Snapshot, SourceDisabled
+from agent.model.snapshot import InsufficientData, Known, Reservation, Snapshot, SourceDisabled
+
+_LEAKS: Final = (leaked_reservation,)
+_OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
 
 
 def run(
-    snapshot: Snapshot, memory: confirm.ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
-) -> tuple[Report, confirm.ConfirmationState]:
-    """Judge one look. `grace`: how old an ownerless file must be; `confirm_after`: how long a finding must last."""
-    assessment = classify(snapshot, grace, memory.pods if memory else None)
-    findings, gaps = detect(assessment, DETECTORS)
-    judged, remembered = confirm.confirm(findings, gaps, memory, snapshot.taken_at, snapshot.uptime, confirm_after)
-    assessment = _a_leak_seen_once_is_young(assessment, judged)
-    known = {} if memory is None else memory.observations
-    return Report(
+    snapshot: Snapshot, before: ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
+) -> tuple[Report, ConfirmationState]:
+    """Assess one snapshot.
+
+    Leaks are confirmed first: a reservation is `leaked` only once two snapshots found the same file without an owner.
+    Every other detector sees the final states, so that states, findings, metrics and JSON of one report agree.
+
+    `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
+    """
+    classified = classify(snapshot, grace, before.pods if before else None)
+    suspected, leak_gaps = detect(classified, _LEAKS)
+    tracked, leaks_seen = confirm(suspected, leak_gaps, before, snapshot, confirm_after)
+    leaks = tuple(one for one in tracked if one.confirmed)
+    assessment = _with_confirmed_leaks(classified, frozenset(one.finding.subject for one in leaks))
+    found, gaps = detect(assessment, _OTHERS)
+    others, others_seen = confirm(found, gaps, before, snapshot, confirm_after)
+    findings = (*leaks, *others)
+    known = before.observations if before else {}
+    report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store.network) for store in snapshot.reservations),
-        findings=judged,
-        gaps=gaps,
+        findings=findings,
+        gaps=(*leak_gaps, *gaps),
         newly_confirmed=tuple(
-            one for one in judged if one.confirmed and not ((old := known.get(one.finding.key)) and old.confirmed)
+            one for one in findings if one.confirmed and not ((old := known.get(one.finding.key)) and old.confirmed)
         ),
-        clock_stepped=confirm.clock_stepped(memory, snapshot.taken_at, snapshot.uptime),
-    ), replace(remembered, pods=_names(assessment, memory))
+        clock_stepped=clock_stepped(before, snapshot.taken_at, snapshot.uptime),
+    )
+    return report, ConfirmationState(
+        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before)
+    )
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> tuple[tuple[Finding, ...], tuple[Gap, ...]]:
-    """Ask each detector; one that has no word to judge by leaves a gap beside what it could still see."""
+    """Run each detector. One that lacks data leaves a gap beside what it could still find."""
     findings: list[Finding] = []
     gaps: list[Gap] = []
     for detector in detectors:
         try:
             for finding in detector.find(assessment):
-                findings.append(finding)  # noqa: PERF402 (what was found before a gap stays found)
-        except InsufficientData as blind:
-            gaps.append(Gap(detector.NAME, str(blind), chosen=isinstance(blind, SourceDisabled)))
+                findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
+        except InsufficientData as missing:
+            gaps.append(Gap(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
         except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
             gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return tuple(findings), tuple(gaps)
 
 
-def _a_leak_seen_once_is_young(assessment: Assessment, judged: Iterable[TrackedFinding]) -> Assessment:
-    """Between two reads of one look a pod can vanish; only what two looks found the same is called leaked."""
-    confirmed = {
-        one.finding.subject
-        for one in judged
-        if one.confirmed and one.finding.detector == leaked_reservation.NAME
-    }  # fmt: skip
+def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> Assessment:
+    """Make a leak that was seen once a candidate: between two reads of one snapshot a pod can vanish."""
 
-    def settled(classified: ClassifiedReservation) -> ClassifiedReservation:
-        if classified.state is not State.LEAKED or f"{classified.network}/{classified.name}" in confirmed:
-            return classified
-        return replace(classified, state=State.CANDIDATE, why="no owner of any kind, but seen only a moment ago")
+    def final(one: ClassifiedReservation) -> ClassifiedReservation:
+        if one.state is not State.LEAKED or not isinstance(one.entry, Reservation) or str(one.entry.key) in confirmed:
+            return one
+        return replace(one, state=State.CANDIDATE, why="no owner of any kind, but seen in one snapshot only")
 
-    return replace(assessment, classified_reservations=tuple(map(settled, assessment.classified_reservations)))
+    return replace(assessment, classified_reservations=tuple(map(final, assessment.classified_reservations)))
 
 
-def _names(assessment: Assessment, memory: confirm.ConfirmationState | None) -> dict[str, str]:
-    """Keep the pods of the ids that are reserved, and all of them when no reservation was read."""
-    if memory is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
-        return dict(memory.pods)
+def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
+    """Return the pods of the reserved ids; the earlier ones where no reservation was read."""
+    if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+        return dict(before.pods)
     return {one.container_id: one.pod for one in assessment.classified_reservations if one.container_id and one.pod}
 
 
@@ -105,17 +117,17 @@ def _tally(classified_reservations: Iterable[ClassifiedReservation]) -> dict[Sta
 
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
-    """Tell whether one look leaves something to confirm: a finding of any kind."""
+    """Return whether a snapshot leaves anything to confirm."""
     findings, _ = detect(classify(snapshot, grace), DETECTORS)
     return bool(findings)
 
 
 def replay(snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta) -> Report:
-    """Judge looks one after the other, and keep of the last what had lasted: what a scan says."""
-    memory: confirm.ConfirmationState | None = None
+    """Assess snapshots one after the other, and keep of the last one what was confirmed: the report of a command."""
+    state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in snapshots:
-        report, memory = run(snapshot, memory, grace=grace, confirm_after=confirm_after)
+        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
     if report is None:
-        raise ValueError("no look to judge")
+        raise ValueError("no snapshot to assess")
     return replace(report, findings=tuple(one for one in report.findings if one.confirmed))

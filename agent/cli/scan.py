@@ -40,7 +40,7 @@ def scan(given: argparse.Namespace) -> int:
         print(table(report), end="")
     if not report.complete:
         return UNAVAILABLE
-    return FOUND if given.exit_code and report.troubles else DONE
+    return FOUND if given.exit_code and report.problems else DONE
 
 
 def _has_colours() -> bool:

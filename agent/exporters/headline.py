@@ -27,11 +27,11 @@ class Status(StrEnum):
 
 def status_of(report: Report, *, alive: bool = True) -> Status:
     """`alive`: whether the daemon still takes snapshots."""
-    if any(one.confirmed for one in report.troubles) or (report.cleaning and report.cleaning.halted):
+    if any(one.confirmed for one in report.problems) or (report.cleaning and report.cleaning.halted):
         return Status.PROBLEM
     if report.unavailable or not report.complete or not alive:
         return Status.INCOMPLETE
-    return Status.UNCONFIRMED if report.troubles else Status.HEALTHY
+    return Status.UNCONFIRMED if report.problems else Status.HEALTHY
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
@@ -70,7 +70,7 @@ def _problem(report: Report) -> str:
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
     """Describe the most severe findings; of several kinds, the one with the most direct effect on pods."""
-    findings = [one.finding for one in report.troubles if one.confirmed or not confirmed]
+    findings = [one.finding for one in report.problems if one.confirmed or not confirmed]
     severity = max((one.severity for one in findings), key=list(Severity).index, default=Severity.WARNING)
     for detector, describe in _CONSEQUENCES.items():
         if found := [one for one in findings if one.detector == detector and one.severity is severity]:

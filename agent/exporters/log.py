@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import structlog
 
-from agent.checks.addresses import leaked_reservation
 from agent.checks.devices.history import device_history
 from agent.exporters.new_transitions import NewTransitions
 from agent.exporters.text.clean import WHEN_HALTED
@@ -15,7 +14,15 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
+from agent.model.snapshot import (
+    InsufficientData,
+    NotRequested,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
@@ -73,7 +80,7 @@ class LogExporter:
         self._findings(report)
         if report.cleaning is not None:
             self._cleanup(report.cleaning)
-            self._releases(report.cleaning, _leaks(report))
+            self._releases(report.cleaning, report.confirmed_leaks)
 
     def _sources(self, report: Report) -> None:
         # Compared by source, not by reason: one that counts seconds would be a change in every sync.
@@ -169,13 +176,13 @@ class LogExporter:
                 self._log.warning("cleanup.warning", text=warning)
         self._warnings = frozenset(cleaning.warnings)
 
-    def _releases(self, cleaning: Cleaning, leaks: frozenset[str]) -> None:
+    def _releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
         outcomes = {one: outcome for outcome in cleaning.outcomes for one in outcome.candidate.reservations}
         # A refusal to release what is not a confirmed leak is no change: every ordinary teardown has one.
         outcomes = {
             one: outcome
             for one, outcome in outcomes.items()
-            if outcome.verdict is not Verdict.REFUSED or f"{one.network}/{one.ip}" in leaks
+            if outcome.verdict is not Verdict.REFUSED or one.key in leaks
         }
         for one, outcome in outcomes.items():
             if self._outcomes.get(one) != _compared(outcome):
@@ -197,14 +204,6 @@ class LogExporter:
         else:
             why = {"why": outcome.why} if outcome.why else {}
             self._log.info("address.released", **about, entry=outcome.entry, **why)
-
-
-def _leaks(report: Report) -> frozenset[str]:
-    return frozenset(
-        one.finding.subject
-        for one in report.findings
-        if one.confirmed and one.finding.detector == leaked_reservation.NAME
-    )  # fmt: skip
 
 
 def _compared(outcome: Outcome) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from agent.model.assessment import Assessment, State
 from agent.model.finding import Gap, Severity, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Report:
     """What was released, or refused, after this snapshot; None where cleanup is off."""
 
     @property
-    def troubles(self) -> tuple[TrackedFinding, ...]:
+    def problems(self) -> tuple[TrackedFinding, ...]:
         """Findings that call for action."""
         return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
 
@@ -43,6 +43,15 @@ class Report:
     def sorted_findings(self) -> tuple[TrackedFinding, ...]:
         """The findings in the order of every output: by severity, then by age."""
         return tuple(sorted(self.findings, key=urgency))
+
+    @property
+    def confirmed_leaks(self) -> frozenset[ReservationKey]:
+        """The reservations that two snapshots found without an owner: those in state `leaked`."""
+        return frozenset(
+            one.entry.key
+            for one in self.assessment.classified_reservations
+            if one.state is State.LEAKED and isinstance(one.entry, Reservation)
+        )
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:

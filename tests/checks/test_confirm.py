@@ -7,7 +7,7 @@ import pytest
 
 from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
 from agent.model.finding import Finding, Gap, LeakCause, TrackedFinding
-from tests.builders import NOW, UPTIME
+from tests.builders import NOW, UPTIME, node
 
 PERIOD = timedelta(seconds=30)
 LEAK = Finding(
@@ -36,7 +36,9 @@ class Rounds:
         self._wall += timedelta(seconds=seconds + clock_set_by)
         self._uptime += timedelta(seconds=seconds)
         blind = tuple(Gap(detector, "no word") for detector in gaps)
-        judged, self.memory = confirm(findings, blind, self.memory, self._wall, self._uptime, self._period)
+        snapshot = replace(node(), taken_at=self._wall, uptime=self._uptime)
+        judged, observations = confirm(findings, blind, self.memory, snapshot, self._period)
+        self.memory = ConfirmationState(self._wall, self._uptime, observations)
         return judged
 
 

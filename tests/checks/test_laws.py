@@ -325,7 +325,9 @@ def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
     now, since = timedelta(0), None
     for seconds, there in snapshots:
         now += timedelta(seconds=seconds)
-        judged, memory = confirm.confirm([finding] * there, (), memory, NOW + now, UPTIME + now, confirm_after)
+        snapshot = node(later=now)
+        judged, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
+        memory = confirm.ConfirmationState(NOW + now, UPTIME + now, observations)
         if not there:
             since = None
             assert judged == ()

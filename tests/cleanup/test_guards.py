@@ -190,8 +190,8 @@ def test_nothing_lifts_what_somebody_owns_or_nobody_read(wrong: Situation) -> No
         (SITUATIONS[7], "10.250.0.9 is not given out from 10.244.1.1-10.244.1.254"),
         (SITUATIONS[9], "its sandbox has fd00::9 too, and is released whole or not at all"),
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
-        (SITUATIONS[13], "50% of network kubenet looks leaked, and --max-share is 50%"),
-        (SITUATIONS[15], "2 may be released now (--max); up to it there are 3"),
+        (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
+        (SITUATIONS[14], "2 may be released now (--max); up to it there are 3"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )

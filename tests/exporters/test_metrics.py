@@ -230,7 +230,7 @@ def test_a_healthy_node_is_filled_with_zeros() -> None:
     assert daemon.labels("nodeleak_oldest_leak_timestamp_seconds") == []
 
 
-def test_a_leak_is_a_candidate_then_confirmed() -> None:
+def test_a_leak_is_a_candidate_reservation_until_it_is_a_confirmed_finding() -> None:
     daemon = Daemon()
     phases = []
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_a_leak_is_a_candidate_then_confirmed() -> None:
                 for phase in _PHASES
             ]
         )
-    assert phases == [[1, 0], [1, 0], [0, 1]]
+    assert phases == [[0, 0], [0, 0], [0, 1]]
     assert daemon.get("reservations", network="kubenet", state="leaked") == 1
     assert daemon.get("oldest_leak_timestamp_seconds", network="kubenet") == (NOW - OLD).timestamp()
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
+from agent.checks.addresses import leaked_reservation
+from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
+from agent.model.assessment import State
 from agent.model.recording import anonymous, loads
 from agent.model.report import Report
 
@@ -58,6 +61,28 @@ def test_the_diagnosis_is_the_one_beside_it(path: Path) -> None:
     assert diagnosis(report) == {"unavailable": [], "insufficient_data": []} | expected
     text = table(report)
     assert [words for words in says if words not in text] == []
+
+
+@each
+def test_leaked_findings_are_the_reservations_in_state_leaked_in_every_snapshot(path: Path) -> None:
+    recording = loads(path.read_text())
+    state = None
+    for snapshot in recording.snapshots:
+        report, state = engine.run(snapshot, state, grace=recording.grace, confirm_after=recording.confirm_after)
+        leaked = [
+            f"{one.network}/{one.name}"
+            for one in report.assessment.classified_reservations
+            if one.state is State.LEAKED
+        ]
+        found = [one.finding.subject for one in report.findings if one.finding.detector == leaked_reservation.NAME]
+        counted = sum((one.states or {}).get(State.LEAKED, 0) for one in report.networks)
+        assert sorted(found) == sorted(leaked) == sorted(map(str, report.confirmed_leaks))
+        assert counted == len(leaked)
+        assert [one["ip"] for one in document(report)["reservations"] if one["state"] == "leaked"] == [
+            one["subject"].partition("/")[2]
+            for one in document(report)["findings"]
+            if one["detector"] == leaked_reservation.NAME
+        ]
 
 
 @each

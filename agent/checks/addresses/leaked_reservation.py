@@ -33,7 +33,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         cause, since = _origin(reservation, processes)
         yield Finding(
             detector=NAME,
-            subject=f"{reservation.network}/{reservation.ip}",
+            subject=str(reservation.key),
             message=f"{reservation.ip} is reserved for {_owner(classified)}; {_BECAUSE[cause].format(since=since)}",
             network=reservation.network,
             pod=classified.pod,

@@ -106,24 +106,26 @@ class Network:
 
 
 def networks(report: Report) -> tuple[Network, ...]:
-    return tuple(_network(one, drawn, report) for one, drawn in zip(report.networks, network_maps(report), strict=True))
+    return tuple(
+        _network(one, laid_out, report) for one, laid_out in zip(report.networks, network_maps(report), strict=True)
+    )
 
 
-def _network(network: NetworkSummary, drawn: NetworkMap, report: Report) -> Network:
+def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> Network:
     mine = [
         one for one in sorted_reservations(report.assessment.classified_reservations) if one.network == network.name
     ]
     return Network(
         name=network.name,
-        available=drawn.available,
+        available=laid_out.available,
         figures=(
             ("usable", format_number(network.usable)),
             ("reserved", format_number(network.reserved)),
             ("free", format_number(network.free)),
         ),
-        drawings=None if drawn.maps is None else tuple(_drawing(one, report) for one in drawn.maps),
-        elsewhere=_listing(drawn.elsewhere, report),
-        legend=tuple(_legend(drawn.counts)),
+        drawings=None if laid_out.maps is None else tuple(_drawing(one, report) for one in laid_out.maps),
+        elsewhere=_listing(laid_out.elsewhere, report),
+        legend=tuple(_legend(laid_out.counts)),
         other=_listing([one for one in mine if one.state is not State.IN_USE], report),
         entries=_listing(mine, report),
     )

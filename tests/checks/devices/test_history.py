@@ -82,8 +82,7 @@ def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
-    devices = snapshot.device_plugins.known()
-    return devices
+    return snapshot.device_plugins.known()
 
 
 def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:

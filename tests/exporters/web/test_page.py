@@ -100,7 +100,7 @@ def test_a_healthy_node_is_green_and_says_so() -> None:
 def test_informational_findings_are_no_problem() -> None:
     scaling_down = worker(Taint(DELETION_CANDIDATE), provider_id=INSTANCE)
     report = scanned(node(node=[scaling_down]))
-    assert (len(report.findings), report.troubles) == (1, ())
+    assert (len(report.findings), report.problems) == (1, ())
     text = rendered(report)
     assert 'class="headline status-healthy"' in text
     assert "OK: 1 informational finding" in words(text)
@@ -283,7 +283,7 @@ def test_a_disabled_api_server_is_reported_and_no_fault() -> None:
 def test_green_means_all_data_and_no_problem(snapshot: Snapshot) -> None:
     report = scanned(snapshot)
     healthy = status_of(report) is Status.HEALTHY
-    assert healthy == (report.complete and not report.unavailable and not report.troubles)
+    assert healthy == (report.complete and not report.unavailable and not report.problems)
     text = rendered(report)
     assert ("status-healthy" in text.partition("</style>")[2]) == healthy
     parsed(text)

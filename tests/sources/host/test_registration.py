@@ -41,8 +41,7 @@ def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = 
 def known(
     one: RegistrationTracker, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]] = NO_PODS, late: bool = False
 ) -> Registration:
-    told = one.read(node, pods, LATER if late else NOW).known()
-    return told
+    return one.read(node, pods, LATER if late else NOW).known()
 
 
 def test_a_node_in_order_is_remembered_and_no_flag_is_read(tmp_path: Path) -> None:
