@@ -33,19 +33,19 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         trying = processes.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
         settling = processes.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
         eventually(lambda: _tells_of(off, "finding.opened", "subject", {f"kubenet/{ip}" for ip in old}))
-        eventually(lambda: _tells_of(trying, "release.withheld", "ip", old))
+        eventually(lambda: _tells_of(trying, "release.dry_run", "ip", old))
         eventually(lambda: _tells_of(settling, "release.refused", "ip", old))
         _lets_rounds_pass(off, trying, settling)
 
         assert [_mode(one) for one in (off, trying, settling)] == ["observe", "dry-run", "clean"]
         assert _tells_nothing_of_releases(off)
         assert off.metrics().total("releases_refused_total") == 0
-        assert _tells_nothing_of_releases(trying, but="release.withheld")
+        assert _tells_nothing_of_releases(trying, but="release.dry_run")
         assert _tells_nothing_of_releases(settling, but="release.refused")
         assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
         assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one look, and by all after it
         assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
-        for line in trying.events("release.withheld"):
+        for line in trying.events("release.dry_run"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
     assert traces(STORE, CNI_CACHE) == before
     assert not (nodeleak.state_dir / "journal").exists()

@@ -182,9 +182,9 @@ def told_to(cluster: Cluster) -> Iterator[EventExporter]:
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
-        yield EventExporter(delivery.post, tally.missed)
+        yield EventExporter(delivery.put, tally.failed)
     finally:
-        delivery.end()
+        delivery.stop()
         thread.join(10)
     assert lost == []
 

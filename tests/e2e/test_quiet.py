@@ -60,7 +60,7 @@ def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
         assert len(lists) == 1
         versions = [int(one["resourceVersion"]) for one in watches]
         assert versions == sorted(versions)
-    assert daemon.events("source.unread") == []
+    assert daemon.events("source.unavailable") == []
 
 
 def _of_this_node(relay: Relay, resource: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

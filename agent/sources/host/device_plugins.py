@@ -13,11 +13,11 @@ from pathlib import Path
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
+from agent.model.text import escape
 from agent.sources.error import SourceError
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
-from agent.sources.printable import escape
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")

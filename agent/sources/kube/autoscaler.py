@@ -15,7 +15,8 @@ import yaml  # type: ignore[import-untyped]
 
 from agent.model.registration import Autoscaler, Expected, Registration, who_says_ours, why_cloud
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
-from agent.sources.error import SourceError, in_short
+from agent.model.text import truncate
+from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, Query, parse_list
 from agent.sources.kube.node import PATH as NODES
 
@@ -159,7 +160,7 @@ def status(text: str) -> Autoscaler:
         return Autoscaler(long_unregistered=int(matched[1]), told=told)
     counts = _counts(whole)
     if counts is None:
-        return Autoscaler(told=told, why=f"{_CONFIGMAP} has no counts of nodes ({in_short(text)[:60]})")
+        return Autoscaler(told=told, why=f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})")
     return Autoscaler(
         unregistered=_number(counts.get("unregistered")),
         long_unregistered=_number(counts.get("longUnregistered")),

@@ -14,7 +14,8 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
-from agent.sources.error import SourceError, in_short
+from agent.model.text import truncate
+from agent.sources.error import SourceError
 
 T = TypeVar("T")
 
@@ -69,9 +70,9 @@ class Docker:
         try:
             return cast("T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
-            raise SourceError(f"docker: {in_short(error)}") from error
+            raise SourceError(f"docker: {truncate(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SourceError(f"docker gave an answer that cannot be understood ({in_short(repr(error))})") from error
+            raise SourceError(f"docker gave an answer that cannot be understood ({truncate(repr(error))})") from error
 
     def _ask_once(self, question: Callable[[docker.APIClient], T]) -> T:
         try:
