@@ -54,7 +54,7 @@ def test_a_leak_is_counted_and_described() -> None:
     assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in text
     assert "Findings (1; `nodeleak explain DETECTOR` describes them):" in text
     (finding,) = (line for line in text if line.startswith("leaked_reservation: "))
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone" in finding
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in finding
 
 
 def test_healthy_reservations_are_only_counted() -> None:
