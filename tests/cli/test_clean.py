@@ -20,8 +20,8 @@ from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, 
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import StandinNode, the_incident
-from tests.wire import Standin, hang, needs, open_directory, until
+from tests.fakes.nodes import FakeNode, the_incident
+from tests.wire import FakeServer, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125
@@ -32,7 +32,7 @@ NOTHING_RELEASED = "No releases.\n"
 class Incident:
     """The node, and a directory for the journal."""
 
-    node: StandinNode
+    node: FakeNode
     host: Host
 
     @property
@@ -237,7 +237,7 @@ def test_a_lock_held_by_others_is_a_failure_and_nothing_changes(incident: Incide
 
 def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
     before = incident.files()
-    silent: Standin = Standin(lambda _: hang(silent), at=tmp_path / "silent.sock")
+    silent: FakeServer = FakeServer(lambda _: hang(silent), at=tmp_path / "silent.sock")
     with silent:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
     assert done.code == 3

@@ -27,8 +27,8 @@ from tests.wire import (
     ID,
     Answer,
     Answers,
+    FakeServer,
     Request,
-    Standin,
     hang,
     http,
     kubeconfig,
@@ -55,7 +55,7 @@ class SmallNode:
     """A node in a directory: one pod, one leak, a fake docker, and a process table with a kubelet."""
 
     home: Path
-    docker: Standin
+    docker: FakeServer
     options: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -104,20 +104,20 @@ def engine(request: Request) -> Answer:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[SmallNode]:
-    with Standin(engine, at=tmp_path / "docker.sock") as docker:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
         yield SmallNode(tmp_path, docker)
 
 
 @contextmanager
 def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
     """Return the options for a fake API server."""
-    with Standin(answers) as server:
+    with FakeServer(answers) as server:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 
 
 @contextmanager
 def hanging_api(directory: Path) -> Iterator[list[str]]:
-    server: Standin = Standin(lambda _: hang(server))
+    server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 
