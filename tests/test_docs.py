@@ -23,13 +23,12 @@ from agent.cli import exit_codes
 from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
 from agent.exporters import timeline as merged
-from agent.exporters.json import clean, scan
+from agent.exporters.json import clean, scan, timeline
 from agent.exporters.metrics import MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN
 from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
-from agent.exporters.text import timeline
 from agent.exporters.text.map import LETTERS
-from agent.exporters.timeline import What
+from agent.exporters.timeline import EventKind
 from agent.exporters.web.server import LINKS
 from agent.kube_events import condition, messages, queue
 from agent.kube_events.metrics import SENT, DeliveryMetrics
@@ -175,7 +174,7 @@ def test_what_is_missed_is_in_the_reference() -> None:
 
 def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_source() -> None:
     told = rows("Timeline")
-    assert list(told) == [what.value for what in What]
+    assert list(told) == [kind.value for kind in EventKind]
     assert {cells[-1] for cells in told.values()} <= {*SOURCES, "journal"}
 
 
@@ -251,7 +250,7 @@ DRAWN: dict[str, Any] = {
         merged.Timeline(
             "worker-1",
             NOW,
-            (merged.Event(NOW, False, What.REFUSED, "shop/cart", "the pod was refused", "pods"),),
+            (merged.Event(NOW, False, EventKind.REJECTED, "shop/cart", "the pod was refused", "pods"),),
             unavailable=(Unavailable("pods", "it gave no word"),),
         )
     ),

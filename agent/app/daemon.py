@@ -41,7 +41,7 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     log = configure(config.log_format)
-    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.unwritten", why=why))
+    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
     api, watches = api_server.watched(config)
     sources = node_sources(config, api, history.read)
     heartbeat = _heartbeat(config)
@@ -61,7 +61,7 @@ def run_daemon(config: Config) -> int:
         _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
-        queue.end()
+        queue.stop()
         http.close()
         log.info("agent.stopped")
     return 0
@@ -107,7 +107,7 @@ def _exporters(
 
     return (
         MetricsExporter(registry, config.network, MODES[config.cleanup], watches),
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.unwritten", why=why)),
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
     )
 
 
@@ -128,9 +128,9 @@ def _cluster_exporters(
     queue = DeliveryQueue(lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()), metrics, warn)
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(queue.post, metrics.missed))
+        exporters.append(EventExporter(queue.put, metrics.failed))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(queue.post))
+        exporters.append(ConditionExporter(queue.put))
     return queue, exporters
 
 

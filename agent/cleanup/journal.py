@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
+from agent.model.text import truncate
 from agent.model.times import from_mtime
-from agent.sources.error import in_short
 
 SCHEMA: Final = "nodeleak.journal/v1"
 
@@ -158,7 +158,7 @@ def parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
         try:
             _read_line(json.loads(line), entries)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damage.append(f"{where}: {type(error).__name__}: {in_short(error)}")
+            damage.append(f"{where}: {type(error).__name__}: {truncate(error)}")
     return Journal(tuple(entries.values()), tuple(damage))
 
 

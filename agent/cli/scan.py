@@ -41,6 +41,7 @@ exit codes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
+    parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
     parser.add_argument("--recording", metavar="FILE", help="scan a recording instead of this node; -: standard input")
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if there are findings")
 
@@ -57,16 +58,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
         write_json(document(report))
     elif arguments.map:
-        from agent.exporters.text.map import drawn
+        from agent.exporters.text.map import map_table
 
-        write(drawn(report, colour=has_color(), unicode=has_unicode()))
+        write(map_table(report, color=has_color(), unicode=has_unicode()))
     else:
         from agent.exporters.text.scan import table
 
-        write(table(report))
+        write(table(report, verbose=arguments.verbose))
     if not report.complete:
         return UNAVAILABLE
-    return FOUND if arguments.exit_code and report.troubles else DONE
+    return FOUND if arguments.exit_code and report.problems else DONE
 
 
 def _load(arguments: argparse.Namespace) -> "Recording":

@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if since is not None:
         timeline = timeline.last(since)
     if arguments.output == "json":
-        from agent.exporters.text.timeline import document
+        from agent.exporters.json.timeline import document
 
         write_json(document(timeline))
     else:

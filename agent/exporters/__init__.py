@@ -1,1 +1,1 @@
-"""TELLING. Each file is one drawing of a report; none of them judges, and none changes the node."""
+"""Outputs of a report: text, JSON, page, metrics, log. None of them decides anything or changes the node."""

@@ -1,14 +1,16 @@
-"""Prometheus metrics: a drawing of the last report, and counters of what happened.
+"""Prometheus metrics: gauges from the last report, and counters.
 
-No gauge is ever set, so none can go stale: known zero is 0, what is not known is absent. Labels come from closed
-lists, from the networks that were named, and from a bounded number of device resources; never from a pod, an address
+Gauges are computed at each scrape, so none can go stale; a value that is not known is absent, never 0. Labels come from
+closed lists, from the configured networks, and from a bounded number of device resources; never from a pod, an address
 or an id.
 """
 
 import platform
-from collections import Counter as DeliveryCounters
+from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import version
+from itertools import product
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -29,11 +31,11 @@ READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 SYNC_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
-STAGES: Final = ("read", "judge")
+STAGES: Final = ("read", "check")
 
 
 class Watch(Protocol):
-    """A watched resource, and what became of its stream since the start."""
+    """A watched resource, with counts since the start."""
 
     @property
     def source(self) -> str: ...
@@ -44,7 +46,7 @@ class Watch(Protocol):
 
 
 class MetricsExporter(Collector):
-    """Everything under `/metrics` that is ours. `export` belongs to one thread; `collect` may be called from any."""
+    """The agent's own metrics. `export` belongs to one thread; `collect` may be called from any."""
 
     def __init__(
         self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[Watch]
@@ -55,20 +57,20 @@ class MetricsExporter(Collector):
         self._mode, self._watches = mode, watches
         self._source_seconds = Histogram(
             f"{PREFIX}source_read_seconds",
-            "Time that one reading of a source took.",
+            "Time to read a source.",
             ["source"],
             buckets=READ_BUCKETS,
             registry=registry,
         )
-        self._round_seconds = Histogram(
+        self._sync_seconds = Histogram(
             f"{PREFIX}sync_seconds",
-            "Time that one round took: reading, judging and telling.",
+            "Time of a sync: read the sources, run the checks, export the report.",
             buckets=SYNC_BUCKETS,
             registry=registry,
         )
         self._failures = Counter(
             f"{PREFIX}sync_failures_total",
-            "Rounds in which a source was unread (read) or a detector failed (judge).",
+            "Syncs in which a source was unavailable (read) or a detector failed (check).",
             ["stage"],
             registry=registry,
         )
@@ -78,13 +80,12 @@ class MetricsExporter(Collector):
             ["network", "cause"],
             registry=registry,
         )
-        for stage in STAGES:
-            self._failures.labels(stage)
         networks = tuple(networks)
         self._releases = _Releases(registry, networks)
-        for network in networks:
-            for cause in LeakCause:
-                self._confirmed.labels(network, cause.value)
+        for stage in STAGES:
+            self._failures.labels(stage)
+        for network, cause in product(networks, LeakCause):
+            self._confirmed.labels(network, cause.value)
         ProcessCollector(registry=registry)
         registry.register(self)
 
@@ -98,14 +99,14 @@ class MetricsExporter(Collector):
         if report.unavailable:
             self._failures.labels("read").inc()
         if any(gap.broken for gap in report.gaps):
-            self._failures.labels("judge").inc()
-        for judged in report.newly_confirmed:
-            finding = judged.finding
+            self._failures.labels("check").inc()
+        for tracked in report.newly_confirmed:
+            finding = tracked.finding
             if finding.detector == leaked_reservation.NAME and finding.cause is not None:
                 self._confirmed.labels(finding.network, finding.cause.value).inc()
         if report.cleaning is not None:
             self._releases.count(report.cleaning)
-        self._round_seconds.observe(seconds)
+        self._sync_seconds.observe(seconds)
         self._last = report
 
     def collect(self) -> Iterator[Metric]:
@@ -113,7 +114,7 @@ class MetricsExporter(Collector):
             "build_info", "The running agent.", version=version("nodeleak"), python_version=platform.python_version()
         )
         yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
-        yield from _streams(self._watches)
+        yield from _watch_counters(self._watches)
         if (report := self._last) is not None:
             yield from _networks(report)
             yield _findings(report)
@@ -122,14 +123,12 @@ class MetricsExporter(Collector):
             if report.cleaning is not None:
                 yield GaugeMetricFamily(
                     f"{PREFIX}cleanup_halted",
-                    "Whether cleaning has stopped itself, because what it had released was there again.",
+                    "Whether cleanup is halted because a released container reappeared.",
                     value=bool(report.cleaning.halted),
                 )
 
     def _sources(self, report: Report) -> Iterator[Metric]:
-        up = GaugeMetricFamily(
-            f"{PREFIX}source_up", "Whether the source was read in the last round.", labels=["source"]
-        )
+        up = GaugeMetricFamily(f"{PREFIX}source_up", "Whether the source was read in the last sync.", labels=["source"])
         read_at = GaugeMetricFamily(
             f"{PREFIX}source_last_read_timestamp_seconds", "When the source was last read.", labels=["source"]
         )
@@ -139,14 +138,14 @@ class MetricsExporter(Collector):
             read_at.add_metric([source], when)
         last = GaugeMetricFamily(
             f"{PREFIX}last_sync_timestamp_seconds",
-            "When the last round began.",
+            "When the last sync started.",
             value=report.assessment.snapshot.taken_at.timestamp(),
         )
         yield from (up, read_at, last)
 
 
 class _Releases:
-    """What became of addresses that could be released. It is there in every mode, so that no dashboard has holes."""
+    """Release attempts. Present in every mode, so that no dashboard has gaps."""
 
     def __init__(self, registry: CollectorRegistry, networks: Sequence[str]) -> None:
         self._released = Counter(
@@ -154,25 +153,25 @@ class _Releases:
         )
         self._refused = Counter(
             f"{PREFIX}releases_refused_total",
-            "Addresses that a guard refused to release, once a round, by its weightiest reason.",
+            "Addresses that a guard refused to release, counted once per sync, by the first reason.",
             ["network", "reason"],
             registry=registry,
         )
-        self._missed = Counter(
+        self._failed = Counter(
             f"{PREFIX}release_failures_total",
-            "Addresses that every guard let pass and that were not released, by what came between.",
+            "Release attempts that passed every guard but failed, by reason.",
             ["network", "reason"],
             registry=registry,
         )
         self._waited = Histogram(
             f"{PREFIX}lock_wait_seconds",
-            "Time until host-local's locks were ours.",
+            "Time to acquire host-local's locks.",
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
         self._held = Histogram(
             f"{PREFIX}lock_held_seconds",
-            "Time for which host-local's locks were ours, and pods had to wait for an address.",
+            "Time that host-local's locks were held; new pods wait for an address meanwhile.",
             buckets=HELD_BUCKETS,
             registry=registry,
         )
@@ -181,7 +180,7 @@ class _Releases:
             for reason in Reason:
                 self._refused.labels(network, reason.value)
             for verdict in MISSED:
-                self._missed.labels(network, verdict.value)
+                self._failed.labels(network, verdict.value)
 
     def count(self, cleaning: Cleaning) -> None:
         for outcome in cleaning.outcomes:
@@ -191,19 +190,21 @@ class _Releases:
                 elif outcome.verdict is Verdict.RELEASED:
                     self._released.labels(reservation.network).inc()
                 elif outcome.verdict in MISSED:
-                    self._missed.labels(reservation.network, outcome.verdict.value).inc()
+                    self._failed.labels(reservation.network, outcome.verdict.value).inc()
             if outcome.waited is not None:
                 self._waited.observe(outcome.waited)
             if outcome.held is not None:
                 self._held.observe(outcome.held)
 
 
-def _streams(watches: Sequence[Watch]) -> Iterator[Metric]:
+def _watch_counters(watches: Sequence[Watch]) -> Iterator[Metric]:
     restarts = CounterMetricFamily(
-        f"{PREFIX}watch_restarts", "Watches of the API server started again, by cause.", labels=["resource", "cause"]
+        f"{PREFIX}watch_restarts", "Restarted API server watches, by cause.", labels=["resource", "cause"]
     )
     regressions = CounterMetricFamily(
-        f"{PREFIX}watch_regressions", "Versions from the API server older than one before.", labels=["resource"]
+        f"{PREFIX}watch_regressions",
+        "API server objects older than a version seen before.",
+        labels=["resource"],
     )
     for watch in watches:
         for cause, times in sorted(watch.restarts.items()):
@@ -219,7 +220,7 @@ def _info(name: str, text: str, **labels: str) -> Metric:
 
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
-    """Tell of each source whether it was read; one that was not asked is left out."""
+    """Return for each source whether it was read; disabled sources are left out."""
     requested: dict[str, bool] = {}
     for source, reading in snapshot.readings():
         if not isinstance(reading, NotRequested):
@@ -229,15 +230,15 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
 
 def _networks(report: Report) -> Iterator[Metric]:
     reservations = GaugeMetricFamily(
-        f"{PREFIX}reservations", "Entries in host-local's directory, by what they are.", labels=["network", "state"]
+        f"{PREFIX}reservations", "Entries in host-local's directory, by state.", labels=["network", "state"]
     )
     usable = GaugeMetricFamily(
-        f"{PREFIX}range_addresses", "Addresses that the network can give out.", labels=["network"]
+        f"{PREFIX}range_addresses", "Addresses that the network can give to pods.", labels=["network"]
     )
     free = GaugeMetricFamily(f"{PREFIX}range_free_addresses", "Addresses that are not reserved.", labels=["network"])
     oldest = GaugeMetricFamily(
         f"{PREFIX}oldest_leak_timestamp_seconds",
-        "Since when the oldest confirmed leak can have been one.",
+        "Earliest time at which the oldest confirmed leak can have leaked.",
         labels=["network"],
     )
     for network in report.networks:
@@ -247,28 +248,32 @@ def _networks(report: Report) -> Iterator[Metric]:
             usable.add_metric([network.name], network.usable)
         if network.free is not None:
             free.add_metric([network.name], network.free)
-    for name in {network.name for network in report.networks}:
-        since = [
-            judged.since.timestamp()
-            for judged in report.findings
-            if judged.confirmed
-            and judged.finding.detector == leaked_reservation.NAME
-            and judged.finding.network == name
-        ]
-        if since:
-            oldest.add_metric([name], min(since))
+    for name, since in _oldest_leaks(report).items():
+        oldest.add_metric([name], since.timestamp())
     yield from (reservations, usable, free, oldest)
+
+
+def _oldest_leaks(report: Report) -> dict[str, datetime]:
+    """Return by network since when its oldest confirmed leak can have been one."""
+    oldest: dict[str, datetime] = {}
+    for one in report.findings:
+        if one.confirmed and one.finding.detector == leaked_reservation.NAME:
+            network = one.finding.network
+            oldest[network] = min(one.since, oldest.get(network, one.since))
+    return oldest
 
 
 def _findings(report: Report) -> Metric:
     family = GaugeMetricFamily(
-        f"{PREFIX}findings", "Findings now: candidates have not lasted yet.", labels=["detector", "severity", "phase"]
+        f"{PREFIX}findings",
+        "Current findings; phase candidate: not confirmed yet.",
+        labels=["detector", "severity", "phase"],
     )
-    blind = {gap.detector for gap in report.gaps}
-    found = DeliveryCounters((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
+    not_evaluated = {gap.detector for gap in report.gaps}
+    found = Counts((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
     for detector in DETECTORS:
-        if detector.NAME in blind:
-            continue  # no word is not zero
+        if detector.NAME in not_evaluated:
+            continue  # unknown is not 0
         for severity in detector.SEVERITIES:
             family.add_metric([detector.NAME, severity, "candidate"], found[detector.NAME, severity, False])
             family.add_metric([detector.NAME, severity, "confirmed"], found[detector.NAME, severity, True])

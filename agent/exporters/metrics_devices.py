@@ -1,11 +1,11 @@
-"""What metrics tell of device plugins. Names of resources are the one label that is not from a closed list.
+"""Metrics of device plugins.
 
-So it is bounded: whatever plugins call their resources, there are 32 of them at most, and `other`.
+The resource name is the only label that is not from a closed list, so it is bounded: 32 names at most, and `other`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -20,16 +20,16 @@ from agent.model.snapshot import InsufficientData, Snapshot, known_or
 PREFIX: Final = "nodeleak_"
 MOST_RESOURCES: Final = 32
 OTHER: Final = "other"
-"""Resources beyond the first 32 by name, and names that are none. None is called so: theirs have a `/`."""
+"""Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
 UNKNOWN: Final = "unknown"
-"""The resource of a refused pod of which neither its refusal nor its spec names one."""
+"""The resource of a rejected pod where neither the rejection nor the spec names one."""
 
 _NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
-"""What the API server takes for a resource's name: a DNS subdomain, a slash, and a label's value."""
+"""A resource name that the API server accepts: a DNS subdomain, a slash, and a label value."""
 
 
 def families(report: Report) -> Iterator[Metric]:
-    """Draw the last report. What is not known is absent, never 0."""
+    """Yield the gauges of a report. What is not known is absent, never 0."""
     states = _states(report.assessment.snapshot)
     confirmed = (one.finding for one in report.findings if one.confirmed)
     rejected_pods = tuple(
@@ -39,23 +39,27 @@ def families(report: Report) -> Iterator[Metric]:
     grouped: dict[str, list[ResourceState]] = {}
     for state in states:
         grouped.setdefault(labels[state.resource], []).append(state)
+    yield from _resource_gauges(grouped)
+    yield _rejected_pods(rejected_pods, labels)
+    yield from _kubelet_start(report.assessment.snapshot)
+
+
+def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator[Metric]:
     yield _gauge(
         "device_plugin_registered",
-        "Whether the kubelet knows healthy devices of the resource; of several (other): whether of all of them.",
-        {label: _all(one.registered for one in several) for label, several in grouped.items()},
+        "Whether the kubelet has healthy devices of the resource; for `other`: of all of its resources.",
+        {label: _all(one.registered for one in group) for label, group in grouped.items()},
     )
     yield _gauge(
         "device_plugin_socket_present",
-        "Whether the socket of the resource's plugin is there; of several (other): whether all of them are.",
-        {label: _all(one.socket_present for one in several) for label, several in grouped.items()},
+        "Whether the plugin socket of the resource exists; for `other`: of all of its resources.",
+        {label: _all(one.socket_present for one in group) for label, group in grouped.items()},
     )
     yield _gauge(
         "device_plugin_registration_delay_seconds",
-        "From the last start of the kubelet to the registration of the resource; of several (other): the longest.",
-        {label: _longest(several) for label, several in grouped.items()},
+        "Time from the last kubelet start to the registration of the resource; for `other`: the longest.",
+        {label: _longest(group) for label, group in grouped.items()},
     )
-    yield _stranded(rejected_pods, labels)
-    yield from _kubelet_start(report.assessment.snapshot)
 
 
 def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
@@ -66,7 +70,6 @@ def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
 
 
 def _labels(resources: Iterable[str]) -> Mapping[str, str]:
-    """Return the label of each resource."""
     known = sorted(set(resources))
     kept = frozenset([one for one in known if _NAME.fullmatch(one)][:MOST_RESOURCES])
     return {one: one if one in kept else OTHER if one else UNKNOWN for one in known}
@@ -81,19 +84,19 @@ def _gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:
-    """Say no where one does, and nothing where one says nothing."""
-    told = set(answers)
-    return False if False in told else None if None in told else True
+    """Return False where any is False, else None where any is unknown."""
+    known = set(answers)
+    return False if False in known else None if None in known else True
 
 
 def _longest(states: Iterable[ResourceState]) -> float | None:
     return max((one.delay.total_seconds() for one in states if one.delay is not None), default=None)
 
 
-def _stranded(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
+def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
     family = GaugeMetricFamily(
         f"{PREFIX}rejected_pods",
-        "Pods that the kubelet refused for a device, and that are still there. Only what there is: none is no line.",
+        "Pods that the kubelet rejected for a device and that still exist; absent where there are none.",
         labels=["resource", "cause", "pod_outcome"],
     )
     counted = Counter((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in pods)
@@ -103,7 +106,7 @@ def _stranded(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
 
 
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
-    """By the process table, or else by when the kubelet bound its socket for plugins, a moment later."""
+    """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
     processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
     first = processes.kubelet if processes else None
     if first is None and plugins:

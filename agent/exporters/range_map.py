@@ -1,30 +1,32 @@
-"""A network's range as a grid of cells, for whoever draws it. Pure, and judges nothing.
+"""A network's range as a grid of cells, for text and page. Pure.
 
-A range of up to 512 addresses has a cell for each. Of a larger one, only what lies up to its highest reserved address
-is laid out, in at most 256 blocks of one size where it is more than 512 addresses; the rest is a single last cell.
-A block is shown by the weightiest of its addresses.
+A range of up to 512 addresses has a cell for each. A larger one is laid out up to its highest reserved address, in at
+most 256 blocks of one size where that is more than 512 addresses; the rest is a single last cell. A block has the mark
+of its most severe address.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import chain
 from typing import Final
 
+from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
+from agent.model.text import format_number
 
 MOST_SINGLE: Final = 512
-"""The largest range of which every address has its own cell."""
+"""The largest range with one cell per address."""
 _BLOCKS: Final = 256
-"""How many blocks a larger one has at most, give or take a row; and a grid of more cells has wider rows."""
-_LEGIBLE: Final = 10**9
+"""The most blocks of a larger range, plus or minus a row; a grid of more cells has wider rows."""
 
 
 class Mark(StrEnum):
-    """What an address is shown as: the states of reservations, and what has none. The lightest comes first."""
+    """How an address is shown: the states of reservations, and addresses without one. The least severe comes first."""
 
     FREE = "free"
     GATEWAY = "gateway"
@@ -40,17 +42,17 @@ class Mark(StrEnum):
 
 
 WEIGHT: Final = {mark: weight for weight, mark in enumerate(Mark)}
-IN_WORDS: Final = {
+LABELS: Final = {
     Mark.FREE: "free",
-    Mark.GATEWAY: "gateway, never given out",
+    Mark.GATEWAY: "gateway, not given out to pods",
     Mark.IN_USE: "in use",
-    Mark.NOT_READY: "held by a container that does not run",
-    Mark.TEARDOWN_PENDING: "waits for the kubelet to release it",
-    Mark.CANDIDATE: "no owner, but too young to judge",
-    Mark.UNRECOGNIZED: "not host-local's",
-    Mark.UNMANAGED: "in use, though its container is gone",
-    Mark.UNAVAILABLE: "not read: may be anything",
-    Mark.UNKNOWN: "reserved; whose is not known",
+    Mark.NOT_READY: "not ready: its sandbox is not running",
+    Mark.TEARDOWN_PENDING: "teardown pending: the kubelet will release it",
+    Mark.CANDIDATE: "candidate: no owner, not confirmed yet",
+    Mark.UNRECOGNIZED: "unrecognized: not a reservation of host-local",
+    Mark.UNMANAGED: "unmanaged: in use, unknown to the runtime",
+    Mark.UNAVAILABLE: "unavailable: may be reserved or free",
+    Mark.UNKNOWN: "unknown: reserved, owner unknown",
     Mark.LEAKED: "leaked",
 }
 
@@ -63,7 +65,7 @@ class Cell:
     last: IPAddress
     counts: Mapping[Mark, int]
     classified: ClassifiedReservation | None = None
-    """What is reserved there, where it is one address."""
+    """The reservation, where the cell is one address."""
 
     @property
     def mark(self) -> Mark:
@@ -80,7 +82,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Row:
     first: IPAddress
-    """The address its first column stands for; in a range's first row it may lie before the range."""
+    """The address of the first column; in a range's first row it may lie before the range."""
     cells: tuple[Cell | None, ...]
     """None: outside the range."""
 
@@ -89,12 +91,12 @@ class Row:
 class RangeMap:
     range: Range
     block: int
-    """How many addresses a cell stands for."""
+    """Addresses in a cell."""
     columns: int
-    """Cells in a row. A row begins at a multiple of them, so that a column is always the same last bits."""
+    """Cells in a row. A row begins at a multiple of them, so that a column always has the same last bits."""
     rows: tuple[Row, ...]
     rest: Cell | None
-    """All that lies behind the rows, in one cell; None: nothing does."""
+    """Everything after the rows, in one cell; None: nothing."""
 
     @property
     def cells(self) -> Iterator[Cell]:
@@ -104,31 +106,26 @@ class RangeMap:
 
     @property
     def rule(self) -> Iterator[str]:
-        """Say what a cell is, a sentence each."""
+        """Say what a cell is, in sentences."""
         yield (
-            "One cell an address."
+            "One cell per address."
             if self.block == 1
-            else f"A cell is {in_figures(self.block)} addresses, shown by the worst."
+            else f"One cell per {format_number(self.block)} addresses, marked by the most severe."
         )
         if self.rest is not None:
-            what = "were not read" if Mark.UNAVAILABLE in self.rest.counts else "are free"
-            yield f"The last cell is the rest: {in_figures(self.rest.size)} addresses, which {what}."
-
-
-def in_figures(count: int) -> str:
-    """Write a number of addresses; IPv6 has more than anybody reads."""
-    return f"{count:,}" if count < _LEGIBLE else f"{count:.1e}"
+            what = "unavailable" if Mark.UNAVAILABLE in self.rest.counts else "free"
+            yield f"The last cell is the rest: {format_number(self.rest.size)} addresses, {what}."
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkMap:
     network: str
     maps: tuple[RangeMap, ...] | None
-    """One for each range; None: the ranges are not known."""
+    """One for each range; None: ranges unknown."""
     elsewhere: tuple[ClassifiedReservation, ...]
-    """Entries that lie in none of the ranges, by name."""
-    read: bool
-    """Whether its reservations were read."""
+    """Entries outside the ranges, by name."""
+    available: bool
+    """Whether the reservations could be read."""
 
     @property
     def counts(self) -> Counter[Mark]:
@@ -145,32 +142,29 @@ def mark_of(classified: ClassifiedReservation) -> Mark:
 
 
 def network_maps(report: Report) -> tuple[NetworkMap, ...]:
-    """Lay out every network of a report."""
     return tuple(_network(network, report) for network in report.networks)
 
 
 def _network(network: NetworkSummary, report: Report) -> NetworkMap:
     mine = [one for one in report.assessment.classified_reservations if one.network == network.name]
     taken = {ip_address(one.name): one for one in mine if one.blocks}
-    read = network.states is not None
-    ranges = None if network.ranges is None else [one for ranges in network.ranges for one in ranges]
-    outside = (one for ip, one in taken.items() if not any(ip in one_range for one_range in ranges or ()))
-    strange = (one for one in mine if not one.blocks)
+    available = network.states is not None
+    ranges = list(chain.from_iterable(network.ranges or ()))
+    maps = tuple(lay_out(one, taken, available=available) for one in ranges)
     return NetworkMap(
         network=network.name,
-        maps=None if ranges is None else tuple(lay_out(one, taken, read=read) for one in ranges),
-        elsewhere=(*sorted(outside, key=lambda one: _order(one.name)), *sorted(strange, key=lambda one: one.name)),
-        read=read,
+        maps=None if network.ranges is None else maps,
+        elsewhere=tuple(sorted_reservations(one for one in mine if not _lies_in(one, ranges))),
+        available=available,
     )
 
 
-def _order(ip: str) -> tuple[int, int]:
-    address = ip_address(ip)
-    return address.version, int(address)
+def _lies_in(one: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
+    return one.blocks and any(ip_address(one.name) in inside for inside in ranges)
 
 
-def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, read: bool) -> RangeMap:
-    """Draw one range. `taken`: what is reserved, here or elsewhere; `read`: whether that is known at all."""
+def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
+    """Lay out one range. `taken`: reservations, of this range or not; `available`: whether they are known at all."""
     mine = {int(ip): classified for ip, classified in taken.items() if ip in one}
     first, last = int(one.first), int(one.last)
     block, columns, end = _measure(first, last, max(mine, default=first))
@@ -184,18 +178,18 @@ def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, rea
         if inside[0] > inside[1]:
             return None
         taken_here = [mine[number] for number in in_block.get(low // block, ())]
-        return _cell(one, *inside, taken_here, read=read)
+        return _cell(one, *inside, taken_here, available=available)
 
     rows = tuple(
         Row(_address(start, one), tuple(cell(low) for low in range(start, start + width, block)))
         for start in range(first - first % width, end + 1, width)
     )
-    rest = _cell(one, end + 1, last, [], read=read) if end < last else None
+    rest = _cell(one, end + 1, last, [], available=available) if end < last else None
     return RangeMap(one, block, columns, rows, rest)
 
 
 def _measure(first: int, last: int, highest: int) -> tuple[int, int, int]:
-    """Return how many addresses a cell stands for, how many cells a row has, and the last address laid out."""
+    """Return the addresses of a cell, the cells of a row, and the last address laid out."""
     block, columns, end = 1, _columns(last - first + 1), last
     if last - first >= MOST_SINGLE:
         used = highest - first + 1
@@ -212,13 +206,13 @@ def _columns(cells: int) -> int:
     return 16 if cells <= _BLOCKS else 32
 
 
-def _cell(one: Range, low: int, high: int, taken: list[ClassifiedReservation], *, read: bool) -> Cell:
+def _cell(one: Range, low: int, high: int, taken: list[ClassifiedReservation], *, available: bool) -> Cell:
     size = high - low + 1
     counts = Counter(map(mark_of, taken))
     if low <= int(one.gateway) <= high and all(classified.name != str(one.gateway) for classified in taken):
         counts[Mark.GATEWAY] = 1
     if left := size - counts.total():
-        counts[Mark.FREE if read else Mark.UNAVAILABLE] = left
+        counts[Mark.FREE if available else Mark.UNAVAILABLE] = left
     only = taken[0] if size == 1 and taken else None
     return Cell(_address(low, one), _address(high, one), counts, only)
 

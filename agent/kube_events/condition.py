@@ -1,25 +1,26 @@
-"""The node's condition `CNIAddressPressure`: what the detector `exhausted_range` says, False when all is well.
+"""The node's condition `CNIAddressPressure`, from the detector `exhausted_range`.
 
-True: of some network it has a confirmed finding (fewer free addresses than the node may still be given pods, or none
-at all). Unknown: it could not judge all networks. A finding that is not confirmed yet leaves the condition as it is,
-and a node of which it has nothing to judge (no kubenet) is not given one.
+True: it has a confirmed finding (fewer free addresses than the node can still be given pods, or none). False: it has
+none. Unknown: it could not check all networks. An unconfirmed finding leaves the condition unchanged, and a node
+without kubenet does not get one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from agent.checks.addresses import exhausted_range
-from agent.kube_events.messages import stamp
-from agent.kube_events.queue import Message, Post, Server, What
-from agent.kube_events.rate_limit import AGAIN
-from agent.model.finding import Severity
-from agent.model.report import Report
+from agent.kube_events.queue import Kind, Message, Put, Server
+from agent.kube_events.rate_limit import REPEAT_AFTER
+from agent.model.finding import Finding, Severity
+from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known, Node
+from agent.model.text import rfc3339
 
-LOST: Final = timedelta(minutes=1)
-"""By then the node object that we watch has what was sent; else it never arrived, or the Node was made anew."""
+RESEND_AFTER: Final = timedelta(minutes=1)
+"""By then the watched node object has the patch; otherwise it was lost, or the Node was created again."""
 
 EXHAUSTED: Final = "CNIAddressesExhausted"
 SCARCE: Final = "CNIAddressesScarce"
@@ -33,38 +34,46 @@ class Condition:
     reason: str
     message: str
 
-    def patch(self, at: datetime, *, turned: bool) -> dict[str, Any]:
-        """Return the patch of a node; `turned`: its status was another one until now."""
-        told = {
+    def patch(self, at: datetime, *, changed: bool) -> dict[str, Any]:
+        """Return the patch of the node's status. `changed`: the condition had another status until now."""
+        condition = {
             "type": ADDRESS_PRESSURE,
             "status": self.status,
             "reason": self.reason,
             "message": self.message,
-            "lastHeartbeatTime": stamp(at),
+            "lastHeartbeatTime": rfc3339(at),
         }
-        # What a patch leaves out stays as it is.
-        return {"status": {"conditions": [told | ({"lastTransitionTime": stamp(at)} if turned else {})]}}
+        # A strategic merge patch keeps the fields that it leaves out.
+        return {"status": {"conditions": [condition | ({"lastTransitionTime": rfc3339(at)} if changed else {})]}}
 
 
 def condition(report: Report) -> Condition | None:
-    """Return what the condition should be; None: as it is."""
-    found = [judged for judged in report.findings if judged.finding.detector == exhausted_range.NAME]
-    confirmed = [judged.finding for judged in found if judged.confirmed]
+    """Return the condition; None: leave it unchanged."""
+    found = [one for one in report.sorted_findings if one.finding.detector == exhausted_range.NAME]
+    confirmed = [one.finding for one in found if one.confirmed]
     if confirmed:
-        nothing_left = any(finding.severity is Severity.CRITICAL for finding in confirmed)
-        message = "; ".join(finding.message for finding in confirmed)
-        return Condition("True", EXHAUSTED if nothing_left else SCARCE, message)
+        return _pressure(confirmed)
     if found:
         return None
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
-            return None if gap.chosen and not _on_the_node(report) else Condition("Unknown", UNKNOWN, gap.why)
-    free = (f"{one.name}: {one.free} of {one.usable} addresses are free" for one in report.networks)
-    return Condition("False", AVAILABLE, "; ".join(free))
+            # A node without kubenet keeps no old status, but does not get a new condition.
+            return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
+    return Condition("False", AVAILABLE, "; ".join(map(_free_addresses, report.networks)))
 
 
-def _on_the_node(report: Report) -> str | None:
-    """Return the condition's status as the node object has it, empty where it has none; None: that is not known."""
+def _pressure(confirmed: Sequence[Finding]) -> Condition:
+    # The most severe comes first.
+    reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
+    return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
+
+
+def _free_addresses(network: NetworkSummary) -> str:
+    return f"{network.name}: {network.free} of {network.usable} addresses are free"
+
+
+def _current_status(report: Report) -> str | None:
+    """Return the status in the node object, empty where it has no such condition; None: not known."""
     match report.assessment.snapshot.node:
         case Known(Node(address_pressure=status)):
             return status
@@ -75,32 +84,32 @@ def _on_the_node(report: Report) -> str | None:
 class ConditionExporter:
     """Patches the condition when it changes, when the node object lacks it after a minute, and every five minutes."""
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
-        self._told: Condition | None = None
-        self._told_at = timedelta(0)
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._sent: Condition | None = None
+        self._sent_at = timedelta(0)
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
         snapshot = report.assessment.snapshot
         now = condition(report)
-        if now is None or not self._is_due(now, _on_the_node(report), snapshot.uptime):
+        if now is None or not self._is_due(now, _current_status(report), snapshot.uptime):
             return
-        patch = now.patch(snapshot.taken_at, turned=now.status != self._standing(report))
+        patch = now.patch(snapshot.taken_at, changed=now.status != self._previous_status(report))
         send = partial(_send, f"/api/v1/nodes/{snapshot.node_name}/status", patch)
-        self._post(Message(What.CONDITION, now.reason, send))
-        self._told, self._told_at = now, snapshot.uptime
+        self._put(Message(Kind.CONDITION, now.reason, send))
+        self._sent, self._sent_at = now, snapshot.uptime
 
-    def _is_due(self, now: Condition, standing: str | None, uptime: timedelta) -> bool:
-        ago = uptime - self._told_at
-        if self._told is None or ago >= AGAIN or (ago >= LOST and standing not in {None, now.status}):
+    def _is_due(self, now: Condition, current: str | None, uptime: timedelta) -> bool:
+        ago = uptime - self._sent_at
+        if self._sent is None or ago >= REPEAT_AFTER or (ago >= RESEND_AFTER and current not in {None, now.status}):
             return True
-        return (now.status, now.reason) != (self._told.status, self._told.reason)
+        return (now.status, now.reason) != (self._sent.status, self._sent.reason)
 
-    def _standing(self, report: Report) -> str:
-        """Return the condition's status until now: as the node object has it, which a restart does not forget."""
-        status = _on_the_node(report)
+    def _previous_status(self, report: Report) -> str:
+        """Return the status until now, from the node object where possible: it survives a restart of the agent."""
+        status = _current_status(report)
         if status is None:
-            return self._told.status if self._told else ""
+            return self._sent.status if self._sent else ""
         return status
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events of the findings, and of what was released. One Event each, patched as long as it lasts."""
+"""Kubernetes Events of findings and releases: one Event each, patched for as long as it lasts."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final
 
 from agent.kube_events.messages import EventSpec, event_specs
-from agent.kube_events.queue import Failure, Message, Post, Server, What
-from agent.kube_events.rate_limit import AGAIN, RateLimiter
+from agent.kube_events.queue import Failure, Kind, Message, Put, Server
+from agent.kube_events.rate_limit import REPEAT_AFTER, RateLimiter
 from agent.model.report import Report
 from agent.sources.kube.client import ApiError
 
@@ -17,42 +17,44 @@ _MOST_REMEMBERED: Final = 1000
 
 
 class EventExporter:
-    """Hands over what is due after each round; nothing is waited for, and nothing fails."""
+    """Queues what is due after each sync; never waits, never fails."""
 
-    def __init__(self, post: Post, missed: Callable[[What, Failure, int], None], again: timedelta = AGAIN) -> None:
-        """`missed`: told how many could not be told."""
-        self._post, self._missed = post, missed
-        self._pace, self._series = RateLimiter(again), Series()
+    def __init__(
+        self, put: Put, failed: Callable[[Kind, Failure, int], None], repeat_after: timedelta = REPEAT_AFTER
+    ) -> None:
+        """`failed`: called with the number of Events over the rate limit."""
+        self._put, self._failed = put, failed
+        self._limiter, self._series = RateLimiter(repeat_after), EventSeries()
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (it tells of no time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
         snapshot = report.assessment.snapshot
-        due, too_many = self._pace.due(event_specs(report), snapshot.uptime)
+        due, over_limit = self._limiter.due(event_specs(report), snapshot.uptime)
         for one in due:
-            self._post(Message(What.EVENT, one.reason, partial(self._series.send, one, snapshot.taken_at)))
-        if too_many:
-            self._missed(What.EVENT, Failure.RATE_LIMITED, too_many)
+            self._put(Message(Kind.EVENT, one.reason, partial(self._series.send, one, snapshot.taken_at)))
+        if over_limit:
+            self._failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
 
 
-class Series:
-    """The Events that this process made or met, and how often each was said. It belongs to the courier's thread."""
+class EventSeries:
+    """The Events that this process created or found, with their counts. Belongs to the delivery thread."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def send(self, spec: EventSpec, at: datetime, server: Server) -> None:
-        """Create the Event, or patch the one that is there; raises Unavailable.
+        """Create the Event, or patch the existing one; raises SourceError.
 
-        Reading Events is no right of ours, so the server's answers to writing tell what is there.
+        The agent has no right to read Events, so the answers to writes say which exist.
         """
-        # Forgotten until the answer: where none comes, nobody knows what is there.
+        # Forgotten until the answer: without one, nobody knows whether the Event exists.
         count = self._counts.pop(spec.name, None)
         if count is not None and self._patched(spec, at, server, count + 1):
             return
         if self._created(spec, at, server):
             return
-        # It is there, made by an agent before us. What it tells of is the same, and not one more.
+        # An earlier process of the agent created it, with a count that is not known here.
         if not self._patched(spec, at, server, None):
-            # It expired between the two.
+            # It expired between the two requests.
             server.create(spec.path, spec.event(at))
             self._remember(spec, 1)
 
@@ -68,13 +70,13 @@ class Series:
 
     def _patched(self, spec: EventSpec, at: datetime, server: Server, count: int | None) -> bool:
         try:
-            answer = server.patch(f"{spec.path}/{spec.name}", spec.now(at, count))
+            answer = server.patch(f"{spec.path}/{spec.name}", spec.changes(at, count))
         except ApiError as error:
             if error.status == _NOT_FOUND:
                 return False
             raise
-        told = answer.get("count")
-        self._remember(spec, told if isinstance(told, int) else count or 1)
+        current = answer.get("count")
+        self._remember(spec, current if isinstance(current, int) else count or 1)
         return True
 
     def _remember(self, spec: EventSpec, count: int) -> None:

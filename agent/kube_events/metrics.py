@@ -1,17 +1,17 @@
-"""What became of what the API server was to be told, in counters. They are there in every mode, with zeros."""
+"""Counters of deliveries to the API server. They exist in every mode, with zeros."""
 
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
 from agent.kube_events.messages import REASONS
-from agent.kube_events.queue import Failure, Message, What
+from agent.kube_events.queue import Failure, Kind, Message
 
 SENT: Final = "sent"
 
 
 class DeliveryMetrics:
-    """Counts letters. Any thread may tell it of them."""
+    """Safe for threads."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sent = Counter(
@@ -22,13 +22,13 @@ class DeliveryMetrics:
         )
         self._dropped = Counter(
             "nodeleak_events_dropped_total",
-            "Kubernetes Events that were due and were not sent, by what came between.",
+            "Kubernetes Events that were due but not sent, by cause.",
             ["cause"],
             registry=registry,
         )
         self._conditions = Counter(
             "nodeleak_node_condition_patches_total",
-            "Patches of the node's condition, by what became of them.",
+            "Patches of the node's condition, by result.",
             ["result"],
             registry=registry,
         )
@@ -41,11 +41,11 @@ class DeliveryMetrics:
         self._conditions.labels(SENT)
 
     def sent(self, message: Message) -> None:
-        if message.what is What.EVENT:
+        if message.kind is Kind.EVENT:
             self._sent.labels(message.reason).inc()
         else:
             self._conditions.labels(SENT).inc()
 
-    def missed(self, what: What, failure: Failure, times: int = 1) -> None:
-        counter = self._dropped if what is What.EVENT else self._conditions
+    def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None:
+        counter = self._dropped if kind is Kind.EVENT else self._conditions
         counter.labels(failure.value).inc(times)

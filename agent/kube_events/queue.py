@@ -1,6 +1,6 @@
-"""What is to be told to the API server, waiting for its turn, and the thread that delivers it.
+"""Messages that wait for delivery to the API server, and the thread that delivers them.
 
-Best effort: a letter that cannot be delivered is counted, and gone. Rounds never wait for it.
+Best effort: a message that cannot be delivered is counted and dropped. A sync never waits for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,30 +15,30 @@ from agent.kube_events.writer import Throttled, Writer
 from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError
 
-_MOST_WAITING: Final = 64
-_PATIENCE: Final = 60.0
-"""Seconds for which a server may put us off."""
+_LONGEST_QUEUE: Final = 64
+_LONGEST_WAIT: Final = 60.0
+"""Seconds, whatever the server's Retry-After says."""
 _SERVER_ERROR: Final = 500
 
 
-class What(StrEnum):
+class Kind(StrEnum):
     EVENT = "event"
     CONDITION = "condition"
 
 
 class Failure(StrEnum):
-    """Why something was not told: the closed list."""
+    """Why a message was not delivered: the closed list."""
 
     RATE_LIMITED = "rate_limited"
-    """We say no more than so much at a time."""
+    """The agent's own limit."""
     QUEUE_FULL = "queue_full"
-    """Too much waits already: the server is slow."""
+    """Too many messages wait already: the server is slow."""
     REFUSED = "refused"
-    """The server said no."""
+    """The server returned a client error, such as 403."""
     THROTTLED = "throttled"
-    """The server is busy, and was so again when it was asked again."""
+    """The server returned 429, also to the second attempt."""
     UNREACHABLE = "unreachable"
-    """No answer, or that of a server that fails."""
+    """No answer, or a server error."""
 
 
 class Server(Protocol):
@@ -48,51 +48,49 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    what: What
+    kind: Kind
     reason: str
-    """By which it is counted."""
+    """The label of its counter."""
     send: Callable[[Server], None]
-    """Raises Unavailable."""
+    """Raises SourceError."""
 
 
-Post: TypeAlias = Callable[[Message], None]
+Put: TypeAlias = Callable[[Message], None]
 
 
 class DeliveryCounters(Protocol):
-    """Whoever counts what became of the letters."""
-
     def sent(self, message: Message) -> None: ...
-    def missed(self, what: What, failure: Failure, times: int = 1) -> None: ...
+    def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None: ...
 
 
 class DeliveryQueue:
-    """`post` and `end` may be called from any thread, and return at once; `run` belongs to one."""
+    """`put` and `stop` return at once and may be called from any thread; `run` belongs to one."""
 
     def __init__(
-        self, connect: Callable[[], Writer], tally: DeliveryCounters, warn: Callable[[str, str, str], None]
+        self, connect: Callable[[], Writer], counters: DeliveryCounters, warn: Callable[[str, str, str], None]
     ) -> None:
-        """`warn`: told of each kind of failure once; all are counted."""
-        self._connect, self._tally, self._warn = connect, tally, warn
-        self._waiting: Queue[Message | None] = Queue(_MOST_WAITING)
-        self._ended = Event()
-        self._warned: set[tuple[What, Failure]] = set()
+        """`warn`: called once for each kind of failure; all are counted."""
+        self._connect, self._counters, self._warn = connect, counters, warn
+        self._waiting: Queue[Message | None] = Queue(_LONGEST_QUEUE)
+        self._stopped = Event()
+        self._warned: set[tuple[Kind, Failure]] = set()
         self._writer: Writer | None = None
 
-    def post(self, message: Message) -> None:
+    def put(self, message: Message) -> None:
         try:
             self._waiting.put_nowait(message)
         except Full:
-            self._failed(message, Failure.QUEUE_FULL, f"{_MOST_WAITING} wait already")
+            self._failed(message, Failure.QUEUE_FULL, f"{_LONGEST_QUEUE} messages are waiting")
 
     def run(self) -> None:
-        """Deliver what comes, until the end. What waits then is lost."""
-        while (message := self._waiting.get()) is not None and not self._ended.is_set():
+        """Deliver messages until `stop`; those that wait then are lost."""
+        while (message := self._waiting.get()) is not None and not self._stopped.is_set():
             self._deliver(message)
-        self._hang_up()
+        self._disconnect()
 
-    def end(self) -> None:
-        self._ended.set()
-        # Wakes who waits for a letter; where there are too many, nobody does.
+    def stop(self) -> None:
+        self._stopped.set()
+        # Wakes a thread that waits for a message; with a full queue none does.
         with suppress(Full):
             self._waiting.put_nowait(None)
 
@@ -100,31 +98,31 @@ class DeliveryQueue:
         try:
             try:
                 message.send(self._connected())
-            except Throttled as busy:
-                self._ended.wait(min(busy.seconds, _PATIENCE))
+            except Throttled as throttled:
+                self._stopped.wait(min(throttled.seconds, _LONGEST_WAIT))
                 message.send(self._connected())
         except SourceError as error:
             self._failed(message, _failure(error), str(error))
-            # Credentials may have been rotated, and the server replaced: connect anew.
-            self._hang_up()
+            # Credentials may have been rotated, and the server replaced.
+            self._disconnect()
         else:
-            self._tally.sent(message)
+            self._counters.sent(message)
 
     def _connected(self) -> Writer:
         if self._writer is None:
             self._writer = self._connect()
         return self._writer
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def _failed(self, message: Message, failure: Failure, why: str) -> None:
-        self._tally.missed(message.what, failure)
-        if (message.what, failure) not in self._warned:
-            self._warned.add((message.what, failure))
-            self._warn(message.what.value, failure.value, why)
+        self._counters.failed(message.kind, failure)
+        if (message.kind, failure) not in self._warned:
+            self._warned.add((message.kind, failure))
+            self._warn(message.kind.value, failure.value, why)
 
 
 def _failure(error: SourceError) -> Failure:

@@ -1,4 +1,4 @@
-"""How often is told: what is new at once, what lasts every five minutes, and never many at a time. Pure."""
+"""How often Events are sent: new ones at once, lasting ones every five minutes, and never many at a time. Pure."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -6,46 +6,46 @@ from typing import Final
 
 from agent.kube_events.messages import EventSpec
 
-AGAIN: Final = timedelta(minutes=5)
+REPEAT_AFTER: Final = timedelta(minutes=5)
 BURST: Final = 25
-"""As client-go has it; it counts for each object apart, and 200 refused pods are as many objects."""
-ONE_IN: Final = timedelta(seconds=12)
-"""What is given back to the bucket: five a minute, for all that one agent says."""
-_FORGOTTEN: Final = timedelta(hours=1)
-"""When the server has forgotten too."""
+"""As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200 objects."""
+TOKEN_INTERVAL: Final = timedelta(seconds=12)
+"""Until the bucket gets one token back: five a minute for the whole agent."""
+_FORGET_AFTER: Final = timedelta(hours=1)
+"""When the server has expired the Event too."""
 
 
 class RateLimiter:
-    """What was told when, and one bucket of tokens for the whole agent. Spans are of the boot clock, never set."""
+    """When each Event was sent, and one bucket of tokens. Times are of the boot clock, which is never set."""
 
-    def __init__(self, again: timedelta = AGAIN) -> None:
-        self._again = again
+    def __init__(self, repeat_after: timedelta = REPEAT_AFTER) -> None:
+        self._repeat_after = repeat_after
         self._tokens, self._filled_at = float(BURST), timedelta(0)
-        self._told: dict[str, timedelta] = {}
+        self._sent: dict[str, timedelta] = {}
         self._waiting: frozenset[str] = frozenset()
 
     def due(self, event_specs: Iterable[EventSpec], now: timedelta) -> tuple[list[EventSpec], int]:
-        """Return what is to be told now, and how many more are due for which there is no token.
+        """Return what to send now, and how many others are over the limit.
 
-        Those are counted once each, and have their turn later, unless they will not be true any more.
+        Those are counted once each, and are sent later if they are still true.
         """
         self._fill(now)
-        self._told = {name: at for name, at in self._told.items() if now - at < _FORGOTTEN}
-        wanted = sorted((one for one in event_specs if self._is_due(one, now)), key=self._turn)
-        told, left = wanted[: int(self._tokens)], wanted[int(self._tokens) :]
-        self._tokens -= len(told)
-        self._told |= {one.name: now for one in told}
-        missed = sum(not one.lasting or one.name not in self._waiting for one in left)
-        self._waiting = frozenset(one.name for one in left if one.lasting)
-        return told, missed
+        self._sent = {name: at for name, at in self._sent.items() if now - at < _FORGET_AFTER}
+        wanted = sorted((one for one in event_specs if self._is_due(one, now)), key=self._priority)
+        due, rest = wanted[: int(self._tokens)], wanted[int(self._tokens) :]
+        self._tokens -= len(due)
+        self._sent |= {one.name: now for one in due}
+        over_limit = sum(not one.lasting or one.name not in self._waiting for one in rest)
+        self._waiting = frozenset(one.name for one in rest if one.lasting)
+        return due, over_limit
 
     def _fill(self, now: timedelta) -> None:
-        self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) / ONE_IN)
+        self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) / TOKEN_INTERVAL)
         self._filled_at = now
 
     def _is_due(self, one: EventSpec, now: timedelta) -> bool:
-        return not one.lasting or one.name not in self._told or now - self._told[one.name] >= self._again
+        return not one.lasting or one.name not in self._sent or now - self._sent[one.name] >= self._repeat_after
 
-    def _turn(self, one: EventSpec) -> tuple[bool, timedelta]:
-        # What happened can be told only now; then what was never told, then what was told longest ago.
-        return one.lasting, self._told.get(one.name, timedelta.min)
+    def _priority(self, one: EventSpec) -> tuple[bool, timedelta]:
+        # What does not last can be sent only now; then what was never sent, then what was sent longest ago.
+        return one.lasting, self._sent.get(one.name, timedelta.min)

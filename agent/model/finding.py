@@ -1,10 +1,13 @@
-"""What a detector says, and what a look back makes of it."""
+"""What a detector reports, and its history."""
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from agent.model import rejections
+from agent.model.text import format_time as format_time  # noqa: PLC0414 (for the checks)
 from agent.model.volumes import Strength
 
 
@@ -19,53 +22,50 @@ class LeakCause(StrEnum):
 
 
 class Severity(StrEnum):
-    """How much a finding hurts now, or is about to."""
+    """How urgent a finding is."""
 
     INFO = "info"
-    """Good to know; nobody has to do anything."""
+    """No action is needed."""
     WARNING = "warning"
-    """Somebody should look, in working hours."""
+    """Somebody should act, in working hours."""
     CRITICAL = "critical"
     """Pods are broken, or will be within minutes."""
 
 
-def format_time(at: datetime) -> str:
-    """Write a time as messages do: UTC, to the second."""
-    return f"{at:%Y-%m-%d %H:%M:%S}Z"
+_RANK: Final = {severity: rank for rank, severity in enumerate(reversed(Severity))}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Trouble seen now."""
+    """A problem in the current snapshot."""
 
     detector: str
     subject: str
-    """What the trouble is with, in words that stay the same as long as it is the same trouble."""
+    """What the problem is with; stays the same as long as it is the same problem."""
     message: str
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
     cause: LeakCause | rejections.RejectionCause | None = None
     since: datetime | None = None
-    """When the trouble began, where the node's records say so."""
+    """When the problem began, where the node's records say so."""
     identity: tuple[str | int, ...] = ()
-    """What must not change between two looks for this to be the same trouble, beyond the subject."""
+    """What must not change between two snapshots for this to be the same problem, beyond the subject."""
     resource: str = ""
-    """The device resource that it is about; empty: none, or not known."""
+    """The device resource; empty: none, or not known."""
     pod_outcome: rejections.PodOutcome | None = None
-    """What becomes of a refused pod; of a storm, of most of its pods."""
+    """What becomes of the rejected pod; of several, of most of them."""
     strength: Strength | None = None
-    """How sure it is that a volume was lost; None: it is not about a volume."""
+    """How certain it is that a volume was lost; None: it is not about a volume."""
     urgent: bool = False
-    """The second look confirms it, however soon: it is over before it has lasted."""
+    """Confirmed by the second snapshot, however soon: waiting longer would come too late."""
     affected: tuple[str, ...] = ()
-    """Uids of the pods that it is the trouble of, where they are not part of its identity."""
+    """Uids of the affected pods, where they are not part of the identity."""
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
-    """The refused pods that it stands for: one, or all of a storm."""
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """The names of the refused pods that it stands for."""
+        """The names of the rejected pods."""
         return tuple(one.pod for one in self.rejected_pods)
 
     @property
@@ -86,22 +86,29 @@ class TrackedFinding:
         return self.finding.since or self.first_seen
 
     def because(self, first: Finding) -> "TrackedFinding":
-        """Keep what the first sighting said of a leak's cause: a later restart did not make an earlier leak.
+        """Keep the cause that the first observation of a leak had: a later restart did not cause an earlier leak.
 
-        A refusal has its own time, so its cause cannot move; but it becomes known only when the plugin comes.
+        A rejection has its own time, so its cause cannot change; but it is known only when the plugin registers.
         """
         if not isinstance(first.cause, LeakCause):
             return self
         return replace(self, finding=replace(self.finding, cause=first.cause, since=first.since, message=first.message))
 
 
+def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
+    """Sort key: critical findings first, then the oldest first; numbers in subjects count as numbers."""
+    finding = tracked.finding
+    subject = [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", finding.subject)]
+    return _RANK[finding.severity], tracked.since, finding.detector, subject
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A detector that could not judge this time, and why."""
+    """A detector that could not run, and why."""
 
     detector: str
     why: str
     broken: bool = False
-    """The detector itself failed: a bug of ours, not a silent source."""
+    """The detector itself failed: a bug of the agent."""
     chosen: bool = False
-    """A source it needs was left alone by somebody's choice."""
+    """A source that it needs is disabled by configuration."""

@@ -1,9 +1,9 @@
-"""What one round saw and judged: the value that every exporter draws."""
+"""The result of one sync, which every exporter shows."""
 
 from dataclasses import dataclass
 
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Gap, Severity, TrackedFinding
+from agent.model.finding import Gap, Severity, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
@@ -16,9 +16,9 @@ class NetworkSummary:
     name: str
     ranges: RangeSets | None
     usable: int | None
-    """How many sandboxes there are addresses for; the gateway is not one."""
+    """How many sandboxes can get an address; the gateway is not given out."""
     reserved: int | None
-    """Entries whose name is an address, whatever else is wrong with them: host-local skips these."""
+    """Entries whose name is an address, valid or not: host-local does not give these addresses out."""
     free: int | None
     states: dict[State, int] | None
 
@@ -32,12 +32,17 @@ class Report:
     newly_confirmed: tuple[TrackedFinding, ...] = ()
     clock_stepped: bool = False
     cleaning: Cleaning | None = None
-    """What was released, or refused, after this look; None where cleanup is off."""
+    """What was released, or refused, after this snapshot; None where cleanup is off."""
 
     @property
-    def troubles(self) -> tuple[TrackedFinding, ...]:
-        """What somebody should look at."""
+    def problems(self) -> tuple[TrackedFinding, ...]:
+        """Findings that call for action."""
         return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
+
+    @property
+    def sorted_findings(self) -> tuple[TrackedFinding, ...]:
+        """The findings in the order of every output: by severity, then by age."""
+        return tuple(sorted(self.findings, key=urgency))
 
     @property
     def confirmed_leaks(self) -> frozenset[ReservationKey]:
@@ -54,5 +59,5 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that a verdict needs was read, but for what was left alone by choice."""
+        """Whether every check could run, except those disabled by configuration."""
         return all(gap.chosen for gap in self.gaps)

@@ -3,17 +3,9 @@
 import errno
 from collections.abc import Iterator
 
-_LONGEST = 200
-
 
 class SourceError(Exception):
     """A source could not be read; the text says why, and the library's error is its cause."""
-
-
-def in_short(said: object) -> str:
-    """Shorten a foreign message to one line: an error can be a whole HTML page."""
-    text = " ".join(str(said).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 _NOT_CONNECTED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH}

@@ -25,7 +25,7 @@ from tests.wire import FakeServer, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125
-NOTHING_RELEASED = "Nothing was released.\n"
+NOTHING_RELEASED = "No releases.\n"
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def test_a_dry_run_lists_what_would_be_released_and_changes_nothing(incident: In
     before = incident.files()
     done = incident.clean(api=api)
     assert (done.code, done.err) == (0, "")
-    assert "DRY RUN: nothing is touched; --apply releases." in done.out
+    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
     assert "7 would be released" in done.out
-    assert "Free addresses of kubenet: 0 before, 7 after" in done.out
+    assert "Free addresses in kubenet: 0 before, 7 after" in done.out
     assert incident.files() == before
     assert not incident.state.exists()
 
@@ -154,7 +154,7 @@ def test_a_second_run_has_nothing_to_release(incident: Incident) -> None:
     done = incident.clean("--apply")
     assert (done.code, done.err) == (0, "")
     assert "Nothing to release." in done.out
-    assert "Free addresses of kubenet: 7 before, 7 after" in done.out
+    assert "Free addresses in kubenet: 7 before, 7 after" in done.out
     assert incident.files() == before
 
 
@@ -210,8 +210,11 @@ def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> N
     done = incident.clean("--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0")
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
-    assert done.out.count("and --settle is 86400 s; --settle=0s would lift this") == 1
-    assert done.out.count("(7 addresses): cleanup is not allowed in network kubenet; --cleanup-network=") == 1
+    assert done.out.count("and --settle is 86400 s; override with --settle=0s") == 1
+    assert (
+        done.out.count("(7 addresses): cleanup is not allowed in network kubenet; override with --cleanup-network=")
+        == 1
+    )
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
     assert len(incident.reserved) == ALL
 
@@ -238,7 +241,7 @@ def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) 
     with silent:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
     assert done.code == 3
-    assert "NOTHING IS RELEASED, because something could not be read:\n  containers: " in done.out
+    assert "Nothing is released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out
     assert incident.files() == before
 
@@ -327,7 +330,7 @@ def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> No
     incident.clean("--apply", "--max=1")
     (incident.host.store / ip).write_bytes(kept)
     done = incident.clean("--apply")
-    assert "CLEANING HAS STOPPED ITSELF: released container " in done.out
+    assert "Cleanup halted: released container " in done.out
     assert "refused: halted" in done.out
     assert len(incident.reserved) == ALL
 
@@ -412,10 +415,10 @@ def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     assert "1 released" in incident.clean("--apply", "--max=1").out
     begun, _ended = journal_store.read_text().splitlines(keepends=True)
     journal_store.write_text(begun)  # as it is where we were killed after the removal
-    assert "never ended" in incident.journal().out
+    assert "unfinished" in incident.journal().out
     assert "is unfinished, the next cleanup recovers it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
-    assert "never ended" not in incident.journal().out
+    assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED
 
 
@@ -468,11 +471,11 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
     before = incident.files()
     with running(*incident.options(), *quick) as agent:
         port = agent.said("agent.started")["port"]
-        agent.said("release.withheld")
+        agent.said("release.dry_run")
         before_count = sync_count(port)
         until(lambda: sync_count(port) > before_count + 5, "five more syncs")
         assert agent.end()[0] == 0
-    assert [one["ip"] for one in agent.events if one["event"] == "release.withheld"] == incident.leaks
+    assert [one["ip"] for one in agent.events if one["event"] == "release.dry_run"] == incident.leaks
     history = str(incident.state / "device-plugins.json")
     assert {name: file for name, file in incident.files().items() if name != history} == before
     assert not (incident.state / "journal").exists()

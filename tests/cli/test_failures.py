@@ -506,7 +506,7 @@ def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str
     os.mkfifo(stat)
     with running("--api", "off", *quick, "--docker-timeout", "100ms", "--lock-timeout", "100ms") as agent:
         port = agent.said("agent.started")["port"]
-        until(lambda: served(port, "/healthz") == (503, "no round for too long\n"), "the heart has stopped")
+        until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
         assert served(port, "/metrics")[0] == 200
         code, seconds = agent.end()
     assert code == 0
@@ -517,11 +517,11 @@ def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) ->
     good, node.docker.answers = node.docker.answers, lambda _: []
     with running("--api", "off", *quick) as agent:
         port = agent.said("agent.started")["port"]
-        assert agent.said("source.unread")["source"] == "containers"
+        assert agent.said("source.unavailable")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
         assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "blind is not 0"
         node.docker.answers = good
-        assert agent.said("source.read")["source"] == "containers"
+        assert agent.said("source.recovered")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
         assert agent.said("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end()[0] == 0

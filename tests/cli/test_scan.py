@@ -45,7 +45,7 @@ def test_a_recording_is_read_from_standard_input(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(Path(recorded(node())).read_text()))
     assert main(["scan", "--recording", "-"]) == DONE
-    assert "No findings." in capsys.readouterr().out
+    assert "OK: no findings" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_exit_codes(snapshot: Snapshot, code: int, recorded: Recorded, capsys: p
 def test_grace_applies_to_a_recording(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(node(LEAK), node(LEAK))
     main(["scan", "--recording", path, "--grace", "3h"])
-    assert "No findings." in capsys.readouterr().out
+    assert "OK: no findings" in capsys.readouterr().out
     assert main(["scan", "--recording", path, "--grace", "3"]) == USAGE
     assert capsys.readouterr().err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
 

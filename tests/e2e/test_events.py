@@ -182,9 +182,9 @@ def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
-        yield EventExporter(delivery.post, metrics.missed)
+        yield EventExporter(delivery.put, metrics.failed)
     finally:
-        delivery.end()
+        delivery.stop()
         thread.join(10)
     assert lost == []
 

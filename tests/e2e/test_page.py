@@ -94,7 +94,7 @@ def test_a_leak_is_seen_and_reached_by_keyboard(
                 marks = view.marks()
                 assert {ip for ip, mark in marks.items() if mark == "leaked"} == set(old)
                 findings = view.page.locator(".finding").inner_text()
-                assert all(ip in findings and pod in findings for ip, pod in old.items())
+                assert all(ip in findings for ip in old)
                 assert "Do: " in findings
 
         eventually(check, 20)

@@ -122,9 +122,9 @@ def test_a_finding_that_is_gone_is_closed(daemon: Daemon) -> None:
 
 def test_what_is_only_not_seen_is_not_closed(daemon: Daemon) -> None:
     confirmed(daemon, node(LOST))
-    assert events(daemon.round(without(node(LOST), "containers"))) == ["source.unread"]
+    assert events(daemon.round(without(node(LOST), "containers"))) == ["source.unavailable"]
     assert daemon.round(without(node(LOST), "containers")) == []
-    assert events(daemon.round(node(LOST))) == ["source.read"]
+    assert events(daemon.round(node(LOST))) == ["source.recovered"]
     assert daemon.round(node(LOST)) == []
 
 
@@ -138,7 +138,7 @@ def test_what_a_node_does_not_have_is_said_once_and_is_no_fault(daemon: Daemon) 
 
 
 def test_what_turns_out_not_to_be_there_has_not_spoken_again(daemon: Daemon) -> None:
-    assert events(daemon.round(without(node(), "containers"))) == ["source.unread"]
+    assert events(daemon.round(without(node(), "containers"))) == ["source.unavailable"]
     assert events(daemon.round(node(containers=NotRequested("containers", "no docker")))) == ["source.not_requested"]
 
 
@@ -153,7 +153,7 @@ def test_what_went_away_in_a_gap_is_closed_when_the_detector_sees_again(daemon: 
     confirmed(daemon, node(LOST))
     daemon.round(dark_node())
     lines = daemon.round(node())
-    assert set(events(lines)) == {"source.read", "finding.closed"}
+    assert set(events(lines)) == {"source.recovered", "finding.closed"}
     assert events(lines)[-1] == "finding.closed"
 
 
@@ -230,14 +230,14 @@ def test_a_plugin_that_comes_and_goes_is_told_each_time(daemon: Daemon) -> None:
 
 def test_a_history_that_was_silent_at_first_is_no_news_when_it_speaks(daemon: Daemon) -> None:
     daemon.round(without(after(), "device_plugins"))
-    assert events(daemon.round(after())) == ["source.read"]
+    assert events(daemon.round(after())) == ["source.recovered"]
 
 
 def test_what_happened_while_it_was_silent_is_told_when_it_speaks(daemon: Daemon) -> None:
     daemon.round(after())
     daemon.round(without(after(), "device_plugins"))
     lost = transition(TransitionKind.LOST, KVM, ago=-timedelta(seconds=40))
-    assert set(events(daemon.round(after(lost)))) == {"source.read", "device_plugin.lost"}
+    assert set(events(daemon.round(after(lost)))) == {"source.recovered", "device_plugin.lost"}
 
 
 # Sources
@@ -245,14 +245,14 @@ def test_what_happened_while_it_was_silent_is_told_when_it_speaks(daemon: Daemon
 
 def test_a_source_that_falls_silent_is_told_once_and_when_it_speaks_again(daemon: Daemon) -> None:
     assert daemon.round(without(node(), "containers")) == [
-        {"event": "source.unread", "log_level": "error", "source": "containers", "why": "it gave no word"}
+        {"event": "source.unavailable", "log_level": "error", "source": "containers", "why": "it gave no word"}
     ]
     assert daemon.round(without(node(), "containers")) == []
-    assert daemon.round(node()) == [{"event": "source.read", "log_level": "info", "source": "containers"}]
+    assert daemon.round(node()) == [{"event": "source.recovered", "log_level": "info", "source": "containers"}]
 
 
 def test_a_reason_that_counts_is_no_change(daemon: Daemon) -> None:
-    assert events(daemon.round(node(pods=Unavailable("pods", "no word for 120 s")))) == ["source.unread"]
+    assert events(daemon.round(node(pods=Unavailable("pods", "no word for 120 s")))) == ["source.unavailable"]
     assert daemon.round(node(pods=Unavailable("pods", "no word for 135 s"))) == []
 
 
@@ -267,7 +267,7 @@ def test_two_networks_fail_apart(daemon: Daemon) -> None:
     (storage,) = (store for store in stores if store.network == "storage")
     second = replace(storage, network="other", reading=Unavailable("reservations", "/net/other does not exist"))
     both = replace(node(), reservations=(*stores, second))
-    assert events(daemon.round(replace(node(), reservations=stores))) == ["source.unread"]
+    assert events(daemon.round(replace(node(), reservations=stores))) == ["source.unavailable"]
     (line,) = daemon.round(both)
     assert line["why"] == "/net/other does not exist"
 
@@ -368,7 +368,7 @@ def test_a_refusal_is_told_once_for_each_reason_though_its_words_may_count(clean
 def test_a_dry_run_tells_once_what_it_withholds(cleaner: Cleaner) -> None:
     withheld = cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)
     assert cleaner.round(withheld) == [
-        {"event": "release.withheld", "log_level": "info", **ABOUT, "pod": "shop/cart"}
+        {"event": "release.dry_run", "log_level": "info", **ABOUT, "pod": "shop/cart"}
     ]  # fmt: skip
     assert [cleaner.round(withheld) for _ in range(3)] == [[]] * 3
 
@@ -411,7 +411,7 @@ def test_cleaning_that_stops_itself_is_told_once_with_what_to_do(cleaner: Cleane
 def test_damage_of_the_journal_is_told_once(cleaner: Cleaner) -> None:
     damaged = cleaning(warnings=("journal: line 3",))
     assert cleaner.round(damaged) == [
-        {"event": "cleanup.warned", "log_level": "warning", "text": "journal: line 3"}
+        {"event": "cleanup.warning", "log_level": "warning", "text": "journal: line 3"}
     ]  # fmt: skip
     assert cleaner.round(damaged) == []
     assert [line["text"] for line in cleaner.round(cleaning(warnings=("journal: line 3", "journal: line 4")))] == [
@@ -472,9 +472,9 @@ def test_a_restored_etcd_and_a_server_that_lags_are_told_once_as_long_as_they_go
     ]  # fmt: skip
     assert (lines[0]["resource"], lines[0]["before"], lines[0]["version"]) == ("pods", 40, 7)
     assert daemon.round(node(watches=[replace(restored, count=9), lags])) == []
-    assert daemon.round(without(node(), "watches"))[0]["event"] == "source.unread"
+    assert daemon.round(without(node(), "watches"))[0]["event"] == "source.unavailable"
     again = replace(restored, first=restored.first + timedelta(hours=3))
-    assert events(daemon.round(node(watches=[again, lags]))) == ["source.read", "watch.reset"]
+    assert events(daemon.round(node(watches=[again, lags]))) == ["source.recovered", "watch.reset"]
 
 
 def test_what_is_held_against_the_server_is_told_as_a_finding(daemon: Daemon) -> None:

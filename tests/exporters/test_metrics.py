@@ -187,7 +187,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
         | {pod_outcome.value for pod_outcome in PodOutcome} | {KVM}
         | {severity.value for severity in Severity}
         | set(REASONS) | set(Failure) | {SENT}
-        | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "judge", "pods", "ended", "expired"}
+        | set(SOURCES) | {"kubenet", "observe", "candidate", "confirmed", "read", "check", "pods", "ended", "expired"}
     )  # fmt: skip
     found = {
         value
@@ -223,7 +223,7 @@ def test_a_healthy_node_is_filled_with_zeros() -> None:
     assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, and nobody asks"
     for source in {*SOURCES} - {"autoscaler"}:
         assert daemon.get("source_up", source=source) == 1
-    for stage in ("read", "judge"):
+    for stage in ("read", "check"):
         assert daemon.get("sync_failures_total", stage=stage) == 0
     assert daemon.get("range_addresses", network="kubenet") == 253
     assert daemon.get("range_free_addresses", network="kubenet") == 251
@@ -400,7 +400,7 @@ def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
 def test_a_broken_detector_is_absent_and_counted() -> None:
     daemon = Daemon().round(node(), (Gap("shared_ip", "KeyError", broken=True),))
     assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
-    assert daemon.get("sync_failures_total", stage="judge") == 1
+    assert daemon.get("sync_failures_total", stage="check") == 1
     assert daemon.get("sync_failures_total", stage="read") == 0
 
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 from ipaddress import ip_address
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.exporters import range_map
-from agent.exporters.range_map import IN_WORDS, Cell, Mark, RangeMap, in_figures, lay_out, mark_of
+from agent.exporters.range_map import LABELS, Cell, Mark, RangeMap, lay_out, mark_of
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.ranges import Range, subnet_range
 from tests.builders import CIDR, dark_node, node, reservation, scanned, unrecognized, without
@@ -51,7 +50,7 @@ def laid_out(draw: st.DrawFn) -> tuple[Range, dict[int, ClassifiedReservation], 
     outside = {ip_address("192.0.2.1"): classified("192.0.2.1"), ip_address("2001:db8::1"): classified("2001:db8::1")}
     everything = {family(number): entry for number, entry in taken.items()} | outside
     inside = {int(ip): entry for ip, entry in everything.items() if ip in one}
-    return one, inside, lay_out(one, everything, read=True)
+    return one, inside, lay_out(one, everything, available=True)
 
 
 @given(laid_out())
@@ -126,39 +125,39 @@ def cells(drawn: RangeMap) -> list[Cell]:
 
 
 def test_a_24_has_a_cell_an_address_and_its_gateway_is_never_free() -> None:
-    drawn = lay_out(subnet_range(CIDR), {}, read=True)
+    drawn = lay_out(subnet_range(CIDR), {}, available=True)
     assert (drawn.block, drawn.columns, len(drawn.rows), drawn.rest) == (1, 16, 16, None)
     assert drawn.rows[0].cells[0] is None, "the network's own address"
     assert cells(drawn)[0].mark is Mark.GATEWAY
     assert {cell.mark for cell in cells(drawn)[1:]} == {Mark.FREE}
-    assert list(drawn.rule) == ["One cell an address."]
+    assert list(drawn.rule) == ["One cell per address."]
 
 
 def test_a_16_that_is_full_is_in_blocks_shown_by_the_worst() -> None:
     taken = {ip_address(ip): classified(ip) for ip in ("10.0.0.2", "10.0.7.9", "10.0.255.9")}
     taken[ip_address("10.0.7.200")] = classified("10.0.7.200", State.LEAKED)
-    drawn = lay_out(subnet_range("10.0.0.0/16"), taken, read=True)
+    drawn = lay_out(subnet_range("10.0.0.0/16"), taken, available=True)
     assert (drawn.block, len(cells(drawn)), drawn.rest) == (256, 256, None)
     seventh = cells(drawn)[7]
     assert (str(seventh), seventh.mark) == ("10.0.7.0-10.0.7.255", Mark.LEAKED)
     assert seventh.counts == {Mark.LEAKED: 1, Mark.IN_USE: 1, Mark.FREE: 254}
-    assert list(drawn.rule) == ["A cell is 256 addresses, shown by the worst."]
+    assert list(drawn.rule) == ["One cell per 256 addresses, marked by the most severe."]
 
 
 def test_of_a_64_only_what_is_used_is_laid_out() -> None:
-    drawn = lay_out(subnet_range("fd00::/64"), {ip_address("fd00::7"): classified("fd00::7")}, read=True)
+    drawn = lay_out(subnet_range("fd00::/64"), {ip_address("fd00::7"): classified("fd00::7")}, available=True)
     assert (drawn.block, drawn.columns) == (1, 16)
     assert drawn.rest is not None
     assert str(drawn.rest.first) == "fd00::100"
-    assert list(drawn.rule)[1] == "The last cell is the rest: 1.8e+19 addresses, which are free."
+    assert list(drawn.rule)[1] == "The last cell is the rest: 1.8e+19 addresses, free."
 
 
 def test_what_was_not_read_is_nowhere_free() -> None:
     (network,) = range_map.network_maps(scanned(without(node(), "reservations")))
-    assert not network.read
+    assert not network.available
     assert network.counts.keys() == {Mark.UNAVAILABLE, Mark.GATEWAY}
-    drawn = lay_out(subnet_range("fd00::/64"), {}, read=False)
-    assert list(drawn.rule)[1].endswith("which were not read.")
+    drawn = lay_out(subnet_range("fd00::/64"), {}, available=False)
+    assert list(drawn.rule)[1].endswith("unavailable.")
 
 
 def test_in_the_dark_there_is_no_map() -> None:
@@ -185,14 +184,7 @@ def test_a_reserved_gateway_is_shown_as_reserved() -> None:
 
 def test_every_state_has_a_mark_and_every_mark_words() -> None:
     assert {Mark(state.value) for state in State} == set(Mark) - {Mark.FREE, Mark.GATEWAY, Mark.UNAVAILABLE}
-    assert IN_WORDS.keys() == set(Mark)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (999, "999"), (65534, "65,534"), (2**64, "1.8e+19"), (10**9, "1.0e+09")]
-)
-def test_numbers_are_such_as_people_read(count: int, text: str) -> None:
-    assert in_figures(count) == text
+    assert LABELS.keys() == set(Mark)
 
 
 def test_a_network_without_ranges_is_not_known_to_be_full() -> None:

@@ -1,4 +1,4 @@
-"""What happened on a node, merged from every record that dates anything."""
+"""EventKind happened on a node, merged from every record that dates anything."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ import pytest
 
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
-from agent.exporters.timeline import Event, Timeline, What, build_timeline
+from agent.exporters.timeline import Event, EventKind, Timeline, build_timeline
 from agent.model.devices import TransitionKind
 from agent.model.finding import Gap
 from agent.model.rejections import RejectionCause, RejectionKind
@@ -42,8 +42,8 @@ def told(snapshot: Snapshot, *entries: Entry) -> Timeline:
     return build_timeline(scanned(snapshot), entries)
 
 
-def events(snapshot: Snapshot, *kinds: What) -> list[Event]:
-    return [event for event in told(snapshot).events if event.what in kinds or not kinds]
+def events(snapshot: Snapshot, *kinds: EventKind) -> list[Event]:
+    return [event for event in told(snapshot).events if event.kind in kinds or not kinds]
 
 
 def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
@@ -53,16 +53,16 @@ def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
 
 def test_the_starts_of_the_node_and_its_daemons_are_told() -> None:
     snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
-    assert [(event.what, NOW - event.at, event.exact) for event in events(snapshot)] == [
-        (What.BOOTED, 3 * HOUR, True),
-        (What.DOCKER_STARTED, 2 * HOUR, True),
-        (What.KUBELET_STARTED, HOUR, True),
+    assert [(event.kind, NOW - event.at, event.exact) for event in events(snapshot)] == [
+        (EventKind.BOOTED, 3 * HOUR, True),
+        (EventKind.DOCKER_STARTED, 2 * HOUR, True),
+        (EventKind.KUBELET_STARTED, HOUR, True),
     ]
 
 
 def test_a_daemon_that_does_not_run_has_not_started() -> None:
     snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
-    assert [event.what for event in events(snapshot)] == [What.BOOTED]
+    assert [event.kind for event in events(snapshot)] == [EventKind.BOOTED]
 
 
 @pytest.mark.parametrize("happening", TransitionKind)
@@ -71,21 +71,21 @@ def test_whatever_happens_to_a_plugin_has_its_word(happening: TransitionKind) ->
     told = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
     (event,) = (event for event in told if event.source == "device_plugins")
     assert not event.exact
-    assert event.what.value in {happening.value, "device_manager_started"}
+    assert event.kind.value in {happening.value, "device_manager_started"}
     assert happening is TransitionKind.KUBELET_STARTED or KVM in event.text
 
 
-def test_a_refused_pod_is_told_with_what_was_missing() -> None:
-    (event,) = events(node(refused_pod("shop/render", ago=MINUTE)), What.REFUSED)
+def test_a_rejected_pod_has_what_was_missing() -> None:
+    (event,) = events(node(refused_pod("shop/render", ago=MINUTE)), EventKind.REJECTED)
     assert (event.at, event.exact, event.subject, event.source) == (NOW - MINUTE, False, "shop/render", "pods")
     told, _, verdict = event.text.partition("; ")
-    assert told == "the pod shop/render was refused: too few of devices.kubevirt.io/kvm (1 asked for, 0 to be had)"
+    assert told == "pod shop/render was rejected: too few devices of devices.kubevirt.io/kvm (requested 1, available 0)"
     assert verdict in {f"{cause.value}, stuck" for cause in RejectionCause}
 
 
 @pytest.mark.parametrize("refused", RejectionKind)
-def test_every_refusal_has_its_words(refused: RejectionKind) -> None:
-    (event,) = events(node(refused_pod("shop/render", refused=refused)), What.REFUSED)
+def test_every_kind_of_rejection_has_a_text(refused: RejectionKind) -> None:
+    (event,) = events(node(refused_pod("shop/render", refused=refused)), EventKind.REJECTED)
     assert KVM in event.text
 
 
@@ -93,63 +93,63 @@ def test_a_long_message_is_cut() -> None:
     pod = refused_pod("shop/render", refused=RejectionKind.OTHER)
     assert pod.rejection is not None
     pod = replace(pod, rejection=replace(pod.rejection, message="x" * 5000))
-    (event,) = events(node(pod), What.REFUSED)
+    (event,) = events(node(pod), EventKind.REJECTED)
     assert len(event.text) < 300
-    assert "x…" in event.text
+    assert "x...; unverified" in event.text
 
 
 def test_a_refusal_without_a_time_is_counted_and_not_placed() -> None:
     timeline = told(node(rejected(refused_pod("shop/render"), None)))
     assert timeline.undated == 1
-    assert What.REFUSED not in {event.what for event in timeline.events}
+    assert EventKind.REJECTED not in {event.kind for event in timeline.events}
 
 
 def test_what_the_api_server_dates_is_told_by_the_nodes_clock() -> None:
     pod = rejected(refused_pod("shop/render"), NOW - HOUR, by_api=True)
-    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), EventKind.REJECTED)
     assert event.at == NOW - HOUR - MINUTE
 
 
 def test_what_the_kubelet_dates_is_not_moved() -> None:
     pod = rejected(refused_pod("shop/render"), NOW - HOUR)
-    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), EventKind.REJECTED)
     assert event.at == NOW - HOUR
 
 
 def test_a_date_at_the_end_of_the_calendar_is_told_as_it_is() -> None:
     pod = rejected(refused_pod("shop/render"), datetime.min.replace(tzinfo=UTC), by_api=True)
-    (event,) = events(replace(node(pod), api_skew=MINUTE), What.REFUSED)
+    (event,) = events(replace(node(pod), api_skew=MINUTE), EventKind.REJECTED)
     assert event.at.year == 1
 
 
-def test_a_pod_refused_in_the_second_of_the_start_comes_after_it() -> None:
+def test_a_pod_rejected_in_the_second_of_the_start_comes_after_it() -> None:
     started = transition(TransitionKind.KUBELET_STARTED, ago=HOUR - timedelta(milliseconds=424))
     pod = refused_pod("shop/render", ago=HOUR)
     plugins = device_plugins(started, kubelet_socket=HOUR - timedelta(milliseconds=424))
-    kinds = (What.DEVICE_MANAGER_STARTED, What.REFUSED)
-    assert [event.what for event in events(node(pod, device_plugins=plugins), *kinds)] == list(kinds)
+    kinds = (EventKind.DEVICE_MANAGER_STARTED, EventKind.REJECTED)
+    assert [event.kind for event in events(node(pod, device_plugins=plugins), *kinds)] == list(kinds)
 
 
 def test_a_leak_is_told_from_when_it_can_have_begun_with_its_cause() -> None:
     snapshot = node(reservation("10.244.1.9"), processes=[processes(kubelet=HOUR)])
-    (event,) = events(snapshot, What.LEAKED)
+    (event,) = events(snapshot, EventKind.LEAKED)
     assert (event.at, event.exact, event.subject) == (NOW - HOUR, False, "kubenet/10.244.1.9")
     assert "the kubelet restarted after it was made" in event.text
 
 
 def test_what_was_seen_once_is_no_leak_yet() -> None:
     report = scanned(node(), node(reservation("10.244.1.9")))
-    assert What.LEAKED not in {event.what for event in build_timeline(report, ()).events}
+    assert EventKind.LEAKED not in {event.kind for event in build_timeline(report, ()).events}
 
 
 def test_releases_and_restorations_come_from_the_journal() -> None:
     entry = replace(ENTRY, restored=NOW - MINUTE)
     found = [event for event in told(node(), entry).events if event.source == "journal"]
-    assert [(event.what, event.at, event.exact) for event in found] == [
-        (What.RELEASED, NOW - HOUR, True),
-        (What.RESTORED, NOW - MINUTE, True),
+    assert [(event.kind, event.at, event.exact) for event in found] == [
+        (EventKind.RELEASED, NOW - HOUR, True),
+        (EventKind.RESTORED, NOW - MINUTE, True),
     ]
-    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, entry e-1"
+    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, journal entry e-1"
 
 
 @pytest.mark.parametrize("verdict", [None, *(one for one in Verdict if one is not Verdict.RELEASED)])
@@ -168,20 +168,29 @@ def test_events_are_in_order_whatever_they_come_from() -> None:
     )
     found = told(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
     assert [event.at for event in found] == sorted(event.at for event in found)
-    race = (What.KUBELET_STARTED, What.LEAKED, What.DEVICE_MANAGER_STARTED, What.REFUSED, What.REGISTERED)
-    assert [event.what for event in found if event.what in race] == list(race)
-    assert found[-1].what is What.RELEASED
+    race = (
+        EventKind.KUBELET_STARTED,
+        EventKind.LEAKED,
+        EventKind.DEVICE_MANAGER_STARTED,
+        EventKind.REJECTED,
+        EventKind.REGISTERED,
+    )
+    assert [event.kind for event in found if event.kind in race] == list(race)
+    assert found[-1].kind is EventKind.RELEASED
 
 
 def test_of_one_moment_the_starts_come_first() -> None:
     snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
-    kinds = [event.what for event in events(snapshot)]
-    assert kinds == [What.BOOTED, What.DOCKER_STARTED, What.KUBELET_STARTED]
+    kinds = [event.kind for event in events(snapshot)]
+    assert kinds == [EventKind.BOOTED, EventKind.DOCKER_STARTED, EventKind.KUBELET_STARTED]
 
 
 def test_only_the_last_span_is_kept_where_it_is_asked_for() -> None:
     timeline = told(node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
-    assert [event.what for event in timeline.last(2 * HOUR).events] == [What.DOCKER_STARTED, What.KUBELET_STARTED]
+    assert [event.kind for event in timeline.last(2 * HOUR).events] == [
+        EventKind.DOCKER_STARTED,
+        EventKind.KUBELET_STARTED,
+    ]
     assert timeline.last(timedelta.max).events == timeline.events
     assert timeline.last(timedelta(0)).events == ()
 

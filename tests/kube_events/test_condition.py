@@ -11,7 +11,7 @@ from agent.checks import engine
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
 from agent.kube_events.condition import condition as condition_of
-from agent.kube_events.queue import Message, What
+from agent.kube_events.queue import Kind, Message
 from agent.model.finding import Finding, Gap
 from agent.model.report import Report
 from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
@@ -96,7 +96,7 @@ class Box:
         self.letters: list[Message] = []
         self.patches: list[tuple[str, Any]] = []
 
-    def post(self, message: Message) -> None:
+    def put(self, message: Message) -> None:
         self.letters.append(message)
         message.send(self)
 
@@ -122,18 +122,18 @@ def told(exporter: ConditionExporter, *reports: Report) -> None:
 
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
     box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.post)
+    exporter = ConditionExporter(box.put)
     standing = replace(WIDE, address_pressure="False")
     for _ in range(41):
         told(exporter, rounds.report(node(node=[standing])))
-    assert [message.what for message in box.letters] == [What.CONDITION] * 3
+    assert [message.kind for message in box.letters] == [Kind.CONDITION] * 3
     assert box.last["type"] == "CNIAddressPressure"
     assert box.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
 
 
 def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
     box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.post)
+    exporter = ConditionExporter(box.put)
     for _ in range(9):
         told(exporter, rounds.report(node()))
     assert len(box.letters) == 3
@@ -145,7 +145,7 @@ def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
 
 def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:
     box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.post)
+    exporter = ConditionExporter(box.put)
     told(exporter, rounds.report(node()))
     assert box.last["lastTransitionTime"] == box.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
     standing = replace(TINY, address_pressure="False")
@@ -163,13 +163,13 @@ def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for standing, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         box = Box()
-        told(ConditionExporter(box.post), confirmed_healthy(replace(WIDE, address_pressure=standing)))
+        told(ConditionExporter(box.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
         assert ("lastTransitionTime" in box.last) == turned, standing
 
 
 def test_a_node_object_that_is_unread_is_not_one_without_the_condition() -> None:
     box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.post)
+    exporter = ConditionExporter(box.put)
     told(exporter, rounds.report(without(node(), "node")), rounds.report(without(node(), "node"), timedelta(hours=1)))
     assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in box.patches] == [True, False]
 

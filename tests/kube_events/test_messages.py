@@ -55,9 +55,9 @@ def test_networks_resources_and_detectors_are_told_apart() -> None:
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
     several = told(leak(2), leak(3), leak(2, network="storage"), late)
     assert [(one.reason, one.subject) for one in several] == [
+        ("LateDevicePlugin", KVM),
         ("LeakedReservation", "kubenet"),
         ("LeakedReservation", "storage"),
-        ("LateDevicePlugin", KVM),
     ]
     assert len({one.name for one in several}) == 3
 
@@ -122,10 +122,10 @@ def test_what_was_released_is_told_once_a_network_with_its_number() -> None:
     cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(CANDIDATE), outcome(Verdict.GONE))
     (one,) = event_specs(replace(confirmed(), cleaning=cleaned))
     assert (one.about, one.reason, one.type, one.lasting) == (NODE, "ReleasedReservation", "Normal", False)
-    assert one.message.startswith("leaked addresses released in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
+    assert one.message.startswith("released leaked addresses in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
     assert one.message.endswith(" | and 2 more")
     (single,) = event_specs(replace(confirmed(), cleaning=cleaning(released())))
-    assert single.message == "leaked addresses released in kubenet (1): 10.244.1.9 (of pod shop/cart)"
+    assert single.message == "released leaked addresses in kubenet (1): 10.244.1.9 (of pod shop/cart)"
 
 
 def test_without_a_release_none_is_told() -> None:
@@ -139,11 +139,11 @@ def test_an_event_is_as_kubectl_looks_for_it() -> None:
     assert event["metadata"] == {"name": one.name, "namespace": "default"}
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-03-26T20:00:00Z"
     assert (event["count"], event["source"]) == (1, {"component": "nodeleak", "host": "worker-1"})
-    later = one.now(NOW + timedelta(minutes=5), 2)
+    later = one.changes(NOW + timedelta(minutes=5), 2)
     assert later == {
         "type": "Warning", "message": "10.244.1.9 leaked", "lastTimestamp": "2026-03-26T20:05:00Z", "count": 2
     }  # fmt: skip
-    assert "count" not in one.now(NOW, None)
+    assert "count" not in one.changes(NOW, None)
 
 
 def test_an_event_has_one_name_in_every_process_and_others_have_others() -> None:

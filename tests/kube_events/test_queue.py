@@ -68,8 +68,8 @@ class Agent:
         self.delivery = DeliveryQueue(
             lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words)
         )
-        self.events = EventExporter(self.delivery.post, tally.missed)
-        self.condition = ConditionExporter(self.delivery.post)
+        self.events = EventExporter(self.delivery.put, tally.failed)
+        self.condition = ConditionExporter(self.delivery.put)
         self.thread = threading.Thread(target=self.delivery.run)
 
     def export(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
@@ -103,7 +103,7 @@ def agent(tmp_path: Path) -> Start:
         try:
             yield one
         finally:
-            one.delivery.end()
+            one.delivery.stop()
             one.thread.join(10)
             assert not one.thread.is_alive()
 
@@ -226,9 +226,9 @@ def test_no_round_waits_for_a_server_that_hangs_and_what_is_too_much_is_dropped(
         assert time.perf_counter() - started < 1
         until(lambda: one.dropped.get("queue_full", 0) >= 35, "100 are too many")
         assert one.dropped.keys() == {"queue_full"}
-        assert one.warned == [("event", "queue_full", "64 wait already")]
+        assert one.warned == [("event", "queue_full", "64 messages are waiting")]
         assert len(server.requests) <= 1
-        one.delivery.end()
+        one.delivery.stop()
         server.closing.set()
 
 
@@ -270,7 +270,7 @@ def test_who_waits_for_a_busy_server_stops_at_once(agent: Start) -> None:
         one.export(leak(2))
         until(lambda: server.requests, "it is asked")
         started = time.perf_counter()
-        one.delivery.end()
+        one.delivery.stop()
         one.thread.join(5)
         assert time.perf_counter() - started < 2
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.kube_events.messages import About, EventSpec
-from agent.kube_events.rate_limit import AGAIN, BURST, ONE_IN, RateLimiter
+from agent.kube_events.rate_limit import BURST, REPEAT_AFTER, TOKEN_INTERVAL, RateLimiter
 from tests.builders import UPTIME
 from tests.kube_events.syncs import A_ROUND
 
@@ -35,7 +35,7 @@ def test_what_comes_back_within_five_minutes_is_no_news() -> None:
     assert len(limiter.due([about(1)], UPTIME)[0]) == 1
     assert limiter.due([], UPTIME + A_ROUND) == ([], 0)
     assert limiter.due([about(1)], UPTIME + A_ROUND * 2) == ([], 0)
-    assert len(limiter.due([about(1)], UPTIME + AGAIN)[0]) == 1
+    assert len(limiter.due([about(1)], UPTIME + REPEAT_AFTER)[0]) == 1
 
 
 def test_every_round_of_releases_is_told() -> None:
@@ -90,5 +90,5 @@ def test_never_more_than_the_bucket_and_never_one_twice_within_five_minutes(
     for place, (at, name) in enumerate(told):
         later = told[place:]
         for end, _ in later:
-            assert sum(moment <= end for moment, _ in later) <= BURST + (end - at) / ONE_IN + 1
-        assert not [moment for moment, other in later[1:] if other == name and moment - at < AGAIN]
+            assert sum(moment <= end for moment, _ in later) <= BURST + (end - at) / TOKEN_INTERVAL + 1
+        assert not [moment for moment, other in later[1:] if other == name and moment - at < REPEAT_AFTER]

@@ -1,23 +1,23 @@
-"""A cleaning as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`: for programs."""
+"""Cleanup results as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`."""
 
 from typing import Any, Final
 
 from agent.cleanup.journal import SCHEMA as JOURNAL_SCHEMA
 from agent.cleanup.journal import Entry, Journal, file_document
-from agent.exporters.json.scan import moment
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
+from agent.model.text import rfc3339
 
 SCHEMA: Final = "nodeleak.clean/v1"
 
 
 def document(cleaning: Cleaning) -> dict[str, Any]:
-    """Draw a cleaning. What is not known is null, never 0."""
+    """Return the document. What is not known is null, never 0."""
     tally = cleaning.tally()
     return {
         "schema": SCHEMA,
         "node": cleaning.node,
-        "taken_at": moment(cleaning.taken_at),
+        "taken_at": rfc3339(cleaning.taken_at),
         "applied": cleaning.applied,
         "network": ",".join(cleaning.free_before),
         "networks": [
@@ -38,7 +38,6 @@ def document(cleaning: Cleaning) -> dict[str, Any]:
 
 
 def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
-    settings = [refusal.setting for refusal in outcome.refusals]
     return {
         "network": reservation.network,
         "ip": reservation.ip,
@@ -47,8 +46,7 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
-        # One that no setting lifts is not lifted by lifting the others.
-        "setting": " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None,
+        "setting": _setting(outcome),
         "refusals": [
             {"reason": one.reason.value, "why": one.why, "setting": one.setting or None} for one in outcome.refusals
         ],
@@ -58,8 +56,14 @@ def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
     }
 
 
+def _setting(outcome: Outcome) -> str | None:
+    """Return the settings that override all refusals; None where one of them cannot be overridden."""
+    settings = [refusal.setting for refusal in outcome.refusals]
+    return " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
+
+
 def journal(image: Journal) -> dict[str, Any]:
-    """Draw the journal, oldest entry first."""
+    """Return the journal, oldest entry first."""
     return {
         "schema": JOURNAL_SCHEMA,
         "entries": [_entry(entry) for entry in image.entries],
@@ -70,13 +74,13 @@ def journal(image: Journal) -> dict[str, Any]:
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
         "entry": entry.name,
-        "at": moment(entry.at),
+        "at": rfc3339(entry.at),
         "by": entry.by,
         "container_id": entry.container_id or None,
         "pod": entry.pod or None,
         "addresses": list(entry.ips),
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
-        "restored": moment(entry.restored) if entry.restored else None,
+        "restored": rfc3339(entry.restored) if entry.restored else None,
         "files": [file_document(image) for image in entry.files],
     }

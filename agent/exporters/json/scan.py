@@ -1,70 +1,39 @@
-"""A report as the JSON document `nodeleak.scan/v1`: for programs."""
+"""A report as the JSON document `nodeleak.scan/v1`, for programs."""
 
-import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.addresses.classify import made_at
 from agent.checks.devices.resource_state import resource_states
-from agent.checks.registry import DETECTORS
+from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.devices import ResourceState
 from agent.model.finding import TrackedFinding
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, Reservation, Snapshot
+from agent.model.text import rfc3339
 
 SCHEMA: Final = "nodeleak.scan/v1"
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Draw a report. Times are UTC in RFC 3339; what is not known is null, never 0."""
+    """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
     snapshot = report.assessment.snapshot
     return {
         "schema": SCHEMA,
         "node": snapshot.node_name,
-        "taken_at": moment(snapshot.taken_at),
+        "taken_at": rfc3339(snapshot.taken_at),
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
         "reservations": [
-            _reservation(one, snapshot.taken_at) for one in in_order(report.assessment.classified_reservations)
+            _reservation(one, snapshot.taken_at)
+            for one in sorted_reservations(report.assessment.classified_reservations)
         ],
         "device_plugins": _devices(snapshot),
-        "findings": [_finding(judged) for judged in findings_in_order(report)],
+        "findings": [_finding(tracked) for tracked in report.sorted_findings],
         "unavailable": [{"source": one.source, "why": one.why} for one in report.unavailable],
         "insufficient_data": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
     }
-
-
-def moment(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def in_order(classified_reservations: tuple[ClassifiedReservation, ...]) -> list[ClassifiedReservation]:
-    """Sort by network and address, as people count addresses; what is not an address comes last."""
-    return sorted(
-        classified_reservations,
-        key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name),
-    )
-
-
-def findings_in_order(report: Report) -> list[TrackedFinding]:
-    """Sort by detector, as they are listed, and by subject, numbers as numbers."""
-    rank = {detector.NAME: place for place, detector in enumerate(DETECTORS)}
-    return sorted(report.findings, key=lambda one: (rank[one.finding.detector], _natural(one.finding.subject)))
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text)]
-
-
-def _numeric(ip: str) -> tuple[int, ...]:
-    """Order addresses of one family by value, IPv4 before IPv6, without the price of parsing each."""
-    if ":" in ip:
-        head, _, tail = ip.partition("::")
-        groups = [int(group, 16) for group in head.split(":") if group]
-        after = [int(group, 16) for group in tail.split(":") if group]
-        return (6, *groups, *([0] * (8 - len(groups) - len(after))), *after)
-    return (4, *map(int, ip.split(".")))
 
 
 def _network(network: NetworkSummary) -> dict[str, Any]:
@@ -106,7 +75,7 @@ def _device(state: ResourceState) -> dict[str, Any]:
         "devices": state.devices,
         "allocated": state.allocated,
         "registered": state.registered,
-        "registered_since": None if state.registered_since is None else moment(state.registered_since),
+        "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
         "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
         "socket": state.socket or None,
         "socket_present": state.socket_present,
@@ -114,15 +83,15 @@ def _device(state: ResourceState) -> dict[str, Any]:
     }
 
 
-def _finding(judged: TrackedFinding) -> dict[str, Any]:
-    finding = judged.finding
+def _finding(tracked: TrackedFinding) -> dict[str, Any]:
+    finding = tracked.finding
     return {
         "detector": finding.detector,
         "subject": finding.subject,
         "message": finding.message,
         "severity": finding.severity.value,
-        "since": moment(judged.since),
-        "confirmed": judged.confirmed,
+        "since": rfc3339(tracked.since),
+        "confirmed": tracked.confirmed,
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,
         "pod": finding.pod or None,

@@ -1,1 +1,1 @@
-"""Reports as text, for people at a terminal."""
+"""Reports as text, for people."""

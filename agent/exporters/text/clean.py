@@ -1,4 +1,4 @@
-"""A cleaning, a restoration and the journal as text: for people."""
+"""Cleanup results, restorations and the journal as text, for people."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,19 +6,19 @@ from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.json.scan import moment
-from agent.exporters.text.scan import grid, lines_as_text
+from agent.exporters.text.table import grid, lines_as_text
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
+from agent.model.text import count_of, format_number, rfc3339
 
 WHEN_HALTED: Final = (
-    "find out how it could come back before cleaning is trusted here; "
-    "`nodeleak restore ENTRY --apply` settles the entry, and a daemon cleans again after its next start"
+    "find out why it reappeared; then settle the journal entry with `nodeleak restore ENTRY --apply`, and restart the "
+    "daemon to resume cleanup"
 )
-"""What to do about cleaning that has stopped itself."""
+"""What to do when cleanup is halted."""
 
 _NAMED = 3
-"""How many addresses, or reasons of one kind, are told before they are only counted."""
+"""How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
 def table(cleaning: Cleaning) -> str:
@@ -26,12 +26,12 @@ def table(cleaning: Cleaning) -> str:
 
 
 def _lines(cleaning: Cleaning) -> Iterator[str]:
-    yield f"Node {cleaning.node}, {moment(cleaning.taken_at)}"
+    yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
-        yield "DRY RUN: nothing is touched; --apply releases."
+        yield "DRY RUN: nothing is changed; use --apply to release."
     if cleaning.halted:
         yield ""
-        yield f"CLEANING HAS STOPPED ITSELF: {cleaning.halted}"
+        yield f"Cleanup halted: {cleaning.halted}"
         yield f"  Do: {WHEN_HALTED}"
     if cleaning.outcomes:
         yield ""
@@ -45,7 +45,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
         yield from (f"{one.ip}: nothing to release: {one.why}" for one in cleaning.passed_over)
     if cleaning.unavailable:
         yield ""
-        yield "NOTHING IS RELEASED, because something could not be read:"
+        yield "Nothing is released, because these sources are unavailable:"
         yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
     if cleaning.warnings:
         yield ""
@@ -55,13 +55,12 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
 
 
 def _addresses(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """List the addresses, a short line each."""
     rows = [_row(outcome, one) for outcome in outcomes for one in outcome.request.reservations]
     yield from _grid(["NETWORK", "ADDRESS", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY"], rows)
 
 
 def _grid(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Align columns; a last one that would be empty is left out."""
+    """Align columns; an empty last column is left out."""
     table = [heads, *rows]
     return grid(table if any(row[-1] for row in rows) else [row[:-1] for row in table])
 
@@ -78,13 +77,13 @@ def _row(outcome: Outcome, reservation: Reservation) -> list[str]:
 
 
 def _verdict(outcome: Outcome) -> str:
-    said = outcome.verdict.value.replace("_", " ")
+    verdict = outcome.verdict.value.replace("_", " ")
     reasons = ", ".join(refusal.reason.value for refusal in outcome.refusals)
-    return f"{said}: {reasons}" if reasons else said
+    return f"{verdict}: {reasons}" if reasons else verdict
 
 
 def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """Say each reason once, with the addresses that it holds for: often it is one for all of them."""
+    """List each reason once, with its addresses: often all have the same one."""
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for outcome in outcomes:
         reasons = [(refusal.reason.value, refusal.why, refusal.setting) for refusal in outcome.refusals]
@@ -93,18 +92,18 @@ def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
         for label, why, setting in reasons:
             ips = found.setdefault(label, {}).setdefault((why, setting), [])
             ips.extend(one.ip for one in outcome.request.reservations)
-    for label, words_of in found.items():
-        yield from _in_brief([_reason(label, words, ips) for words, ips in words_of.items()], label)
+    for label, reasons_of in found.items():
+        yield from _abridged([_reason(label, text, ips) for text, ips in reasons_of.items()], label)
 
 
-def _reason(label: str, words: tuple[str, str], ips: Sequence[str]) -> str:
-    why, setting = words
-    lift = f"; {setting} would lift this" if setting else ""
-    return f"  {label} ({_named(ips)}): {why}{lift}"
+def _reason(label: str, text: tuple[str, str], ips: Sequence[str]) -> str:
+    why, setting = text
+    override = f"; override with {setting}" if setting else ""
+    return f"  {label} ({_named(ips)}): {why}{override}"
 
 
-def _in_brief(lines: Sequence[str], label: str) -> Iterator[str]:
-    """Keep of many reasons that differ by a number the first, and the last, which is the furthest from a release."""
+def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
+    """Of many reasons that differ by a number keep the first and the last, which is the furthest from a release."""
     if len(lines) <= _NAMED:
         yield from lines
         return
@@ -114,28 +113,28 @@ def _in_brief(lines: Sequence[str], label: str) -> Iterator[str]:
 
 
 def _named(ips: Sequence[str]) -> str:
-    return ", ".join(ips) if len(ips) <= _NAMED else f"{len(ips)} addresses"
+    return ", ".join(ips) if len(ips) <= _NAMED else count_of(len(ips), "address", "addresses")
 
 
 def _totals(cleaning: Cleaning) -> Iterator[str]:
     if cleaning.outcomes:
-        yield ", ".join(_counted(cleaning))
+        yield ", ".join(_counts(cleaning))
     elif not (cleaning.unavailable or cleaning.passed_over):
         yield "Nothing to release."
     for network, before in cleaning.free_before.items():
         after = cleaning.free_after.get(network)
-        yield f"Free addresses of {network}: {_number(before)} before, {_number(after)} after"
+        yield f"Free addresses in {network}: {format_number(before)} before, {format_number(after)} after"
 
 
-def _counted(cleaning: Cleaning) -> Iterator[str]:
-    """Count what was asked for even where it is none, and the rest where there is any."""
+def _counts(cleaning: Cleaning) -> Iterator[str]:
+    """Count the requested verdict even where it is 0, and the others where there are any."""
     tally = cleaning.tally()
-    asked_for = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
+    requested = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
     for verdict in Verdict:
-        if not tally[verdict] and verdict is not asked_for:
+        if not tally[verdict] and verdict is not requested:
             continue
-        said = "would be released" if verdict is Verdict.WOULD_RELEASE else verdict.value
-        yield f"{tally[verdict]} {said}{_by_reason(cleaning) if verdict is Verdict.REFUSED else ''}"
+        text = "would be released" if verdict is Verdict.WOULD_RELEASE else verdict.value
+        yield f"{tally[verdict]} {text}{_by_reason(cleaning) if verdict is Verdict.REFUSED else ''}"
 
 
 def _by_reason(cleaning: Cleaning) -> str:
@@ -148,12 +147,8 @@ def _by_reason(cleaning: Cleaning) -> str:
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 
 
-def _number(value: int | None) -> str:
-    return "?" if value is None else str(value)
-
-
 def restoration(done: Restoration, journal: Journal, *, applied: bool) -> str:
-    """Draw what came of `restore`. What is damaged in the journal may be what was looked for."""
+    """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
     return lines_as_text(_restoration_lines(done, journal, applied=applied))
 
 
@@ -162,7 +157,7 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {entry.container_id[:12] or '(empty file)'}{pod}, entry {entry.name}"
     if not applied:
-        yield "DRY RUN: nothing is touched; --apply restores."
+        yield "DRY RUN: nothing is changed; use --apply to restore."
     if done.done:
         yield f"{'restored' if applied else 'would restore'}: {what}"
         if done.why:
@@ -173,7 +168,7 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
 
 
 def journal(image: Journal) -> str:
-    """Draw the journal, oldest entry first."""
+    """Write the journal, oldest entry first."""
     return lines_as_text(_journal_lines(image))
 
 
@@ -182,7 +177,7 @@ def _journal_lines(image: Journal) -> Iterator[str]:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
         yield from _grid(heads, [_entry(entry) for entry in image.entries])
     else:
-        yield "Nothing was released."
+        yield "No releases."
     if image.damage:
         yield ""
         yield from (f"damaged: {damage}" for damage in image.damage)
@@ -190,17 +185,17 @@ def _journal_lines(image: Journal) -> Iterator[str]:
 
 def _entry(entry: Entry) -> list[str]:
     return [
-        moment(entry.at),
+        rfc3339(entry.at),
         entry.by,
         ", ".join(entry.ips),
         entry.container_id[:12] or "(empty file)",
         entry.pod or "-",
-        _ended(entry),
+        _outcome(entry),
         entry.name,
         entry.why,
     ]
 
 
-def _ended(entry: Entry) -> str:
-    outcome = "never ended" if entry.verdict is None else entry.verdict.value
-    return f"{outcome}, restored {moment(entry.restored)}" if entry.restored else outcome
+def _outcome(entry: Entry) -> str:
+    outcome = "unfinished" if entry.verdict is None else entry.verdict.value
+    return f"{outcome}, restored {rfc3339(entry.restored)}" if entry.restored else outcome

@@ -1,40 +1,39 @@
-"""The map of a node's ranges as text: a letter an address, in colour where the terminal has it."""
+"""The map for terminals: one letter for each cell, so that colors are not needed to read it."""
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from agent.exporters.json.scan import moment
 from agent.exporters.range_map import (
-    IN_WORDS,
+    LABELS,
     WEIGHT,
     Cell,
     Mark,
     NetworkMap,
     RangeMap,
     Row,
-    in_figures,
     mark_of,
     network_maps,
 )
-from agent.exporters.text.scan import escape
+from agent.exporters.text.scan import header, unavailable
 from agent.model.report import Report
+from agent.model.text import count_of, escape, format_number
 
 LETTERS: Final = {
     Mark.FREE: "·",
     Mark.GATEWAY: "G",
     Mark.IN_USE: "■",
-    Mark.NOT_READY: "H",
+    Mark.NOT_READY: "N",
     Mark.TEARDOWN_PENDING: "T",
-    Mark.CANDIDATE: "Y",
-    Mark.UNRECOGNIZED: "F",
-    Mark.UNMANAGED: "A",
+    Mark.CANDIDATE: "C",
+    Mark.UNRECOGNIZED: "U",
+    Mark.UNMANAGED: "M",
     Mark.UNAVAILABLE: "░",
     Mark.UNKNOWN: "?",
     Mark.LEAKED: "L",
 }
 _ASCII: Final = {"·": ".", "■": "o", "░": "/"}
-_COLOURS: Final = {
+_COLORS: Final = {
     Mark.FREE: "2",
     Mark.GATEWAY: "2",
     Mark.IN_USE: "34",
@@ -47,84 +46,74 @@ _COLOURS: Final = {
     Mark.UNKNOWN: "7",
     Mark.LEAKED: "1;37;41",
 }
-"""What a terminal is told (SGR): it follows the reader's own palette."""
+"""SGR codes: they follow the terminal's own palette."""
 _GROUP: Final = 8
 _SPACED: Final = 16
-"""A row of so many cells has room for a space after each."""
+"""A row of up to so many cells has room for a space after each."""
 _LONGEST_LIST: Final = 40
 
 
-def drawn(report: Report, *, colour: bool, unicode: bool) -> str:
-    """Draw a report. `unicode`: whether the reader's terminal knows more than ASCII."""
-    writer = _JournalWriter(colour, unicode)
-    return "".join(f"{line}\n" for line in _lines(report, writer))
+def map_table(report: Report, *, color: bool, unicode: bool) -> str:
+    """Draw a report. `unicode`: whether the terminal can show more than ASCII."""
+    return "".join(f"{line}\n" for line in _lines(report, _LetterFormat(color, unicode)))
 
 
-class _JournalWriter:
-    def __init__(self, colour: bool, unicode: bool) -> None:
-        self._colour, self._unicode = colour, unicode
+class _LetterFormat:
+    def __init__(self, color: bool, unicode: bool) -> None:
+        self._color, self._unicode = color, unicode
 
     def __call__(self, mark: Mark) -> str:
-        message = LETTERS[mark] if self._unicode else _ASCII.get(LETTERS[mark], LETTERS[mark])
-        return f"\x1b[{_COLOURS[mark]}m{message}\x1b[0m" if self._colour else message
+        letter = LETTERS[mark] if self._unicode else _ASCII.get(LETTERS[mark], LETTERS[mark])
+        return f"\x1b[{_COLORS[mark]}m{letter}\x1b[0m" if self._color else letter
 
 
-def _lines(report: Report, writer: _JournalWriter) -> Iterator[str]:
-    snapshot = report.assessment.snapshot
-    yield escape(f"Node {snapshot.node_name}, {moment(snapshot.taken_at)}")
+def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
+    yield from map(escape, header(report))
     maps = network_maps(report)
     for one in maps:
         yield ""
-        yield from _network(one, writer)
+        yield from _network(one, letter)
     yield ""
-    yield from _legend(sum((one.counts for one in maps), Counter[Mark]()), writer)
-    yield ""
-    yield _findings(report)
-    if report.unavailable:
+    yield from _legend(sum((one.counts for one in maps), Counter[Mark]()), letter)
+    if report.findings:
         yield ""
-        yield "Could not be read (nothing is concluded from these):"
-        yield from (escape(f"  {one.source}: {one.why}") for one in report.unavailable)
+        yield f"{count_of(len(report.findings), 'finding')}: run without --map to list them."
+    yield from map(escape, unavailable(report))
 
 
-def _network(network: NetworkMap, writer: _JournalWriter) -> Iterator[str]:
+def _network(network: NetworkMap, letter: _LetterFormat) -> Iterator[str]:
     name = escape(network.network)
-    if not network.read:
-        yield f"{name}: its reservations were NOT READ; nothing below is known to be free"
+    if not network.available:
+        yield f"{name}: reservations unavailable: no address below is known to be free"
     if network.maps is None:
-        yield f"{name}: its range is not known"
+        yield f"{name}: range unknown"
     for one in network.maps or ():
         yield f"{name} {one.range}"
         label = max(len(str(row.first)) for row in one.rows)
-        yield from (f"  {row.first!s:<{label}}  {_row(row, one, writer)}".rstrip() for row in one.rows)
+        yield from (f"  {row.first!s:<{label}}  {_row(row, one, letter)}".rstrip() for row in one.rows)
         if one.rest is not None:
-            yield f"  {'the rest':<{label}}  {writer(one.rest.mark)}"
+            yield f"  {'the rest':<{label}}  {letter(one.rest.mark)}"
         yield from (f"  {sentence}" for sentence in one.rule)
     if network.elsewhere:
-        yield "  Entries of no known range:"
+        yield "  Entries outside every known range:"
         for classified in network.elsewhere[:_LONGEST_LIST]:
-            yield f"    {writer(mark_of(classified))} {escape(classified.name)}"
+            yield f"    {letter(mark_of(classified))} {escape(classified.name)}"
         if (more := len(network.elsewhere) - _LONGEST_LIST) > 0:
             yield f"    and {more} more: -o json lists all"
 
 
-def _row(row: Row, of_map: RangeMap, writer: _JournalWriter) -> str:
-    cells = [_letter(cell, writer) for cell in row.cells]
+def _row(row: Row, of_map: RangeMap, letter: _LetterFormat) -> str:
+    cells = [_cell(cell, letter) for cell in row.cells]
     between = " " if of_map.columns <= _SPACED else ""
     groups = (cells[start : start + _GROUP] for start in range(0, len(cells), _GROUP))
     return (between or " ").join(between.join(group) for group in groups)
 
 
-def _letter(cell: Cell | None, writer: _JournalWriter) -> str:
-    return " " if cell is None else writer(cell.mark)
+def _cell(cell: Cell | None, letter: _LetterFormat) -> str:
+    return " " if cell is None else letter(cell.mark)
 
 
-def _legend(counts: Counter[Mark], writer: _JournalWriter) -> Iterator[str]:
-    width = max((len(in_figures(n)) for n in counts.values()), default=1)
+def _legend(counts: Counter[Mark], letter: _LetterFormat) -> Iterator[str]:
+    width = max((len(format_number(n)) for n in counts.values()), default=1)
     for mark in sorted(counts, key=WEIGHT.__getitem__, reverse=True):
-        yield f"  {writer(mark)} {in_figures(counts[mark]):>{width}} {IN_WORDS[mark]}"
-
-
-def _findings(report: Report) -> str:
-    if not report.findings:
-        return "No findings." if report.complete else "No findings, as far as could be read."
-    return f"Findings: {len(report.findings)} (without --map they are told)."
+        yield f"  {letter(mark)} {format_number(counts[mark]):>{width}} {LABELS[mark]}"

@@ -1,144 +1,132 @@
-"""A report as text: for people. A summary per network, the findings in words, then what could not be read."""
+"""A report as text, for people: a summary of each network, the findings, then what is unavailable."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterator
 
-from agent.checks.devices.resource_state import resource_states
-from agent.exporters.json.scan import findings_in_order, in_order, moment
+from agent.checks.addresses import leaked_reservation
+from agent.exporters.advice import leak_advice
+from agent.exporters.devices import HEADS, device_rows
+from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
+from agent.exporters.headline import Status, headline, incomplete, status_of
+from agent.exporters.order import sorted_reservations
+from agent.exporters.text.table import grid, lines_as_text
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.devices import ResourceState
-from agent.model.finding import Finding, Severity
+from agent.model.finding import Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.text import format_number, rfc3339
 
-_SHOWN = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
-"""States whose entries are listed one by one: what is in order only counts, and leaks are findings."""
-_LONGEST_LIST = 40
-
-
-def table(report: Report) -> str:
-    return lines_as_text(_lines(report))
+_LISTED = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
+"""States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
 
 
-def lines_as_text(lines: Iterable[str]) -> str:
-    return "".join(f"{escape(line)}\n" for line in lines)
+def table(report: Report, *, verbose: bool = False) -> str:
+    """Write a report. `verbose`: every entry and finding on a line of its own."""
+    return lines_as_text(_lines(report, verbose=verbose))
 
 
-def escape(line: str) -> str:
-    """Keep what a process calls itself, or a label says, from steering the reader's terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-
-
-def _lines(report: Report) -> Iterator[str]:
+def header(report: Report) -> Iterator[str]:
     snapshot = report.assessment.snapshot
-    yield f"Node {snapshot.node_name}, {moment(snapshot.taken_at)}"
+    yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
+    yield headline(report)
+    if status_of(report) is not Status.INCOMPLETE and (missing := incomplete(report)):
+        yield f"Incomplete: {missing}"
+
+
+def _lines(report: Report, *, verbose: bool) -> Iterator[str]:
+    snapshot = report.assessment.snapshot
+    yield from header(report)
     yield ""
     yield from grid([["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"], *map(_summary, report.networks)])
-    listed = [one for one in in_order(report.assessment.classified_reservations) if one.state in _SHOWN]
+    yield from _reservations(report, verbose=verbose)
+    yield from _devices(snapshot, verbose=verbose)
+    yield from _findings(report, verbose=verbose)
+    yield from _not_evaluated(report)
+
+
+def _reservations(report: Report, *, verbose: bool) -> Iterator[str]:
+    listed = [one for one in sorted_reservations(report.assessment.classified_reservations) if one.state in _LISTED]
     if listed:
         yield ""
-        yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed[:_LONGEST_LIST])])
-        if len(listed) > _LONGEST_LIST:
-            yield f"… and {len(listed) - _LONGEST_LIST} more: -o json lists all"
-    if devices := list(_devices(snapshot)):
-        yield ""
-        yield "Devices:"
-        yield from devices
-    yield ""
-    yield from _findings(report)
-    if isinstance(snapshot.pods, NotRequested):
-        yield ""
-        yield f"Judged without the API server ({snapshot.pods.why}): by docker, checkpoints and network namespaces."
-        if without := [gap.detector for gap in report.gaps if gap.chosen]:
-            yield f"Not judged without it: {', '.join(without)}."
-    if report.unavailable:
-        yield ""
-        yield "Could not be read (nothing is concluded from these):"
-        yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
-    if blind := [gap for gap in report.gaps if not gap.chosen]:
-        yield ""
-        yield "Could not be judged:"
-        yield from (f"  {gap.detector}: {gap.why}" for gap in blind)
+        yield from _limited([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed)], verbose=verbose)
 
 
-def _findings(report: Report) -> Iterator[str]:
-    if not report.findings:
-        yield "No findings." if report.complete else "No findings, as far as could be read."
-        return
-    yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` says what to do):"
-    for detector, found in groupby(findings_in_order(report), key=lambda judged: judged.finding.detector):
-        messages = [_words(judged.finding) for judged in found]
-        yield from (f"  {detector}: {message}" for message in messages[:_LONGEST_LIST])
-        if len(messages) > _LONGEST_LIST:
-            yield f"  {detector}: … and {len(messages) - _LONGEST_LIST} more: -o json lists all"
+def _limited(rows: list[list[str]], *, verbose: bool) -> Iterator[str]:
+    """Align a table, cut to a screen unless all of it is wanted."""
+    yield from grid(rows if verbose else rows[: LONGEST_LIST + 1])
+    if not verbose and (more := len(rows) - 1 - LONGEST_LIST) > 0:
+        yield f"… and {more} more: use -v to list all"
 
 
-def _words(finding: Finding) -> str:
-    # Most are warnings, which goes without saying.
-    said = "" if finding.severity is Severity.WARNING else f"({finding.severity.value}) "
-    return f"{said}{finding.message}"
-
-
-def _devices(snapshot: Snapshot) -> Iterator[str]:
-    """Tell of each resource; nothing where there is none."""
+def _devices(snapshot: Snapshot, *, verbose: bool) -> Iterator[str]:
     try:
         rows = device_rows(snapshot)
     except InsufficientData:
         return
     if rows:
-        heads = ["RESOURCE", "DEVICES", "ALLOCATED", "REGISTERED", "SINCE", "LATE(s)", "SOCKET"]
-        yield from grid([heads, *rows[:_LONGEST_LIST]])
-        if len(rows) > _LONGEST_LIST:
-            yield f"… and {len(rows) - _LONGEST_LIST} more: -o json lists all"
+        yield ""
+        yield "Devices:"
+        yield from _limited([[head.upper() for head in HEADS], *rows], verbose=verbose)
 
 
-def device_rows(snapshot: Snapshot) -> list[list[str]]:
-    """Tell of each resource, and of sockets that belong to none; blind where device plugins were not read."""
-    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
-    claimed = {state.socket for state in states}
-    strays = sorted(one.name for one in plugins.sockets if one.name not in claimed)
-    return [*map(_device, states), *(["?", "?", "?", "?", "?", "?", name] for name in strays)]
+def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
+    if not report.findings:
+        return
+    yield ""
+    yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` describes them):"
+    lines = finding_lines(report, verbose=verbose)
+    counts = Counter(line.detector for line in lines)
+    printed: Counter[str] = Counter()
+    for line in lines:
+        printed[line.detector] += 1
+        if verbose or printed[line.detector] <= LONGEST_LIST:
+            yield _finding(line)
+        elif printed[line.detector] == counts[line.detector]:
+            yield f"  {line.detector}: … and {counts[line.detector] - LONGEST_LIST} more: use -v to list all"
+    if leaked_reservation.NAME in counts:
+        yield f"  Do: {leak_advice(report)}"
 
 
-def _device(state: ResourceState) -> list[str]:
-    return [
-        state.resource,
-        _number(state.devices),
-        _number(state.allocated),
-        "?" if state.registered is None else "yes" if state.registered else "no",
-        "?" if state.registered_since is None else moment(state.registered_since),
-        "?" if state.delay is None else f"{state.delay.total_seconds():.1f}",
-        _socket(state),
-    ]
+def _finding(line: FindingLine) -> str:
+    # Most are warnings.
+    severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
+    return f"  {line.detector}: {severity}{line.text}"
 
 
-def _socket(state: ResourceState) -> str:
-    if not state.socket:
-        return "?"
-    if state.socket_present is False:
-        return f"{state.socket} (gone)"
-    return f"{state.socket} (not connected)" if state.connected is False else state.socket
+def _not_evaluated(report: Report) -> Iterator[str]:
+    """List disabled and unavailable sources, and the checks that could not run."""
+    pods = report.assessment.snapshot.pods
+    if isinstance(pods, NotRequested):
+        yield ""
+        yield f"Checked without the API server ({pods.why}): by docker, checkpoints and network namespaces."
+        if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
+            yield f"Skipped without it: {', '.join(skipped)}."
+    yield from unavailable(report)
+    failed: dict[str, list[str]] = {}
+    for gap in report.gaps:
+        if not gap.chosen:
+            failed.setdefault(gap.why, []).append(gap.detector)
+    if failed:
+        yield ""
+        yield "Checks that could not run:"
+        yield from (f"  {', '.join(detectors)}: {why}" for why, detectors in failed.items())
+
+
+def unavailable(report: Report) -> Iterator[str]:
+    if report.unavailable:
+        yield ""
+        yield "Unavailable (nothing is concluded from these sources):"
+        yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
 
 
 def _summary(network: NetworkSummary) -> list[str]:
     ranges = "?" if network.ranges is None else ", ".join(str(one) for ranges in network.ranges for one in ranges)
     if network.states is None:
-        states = "not read"
+        states = "unavailable"
     else:
         states = ", ".join(f"{n} {state.value}" for state, n in network.states.items() if n) or "no reservation"
-    return [network.name, ranges, _number(network.usable), _number(network.reserved), _number(network.free), states]
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else str(value)
+    return [network.name, ranges, *map(format_number, (network.usable, network.reserved, network.free)), states]
 
 
 def _row(classified: ClassifiedReservation) -> list[str]:
     return [classified.network, classified.name, classified.state.value, classified.pod or "-", classified.why]
-
-
-def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align columns; the last one runs on."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,1 +1,1 @@
-"""The HTTP server of the agent, and its page."""
+"""The agent's HTTP server and page."""

@@ -1,4 +1,4 @@
-"""The page's template, filled in. Imported with the first view: a daemon that nobody looks at has no Jinja."""
+"""The page's template. Imported with the first request, so that other daemons do not load Jinja."""
 
 from typing import Final
 
@@ -17,5 +17,5 @@ _TEMPLATES: Final = Environment(
 
 
 def page(view: View | None, style: str, *, refresh: int, links: tuple[str, ...]) -> str:
-    """Fill it in; `view` is None before the first round. `refresh`: seconds; 0: the page stands still."""
+    """Render the template. `view` is None before the first sync; `refresh`: seconds, 0 when paused."""
     return _TEMPLATES.get_template("page.html").render(view=view, style=style, refresh=refresh, links=links)

@@ -1,4 +1,4 @@
-"""The page on `/`: drawn from the last report when somebody looks, once a report, and with nothing from elsewhere."""
+"""The page on `/`: rendered on request, once per report, without scripts or foreign resources."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
@@ -12,50 +12,49 @@ from agent.exporters import timeline
 from agent.model.report import Report
 from agent.model.snapshot import Unavailable
 
-_SECONDS: Final = 30
-"""How often the page asks for a newer one, unless it is told to stand still."""
-_SECONDS_BEFORE: Final = 3
-"""The same before there is anything to show."""
+_REFRESH_SECONDS: Final = 30
+_FIRST_REFRESH_SECONDS: Final = 3
+"""Until there is a report."""
 
 Releases = Callable[[], tuple[Iterable[timeline.Release] | Unavailable, Iterable[str]]]
-"""Reads the journal: its entries, and what is damaged in it."""
+"""Reads the journal: its entries, and its damage."""
 
 
 class Page:
-    """The drawings of the last report. Any thread may ask; one draws at a time, and the others wait for it."""
+    """The rendered pages of the last report. Any thread may ask; one renders at a time."""
 
     def __init__(self, releases: Releases, links: tuple[str, ...] = ()) -> None:
         self._releases, self._links = releases, links
         self._lock = Lock()
-        self._drawn_of: Report | None = None
-        self._drawings: dict[tuple[bool, bool], bytes] = {}
+        self._report: Report | None = None
+        self._rendered: dict[tuple[bool, bool], bytes] = {}
 
-    def draw(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        """Draw a report, or what to say before there is one. `unmanaged`: whether rounds go on."""
+    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
+        """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
         with self._lock:
-            if report is not self._drawn_of:
-                self._drawn_of, self._drawings = report, {}
-            if (drawing := self._drawings.get((alive, refreshing))) is None:
-                drawing = self._drawings[alive, refreshing] = self._draw(report, alive=alive, refreshing=refreshing)
-            return drawing
+            if report is not self._report:
+                self._report, self._rendered = report, {}
+            if (rendered := self._rendered.get((alive, refreshing))) is None:
+                rendered = self._rendered[alive, refreshing] = self._render(report, alive=alive, refreshing=refreshing)
+            return rendered
 
     def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
-        """Return what a browser is told: to load nothing, run nothing, and (unless it is paused) to come again."""
+        """Return the headers: load nothing, run nothing, and refresh unless paused."""
         policy = (
             f"default-src 'none'; style-src '{self._style_hash}'; img-src data:; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
-        again = (("Refresh", str(_every(report))),) if refreshing else ()
-        return ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"), *again
+        refresh = (("Refresh", str(_interval(report))),) if refreshing else ()
+        return ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"), *refresh
 
-    def _draw(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        # With the first view: see html.py.
+    def _render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
+        # Imported with the first request: see html.py.
         from agent.exporters.web import html, page_view  # noqa: PLC0415
 
         view = None
         if report is not None:
             view = page_view.build_view(report, timeline.build_timeline(report, *self._releases()), alive=alive)
-        refresh = _every(report) if refreshing else 0
+        refresh = _interval(report) if refreshing else 0
         return html.page(view, self._style, refresh=refresh, links=self._links).encode()
 
     @cached_property
@@ -67,5 +66,5 @@ class Page:
         return f"sha256-{b64encode(sha256(self._style.encode()).digest()).decode()}"
 
 
-def _every(report: Report | None) -> int:
-    return _SECONDS_BEFORE if report is None else _SECONDS
+def _interval(report: Report | None) -> int:
+    return _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS

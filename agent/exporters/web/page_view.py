@@ -1,46 +1,58 @@
-"""What the page shows, as plain values. How they look is the template's business."""
+"""The content of the page as plain values; the template decides how it looks."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from inspect import cleandoc
-from itertools import groupby
 from typing import Final
 
-from agent.checks.registry import DETECTORS, Detector
-from agent.exporters.json.scan import findings_in_order, moment
+from agent.checks.registry import DETECTORS
+from agent.exporters.advice import advice
+from agent.exporters.devices import HEADS, device_rows
+from agent.exporters.finding_lines import LONGEST_LIST as LONGEST_GROUP
+from agent.exporters.finding_lines import finding_lines
+from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
-from agent.exporters.text.scan import device_rows, escape
 from agent.exporters.text.timeline import when
 from agent.exporters.timeline import Timeline
-from agent.exporters.web import page_map, status
+from agent.exporters.web import page_map
 from agent.exporters.web.page_map import LONGEST_LIST, Network
-from agent.exporters.web.status import NodeStatus
-from agent.model.finding import TrackedFinding
 from agent.model.release import Cleaning
-from agent.model.report import Report
+from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, SourceDisabled
+from agent.model.text import count_of, escape, format_number, rfc3339
 
-_FINDINGS_OF_ONE: Final = 40
 _EVENTS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
+class NodeStatus:
+    status: Status
+    partly: bool
+    """Whether something is unavailable, whatever else is known."""
+    headline: str
+    details: tuple[str, ...]
+    """Sentences."""
+
+
+@dataclass(slots=True)
 class FindingGroup:
     """The findings of one detector."""
 
     detector: str
-    count: int
-    what: str
+    description: str
     do: str
-    messages: tuple[tuple[str, bool], ...]
+    count: int = 0
+    messages: list[tuple[str, bool]] = field(default_factory=list)
     """Each with whether it is confirmed."""
+    more: int = 0
+    """How many messages are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
     when: str
     exact: bool
-    what: str
+    kind: str
     text: str
 
 
@@ -53,8 +65,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What the last round of cleaning did."""
+class Cleanup:
+    """The cleanup of the last sync."""
 
     applied: bool
     halted: str
@@ -65,89 +77,114 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTable:
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    why: str = ""
+    """Why there are no rows; empty: the node has no device plugin."""
+    disabled: bool = False
+    """Whether that is by configuration."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     node: str
-    looked: str
-    verdict: NodeStatus
+    taken_at: str
+    status: NodeStatus
     unavailable: tuple[tuple[str, str], ...]
-    blind: tuple[tuple[str, str], ...]
-    left_alone: str
+    not_evaluated: tuple[tuple[str, str], ...]
+    api_disabled: str
     networks: tuple[Network, ...]
     findings: tuple[FindingGroup, ...]
-    devices: tuple[tuple[str, ...], ...]
-    devices_unread: str
-    devices_chosen: bool
-    """Whether they were left alone by choice."""
+    devices: DeviceTable
     events: tuple[TimelineRow, ...]
     """The newest first."""
     older: int
-    timeline_lacks: tuple[str, ...]
-    round: Round | None
+    missing_events: tuple[str, ...]
+    cleanup: Cleanup | None
 
 
 def build_view(report: Report, timeline: Timeline, *, alive: bool) -> View:
     snapshot = report.assessment.snapshot
-    devices, devices_unread, devices_chosen = _devices(report)
     return View(
         node=escape(snapshot.node_name),
-        looked=moment(snapshot.taken_at),
-        verdict=status.node_status(report, alive=alive),
+        taken_at=rfc3339(snapshot.taken_at),
+        status=_status(report, alive=alive),
         unavailable=tuple((one.source, escape(one.why)) for one in report.unavailable),
-        blind=tuple((gap.detector, escape(gap.why)) for gap in report.gaps if not gap.chosen),
-        left_alone=snapshot.pods.why if isinstance(snapshot.pods, NotRequested) else "",
+        not_evaluated=tuple((gap.detector, escape(gap.why)) for gap in report.gaps if not gap.chosen),
+        api_disabled=snapshot.pods.why if isinstance(snapshot.pods, NotRequested) else "",
         networks=page_map.networks(report),
         findings=tuple(_findings(report)),
-        devices=devices,
-        devices_unread=devices_unread,
-        devices_chosen=devices_chosen,
+        devices=_devices(report),
         events=tuple(
-            TimelineRow(when(one).strip(" ~"), one.exact, one.what.value.replace("_", " "), escape(one.text))
+            TimelineRow(when(one).strip(" ~"), one.exact, one.kind.value.replace("_", " "), escape(one.text))
             for one in reversed(timeline.events[-_EVENTS:])
         ),
         older=max(0, len(timeline.events) - _EVENTS),
-        timeline_lacks=(
+        missing_events=(
             *(escape(f"{one.source}: {one.why}") for one in timeline.unavailable),
             *map(escape, timeline.warnings),
         ),
-        round=None if report.cleaning is None else _round(report.cleaning),
+        cleanup=None if report.cleaning is None else _cleanup(report.cleaning),
     )
 
 
+def _status(report: Report, *, alive: bool) -> NodeStatus:
+    return NodeStatus(
+        status_of(report, alive=alive),
+        bool(report.unavailable) or not report.complete or not alive,
+        escape(headline(report, alive=alive)),
+        tuple(map(escape, _details(report, alive=alive))),
+    )
+
+
+def _details(report: Report, *, alive: bool) -> Iterator[str]:
+    if not alive:
+        yield "No sync has finished for too long: this page shows old data."
+    missing = incomplete(report)
+    if missing and (not alive or status_of(report) is not Status.INCOMPLETE):
+        yield f"Incomplete: {missing}."
+    if sources := list(dict.fromkeys(one.source for one in report.unavailable)):
+        yield f"Unavailable: {', '.join(sources)}."
+    if failed := [gap.detector for gap in report.gaps if gap.broken]:
+        yield f"Failed checks: {', '.join(failed)}."
+    yield from map(_free_addresses, report.networks)
+
+
+def _free_addresses(network: NetworkSummary) -> str:
+    if network.free is None or network.usable is None:
+        return f"{network.name}: the number of free addresses is unknown."
+    return f"{network.name}: {format_number(network.free)} of {count_of(network.usable, 'address', 'addresses')} free."
+
+
 def _findings(report: Report) -> Iterator[FindingGroup]:
-    detectors = {detector.NAME: detector for detector in DETECTORS}
-    for name, found in groupby(findings_in_order(report), key=lambda judged: judged.finding.detector):
-        judged = list(found)
-        yield FindingGroup(
-            detector=name,
-            count=len(judged),
-            what=cleandoc(detectors[name].__doc__ or "").partition("\n")[0],
-            do=advice(detectors[name]),
-            messages=tuple(_said(judged[:_FINDINGS_OF_ONE])),
-        )
+    """Group the findings by detector; the group with the most urgent finding comes first."""
+    descriptions = {one.NAME: cleandoc(one.__doc__ or "").partition("\n")[0] for one in DETECTORS}
+    groups: dict[str, FindingGroup] = {}
+    for line in finding_lines(report):
+        name = line.detector
+        group = groups.setdefault(name, FindingGroup(name, descriptions[name], advice(name, report)))
+        if len(group.messages) < LONGEST_GROUP:
+            group.messages.append((escape(line.text), line.confirmed))
+        else:
+            group.more += 1
+    for group in groups.values():
+        group.count = sum(one.finding.detector == group.detector for one in report.findings)
+    yield from groups.values()
 
 
-def advice(detector: Detector) -> str:
-    """Return what follows `Do:` on a detector's page."""
-    return " ".join(cleandoc(detector.__doc__ or "").partition("\nDo: ")[2].split())
-
-
-def _said(found: Iterable[TrackedFinding]) -> Iterator[tuple[str, bool]]:
-    return ((escape(one.finding.message), one.confirmed) for one in found)
-
-
-def _devices(report: Report) -> tuple[tuple[tuple[str, ...], ...], str, bool]:
-    """Return the rows, or why there are none, and whether that is by choice."""
+def _devices(report: Report) -> DeviceTable:
     try:
         rows = device_rows(report.assessment.snapshot)
-    except SourceDisabled as alone:
-        return (), str(alone), True
-    except InsufficientData as blind:
-        return (), escape(str(blind)), False
-    return tuple(tuple(map(escape, row)) for row in rows), "", False
+    except SourceDisabled as disabled:
+        return DeviceTable(HEADS, (), str(disabled), disabled=True)
+    except InsufficientData as missing:
+        return DeviceTable(HEADS, (), escape(str(missing)))
+    return DeviceTable(HEADS, tuple(tuple(map(escape, row)) for row in rows))
 
 
-def _round(cleaning: Cleaning) -> Round:
-    return Round(
+def _cleanup(cleaning: Cleaning) -> Cleanup:
+    return Cleanup(
         applied=cleaning.applied,
         halted=escape(cleaning.halted),
         do=WHEN_HALTED,

@@ -1,4 +1,4 @@
-"""What is served over HTTP: metrics, two probes, and to this machine the report: as a page, and for programs."""
+"""HTTP: metrics and two probes; for this machine only, the report as a page and as JSON."""
 
 import json
 import socket
@@ -21,18 +21,18 @@ from agent.exporters.json.scan import document
 from agent.exporters.web.page import Page
 from agent.model.report import Report
 
-_SECONDS: Final = 5.0
-"""How long a client may take to say something, or to hear it."""
-_LONGEST: Final = 15.0
-"""How long one request may take altogether."""
-_CLIENTS: Final = 16
-"""How many are served at a time; a probe, a scraper and a person or two."""
-_CLIENTS_OF_ONE: Final = 6
-"""How many of them may come from one address. So many are kept free for this machine, whose kubelet probes us."""
+_READ_TIMEOUT: Final = 5.0
+"""Seconds for one read or write."""
+_REQUEST_TIMEOUT: Final = 15.0
+"""Seconds for a whole request."""
+_MOST_CLIENTS: Final = 16
+"""Served at a time: probes, a scraper and a person or two."""
+_MOST_PER_ADDRESS: Final = 6
+"""Of one address; as many are reserved for this machine, whose kubelet probes the agent."""
 _TEXT, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
 _ALWAYS: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report")
-"""What is served beside the page."""
+"""The paths beside the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Answer:
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
-    """Those that only this answer has."""
+    """In addition to those of every answer."""
 
 
 class HttpExporter:
-    """The server and the last report. `export` belongs to one thread, the rest to the server's."""
+    """The server and the last report. `export` belongs to one thread, the rest to the server's threads."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class HttpExporter:
         alive: Callable[[], bool],
         page: Page | None = None,
     ) -> None:
-        """Listen at once, so that a port that is taken is known before anything else; raises OSError."""
+        """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
         self._last: Report | None = None
         self._registry, self._alive, self._page = registry, alive, page
         self._server = _Server(address, self)
@@ -67,11 +67,11 @@ class HttpExporter:
         self._server.shutdown()
         self._server.server_close()
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (metrics tell of time)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
         self._last = report
 
     def answer(self, target: str, client: str, host: str = "") -> Answer:
-        """Answer one GET. `host`: what the client calls us."""
+        """Answer one GET. `host`: the Host header."""
         path, _, query = target.partition("?")
         match path:
             case "/" if self._page is not None:
@@ -79,16 +79,16 @@ class HttpExporter:
             case "/metrics":
                 return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry))
             case "/healthz":
-                # The loop's heartbeat and nothing else: restarting the agent mends neither docker nor the API server.
+                # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
                 alive = self._alive()
                 return (
                     _plain(HTTPStatus.OK, "ok")
                     if alive
-                    else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round for too long")
+                    else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync for too long")
                 )
             case "/readyz":
                 ready = self._last is not None
-                return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
+                return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
             case "/api/v1/report":
                 return _refusal("report", client, host) or self._report()
             case _:
@@ -96,12 +96,12 @@ class HttpExporter:
 
     def _view(self, page: Page, query: str) -> Answer:
         report, refreshing = self._last, "refresh=off" not in query.split("&")
-        body = page.draw(report, alive=self._alive(), refreshing=refreshing)
+        body = page.render(report, alive=self._alive(), refreshing=refreshing)
         return Answer(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
 
     def _report(self) -> Answer:
         if self._last is None:
-            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no round yet")
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
         return Answer(HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode())
 
 
@@ -110,16 +110,18 @@ def _plain(status: HTTPStatus, text: str) -> Answer:
 
 
 def _refusal(what: str, client: str, host: str) -> Answer | None:
-    """Refuse what names pods to whoever is not of this machine, or came by a name that anybody may point at it."""
+    """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
     if not _is_loopback(client):
-        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: from this machine only")
+        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: only this machine may read it")
     if not _is_ours(host):
-        return _plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: ask for localhost, or by address")
+        return _plain(
+            HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: use localhost or an IP address as the host"
+        )
     return None
 
 
 def _is_ours(host: str) -> bool:
-    """Tell whether no name server had a say in it: a page in somebody's browser can have its name lead to us."""
+    """Return whether the host is an address or localhost, which no name server resolves."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     try:
         ip_address(name.strip("[]"))
@@ -137,14 +139,14 @@ def _is_loopback(client: str) -> bool:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    # socketserver's 5 would make a probe wait a second behind a handful of others.
+    # With socketserver's 5, a probe waits a second behind a handful of others.
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], exporter: HttpExporter) -> None:
         self.exporter = exporter
         self._lock, self._served = Lock(), Counter[str]()
         host, port = address
-        # An empty host is every address of both families where there are two.
+        # An empty host: every address, of both families where there are two.
         self.address_family = _family(host)
         try:
             super().__init__((host, port), _Handler)
@@ -157,27 +159,27 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         if self.address_family is socket.AF_INET6 and not self.server_address[0]:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Not the parent's: it asks DNS for this machine's name, and can wait for it.
+        # Not the parent's: it waits for a DNS lookup of this machine's name.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Who comes from the address that was asked is of this machine, as the kubelet is.
-        room = _CLIENTS if client_address[0] == request.getsockname()[0] else _CLIENTS - _CLIENTS_OF_ONE
+        # A client with the address that it connects to is on this machine, like the kubelet.
+        limit = _MOST_CLIENTS if client_address[0] == request.getsockname()[0] else _MOST_CLIENTS - _MOST_PER_ADDRESS
         with self._lock:
-            welcome = self._served.total() < room and self._served[client_address[0]] < _CLIENTS_OF_ONE
-            self._served[client_address[0]] += welcome
-        if not welcome:
+            accepted = self._served.total() < limit and self._served[client_address[0]] < _MOST_PER_ADDRESS
+            self._served[client_address[0]] += accepted
+        if not accepted:
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be had
+        except RuntimeError:  # no thread available
             self._leave(client_address)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # The handler's timeout bounds one read; this, a client that says a byte at a time.
-        deadline = Timer(_LONGEST, _hang_up, [request])
+        # The handler's timeout is for one read; this one stops a client that sends a byte at a time.
+        deadline = Timer(_REQUEST_TIMEOUT, _disconnect, [request])
         deadline.daemon = True
         deadline.start()
         try:
@@ -189,29 +191,29 @@ class _Server(ThreadingHTTPServer):
     def _leave(self, client_address: Any) -> None:
         with self._lock:
             self._served[client_address[0]] -= 1
-            self._served += Counter()  # forget who is no longer served
+            self._served += Counter()  # drop zeros
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over a client that went away; anything else is a bug, and loud."""
+        """Ignore a client that disconnected; print anything else, which is a bug."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 def _family(host: str) -> socket.AddressFamily:
-    """Return the family to listen in; raises OSError for a name that nobody knows."""
+    """Return the address family of a host; raises OSError for an unknown name."""
     if not host:
         return socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
 
 
-def _hang_up(request: socket.socket) -> None:
+def _disconnect(request: socket.socket) -> None:
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _SECONDS
+    timeout = _READ_TIMEOUT
     server_version, sys_version = "nodeleak", ""
 
     def do_GET(self) -> None:
@@ -226,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 (the base class names them so)
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 (named by the base class)
 
     def _answer(self, *, with_body: bool) -> None:
         answer = self.server.exporter.answer(self.path, self.client_address[0], self.headers.get("Host", ""))
@@ -239,5 +241,5 @@ class _Handler(BaseHTTPRequestHandler):
         if with_body:
             self.wfile.write(answer.body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
-        """Requests are not news."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (named by the base class)
+        """Do not log requests."""

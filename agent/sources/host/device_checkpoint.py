@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.model.devices import Allocation, Registered
+from agent.model.text import escape
 from agent.sources.error import SourceError
-from agent.sources.printable import escape
 
 NAME = "kubelet_internal_checkpoint"
 LARGEST = 1024 * 1024

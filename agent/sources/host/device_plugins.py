@@ -13,12 +13,12 @@ from pathlib import Path
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
+from agent.model.text import escape
 from agent.model.times import from_mtime
 from agent.sources.error import SourceError
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
-from agent.sources.printable import escape
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")

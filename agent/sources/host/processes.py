@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.model.snapshot import ProcessStartTimes
+from agent.model.text import escape
 from agent.sources.error import SourceError
-from agent.sources.printable import escape
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})

@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
-from agent.sources.printable import escape
+from agent.model.text import escape
 
 LARGEST = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""

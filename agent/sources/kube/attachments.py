@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Known, Pod, Reading, Unavailable
+from agent.model.text import truncate
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.error import SourceError, in_short
+from agent.sources.error import SourceError
 from agent.sources.kube import volume_names
 from agent.sources.kube.client import ApiError, Query
 from agent.sources.ttl_cache import TTLCache
@@ -60,7 +61,7 @@ class AttachmentsSource:
         try:
             return _Inquiry(connection, self._node).attachments(volumes, pods)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SourceError(f"API server: malformed volume object ({in_short(repr(error))})") from error
+            raise SourceError(f"API server: malformed volume object ({truncate(repr(error))})") from error
         finally:
             connection.close()
 

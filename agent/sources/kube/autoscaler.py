@@ -15,7 +15,8 @@ import yaml  # type: ignore[import-untyped]
 
 from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
-from agent.sources.error import SourceError, in_short
+from agent.model.text import truncate
+from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, Query, parse_list
 from agent.sources.kube.node import PATH as NODES
 from agent.sources.ttl_cache import TTLCache
@@ -140,7 +141,7 @@ def status(text: str) -> Autoscaler:
         return Autoscaler(long_unregistered=int(matched[1]), told=written)
     counts = _counts(whole)
     if counts is None:
-        return Autoscaler(told=written, why=f"{_CONFIGMAP} has no counts of nodes ({in_short(text)[:60]})")
+        return Autoscaler(told=written, why=f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})")
     return Autoscaler(
         unregistered=_number(counts.get("unregistered")),
         long_unregistered=_number(counts.get("longUnregistered")),

@@ -14,7 +14,8 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from agent.sources.error import SourceError, in_short
+from agent.model.text import truncate
+from agent.sources.error import SourceError
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
 
@@ -86,15 +87,15 @@ class Api:
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
             heard = self._clock.now() if self._clock else None
         except client.ApiException as error:
-            raise SourceError(f"API server: {in_short(str(error.reason))}") from error
+            raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            raise SourceError(f"API server: {in_short(str(error))}") from error
+            raise SourceError(f"API server: {truncate(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
         # A proxy's page may have status 200 too.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
-            raise SourceError(f"API server: it answered {in_short(kind)} where JSON was asked for")
+            raise SourceError(f"API server: it answered {truncate(kind)} where JSON was asked for")
         if self._clock and asked and heard:
             self._clock.record(response.getheader("Date"), asked, heard)
         return response
@@ -114,7 +115,7 @@ def client_for(kubeconfig: Path | None) -> client.ApiClient:
             raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or _IN_CLUSTER.parent
-        raise NoCredentials(f"{where}: {in_short(str(error))}") from error
+        raise NoCredentials(f"{where}: {truncate(str(error))}") from error
     settings.retries = False
     settings.connection_pool_maxsize = 2
     api = client.ApiClient(settings)
@@ -144,7 +145,7 @@ def refusal(response: Any) -> ApiError:
         message = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = str(response.reason)
-    return ApiError(response.status, f"{response.status} {in_short(message)}")
+    return ApiError(response.status, f"{response.status} {truncate(message)}")
 
 
 def _lines(response: Any) -> Iterator[bytes]:
@@ -200,7 +201,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
         version, more = _metadata(tree)
         return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise SourceError(f"API server: the answer is not a list of objects ({in_short(repr(error))})") from error
+        raise SourceError(f"API server: the answer is not a list of objects ({truncate(repr(error))})") from error
 
 
 def _metadata(tree: Any) -> tuple[int, str]:

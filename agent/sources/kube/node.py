@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
+from agent.model.text import escape
 from agent.sources.kube.client import Query
 from agent.sources.kube.fields import count, is_device, mappings, moment, shared
-from agent.sources.printable import escape
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.model.rejections import Rejection, RejectionKind
+from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, is_device, moment
-from agent.sources.printable import escape
 
 _LONGEST_READ, _LONGEST_KEPT = 4096, 400
 _ONE_MOMENT: Final = timedelta(seconds=5)

@@ -15,7 +15,8 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
-from agent.sources.error import SourceError, in_short, why_not_connected
+from agent.model.text import truncate
+from agent.sources.error import SourceError, why_not_connected
 
 T = TypeVar("T")
 
@@ -70,9 +71,9 @@ class Docker:
         try:
             return cast("T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
-            raise SourceError(self._cannot_connect(error) or f"docker: {in_short(error)}") from error
+            raise SourceError(self._cannot_connect(error) or f"docker: {truncate(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SourceError(f"docker: cannot parse the answer ({in_short(repr(error))})") from error
+            raise SourceError(f"docker: cannot parse the answer ({truncate(repr(error))})") from error
 
     def _cannot_connect(self, error: Exception) -> str:
         """Say why there is no connection; empty where the error is another one."""

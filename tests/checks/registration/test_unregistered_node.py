@@ -250,7 +250,7 @@ def test_the_taints_of_the_autoscaler_are_good_to_know_with_their_time() -> None
     assert {removed.severity, candidate.severity} == {Severity.INFO}
     assert (removed.since, candidate.since) == (NOW - MINUTE, None)
     assert "in a scale-down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
-    assert scanned(node(node=[tainted])).troubles == ()
+    assert scanned(node(node=[tainted])).problems == ()
 
 
 # Silence

@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from agent.checks.registry import DETECTORS
-from agent.exporters.json.scan import document, in_order, moment
+from agent.exporters.json.scan import document
+from agent.exporters.order import sorted_reservations
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectionCause
@@ -173,17 +172,6 @@ def test_an_unread_network_is_null_beside_one_that_was_read() -> None:
     assert (kubenet["reserved"], storage["reserved"]) == (2, None)
 
 
-@pytest.mark.parametrize(
-    ("when", "text"),
-    [
-        (datetime(2026, 3, 26, 20, 0, 0, 999999, tzinfo=UTC), "2026-03-26T20:00:00Z"),
-        (datetime(2026, 3, 26, 20, 0, tzinfo=timezone(timedelta(hours=8))), "2026-03-26T12:00:00Z"),
-    ],
-)
-def test_times_are_utc_to_the_second(when: datetime, text: str) -> None:
-    assert moment(when) == text
-
-
 def test_addresses_are_in_the_order_in_which_people_count_them() -> None:
     names = ["10.244.1.9", "10.244.1.10", "10.244.0.200", "fd00::9", "fd00::10", "fd00::a", "fd00:0:1::1", "fd00::"]
     snapshot = node(*(reservation(ip) for ip in names), unrecognized("zebra"), unrecognized("alpha"), reservations=[])
@@ -194,7 +182,7 @@ def test_addresses_are_in_the_order_in_which_people_count_them() -> None:
 
 
 def ordered(told: Assessment) -> list[str]:
-    return [one.name for one in in_order(told.classified_reservations)]
+    return [one.name for one in sorted_reservations(told.classified_reservations)]
 
 
 def test_networks_are_kept_apart_in_the_order() -> None:

@@ -1,4 +1,4 @@
-"""The map for terminals: every line fits, letters tell without colours, and nothing unread looks free."""
+"""The map for terminals: every line fits, letters need no colors, and unavailable data never looks free."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from agent.exporters.range_map import Mark
-from agent.exporters.text.map import LETTERS, drawn
+from agent.exporters.text.map import LETTERS, map_table
 from agent.model.snapshot import Snapshot
 from tests.builders import cni_result, dark_node, node, ranges, reservation, scanned, unrecognized, without
 from tests.strategies import nodes
@@ -14,40 +14,41 @@ from tests.strategies import nodes
 LOST = reservation("10.244.1.9")
 
 
-def plain(snapshot: Snapshot, *, colour: bool = False, unicode: bool = True) -> list[str]:
-    return drawn(scanned(snapshot), colour=colour, unicode=unicode).splitlines()
+def plain(snapshot: Snapshot, *, color: bool = False, unicode: bool = True) -> list[str]:
+    return map_table(scanned(snapshot), color=color, unicode=unicode).splitlines()
 
 
-def test_a_leak_is_a_letter_at_its_address() -> None:
+def test_a_leak_has_its_letter_at_its_address() -> None:
     lines = plain(node(LOST))
-    assert lines[:4] == [
+    assert lines[:5] == [
         "Node worker-1, 2026-03-26T20:00:00Z",
+        "Warning: 1 leaked pod address on worker-1",
         "",
         "kubenet 10.244.1.1-10.244.1.254",
         "  10.244.1.0      G ■ ■ · · · · · L · · · · · ·",
     ]
-    assert lines[20:] == [
+    assert lines[21:] == [
         "",
         "  L   1 leaked",
         "  ■   2 in use",
-        "  G   1 gateway, never given out",
+        "  G   1 gateway, not given out to pods",
         "  · 250 free",
         "",
-        "Findings: 1 (without --map they are told).",
+        "1 finding: run without --map to list them.",
     ]
 
 
-def test_a_terminal_that_knows_ascii_only_is_told_in_ascii() -> None:
+def test_a_terminal_without_unicode_gets_ascii() -> None:
     text = "\n".join(plain(node(LOST), unicode=False))
     assert text.isascii()
     assert "G o o . . . . . L" in text
     assert "".join(plain(without(node(), "reservations"), unicode=False)).isascii()
 
 
-def test_colours_are_beside_the_letters_and_not_instead() -> None:
-    coloured = "\n".join(plain(node(LOST), colour=True))
-    assert "\x1b[1;37;41mL\x1b[0m" in coloured
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines() == plain(node(LOST))
+def test_colors_do_not_replace_letters() -> None:
+    colored = "\n".join(plain(node(LOST), color=True))
+    assert "\x1b[1;37;41mL\x1b[0m" in colored
+    assert re.sub(r"\x1b\[[\d;]*m", "", colored).splitlines() == plain(node(LOST))
 
 
 @pytest.mark.parametrize(
@@ -61,36 +62,36 @@ def test_every_row_of_a_map_fits_a_small_terminal(subnets: tuple[str, ...]) -> N
     assert max(map(len, rows)) <= 80, rows
 
 
-def test_what_was_not_read_looks_so() -> None:
+def test_unavailable_reservations_look_unavailable() -> None:
     text = "\n".join(plain(without(node(), "reservations")))
-    assert "kubenet: its reservations were NOT READ; nothing below is known to be free" in text
+    assert "kubenet: reservations unavailable: no address below is known to be free" in text
     assert "G ░ ░ ░" in text
     assert "·" not in text
-    assert "No findings, as far as could be read." in text
+    assert "Incomplete: 5 of 11 checks could not run: it gave no word" in text
     assert "  reservations: it gave no word" in text
 
 
-def test_in_the_dark_nothing_is_drawn_and_that_is_said() -> None:
+def test_in_the_dark_nothing_is_map_table_and_that_is_said() -> None:
     text = "\n".join(plain(dark_node()))
-    assert "kubenet: its range is not known" in text
-    assert "NOT READ" in text
+    assert "kubenet: range unknown" in text
+    assert "reservations unavailable" in text
 
 
-def test_what_is_elsewhere_is_named_and_cannot_steer_the_terminal() -> None:
+def test_entries_outside_the_ranges_are_listed_and_escaped() -> None:
     lines = plain(node(unrecognized("evil\x1b[2J"), *(reservation(f"10.9.9.{n}", f"{n:064x}") for n in range(1, 50))))
-    assert "  Entries of no known range:" in lines
+    assert "  Entries outside every known range:" in lines
     assert "    L 10.9.9.1" in lines
     assert "    and 10 more: -o json lists all" in lines
     assert not any("\x1b" in line for line in plain(node(unrecognized("evil\x1b[2J"))))
 
 
 @given(nodes(two_networks=True))
-def test_any_node_can_be_drawn(snapshot: Snapshot) -> None:
-    text = drawn(scanned(snapshot), colour=False, unicode=False)
+def test_any_node_can_be_map_table(snapshot: Snapshot) -> None:
+    text = map_table(scanned(snapshot), color=False, unicode=False)
     assert text.startswith("Node ")
     assert text.isascii()
 
 
-def test_no_letter_stands_for_two_marks() -> None:
+def test_each_mark_has_a_letter_of_its_own() -> None:
     assert LETTERS.keys() == set(Mark)
     assert len(set(LETTERS.values())) == len(LETTERS)

@@ -1,15 +1,21 @@
-"""The table for people: a summary, what is odd, the findings in words, and what could not be read."""
+"""A report as text: headline, summary, findings, and unavailable data."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from agent.exporters.text.scan import grid, table
+import pytest
+
+from agent.exporters.text.scan import table
+from agent.exporters.text.table import grid
 from agent.model.devices import TransitionKind
-from agent.model.finding import Gap
+from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
+from agent.model.report import Report
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
     CIDR,
     GONE,
     KVM,
+    NOW,
     cni_result,
     dark_node,
     device_plugins,
@@ -36,31 +42,30 @@ def lines(text: str) -> list[str]:
 def test_a_healthy_node_is_a_few_lines() -> None:
     assert lines(table(scanned(node()))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
+        "OK: no findings",
         "",
         "NETWORK RANGE USABLE RESERVED FREE STATES",
         "kubenet 10.244.1.1-10.244.1.254 253 2 251 2 in_use",
-        "",
-        "No findings.",
     ]
 
 
-def test_a_leak_is_listed_and_told_in_words() -> None:
-    told = lines(table(scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR)))))
-    assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in told
-    assert "Findings (1; `nodeleak explain DETECTOR` says what to do):" in told
-    (finding,) = (line for line in told if line.startswith("leaked_reservation: "))
+def test_a_leak_is_counted_and_described() -> None:
+    text = lines(table(scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR)))))
+    assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in text
+    assert "Findings (1; `nodeleak explain DETECTOR` describes them):" in text
+    (finding,) = (line for line in text if line.startswith("leaked_reservation: "))
     assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in finding
 
 
-def test_what_is_in_order_is_counted_and_not_listed() -> None:
+def test_healthy_reservations_are_only_counted() -> None:
     text = table(scanned(node(LOST, sandbox(GONE, "shop/cart", "exited"))))
     assert "2 in_use, 1 not_ready" in text
     assert LOST.ip not in text
 
 
-def test_what_is_on_its_way_is_listed_with_why() -> None:
+def test_other_states_are_listed_with_why() -> None:
     young = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
-    told = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
+    text = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
     for word in (
         "teardown_pending",
         "candidate",
@@ -68,49 +73,47 @@ def test_what_is_on_its_way_is_listed_with_why() -> None:
         "the kubelet keeps a checkpoint",
         "it is a directory",
     ):
-        assert word in told
-    assert "No findings." in told
+        assert word in text
+    assert "OK: no findings" in text
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:
     leaks = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 60)]
-    told = table(scanned(node(*leaks)))
-    assert "leaked_reservation: … and 10 more: -o json lists all" in told
-    assert "50 leaked" in told
-    assert "Findings (50;" in told
+    text = table(scanned(node(*leaks)))
+    assert "10.244.1.48, 10.244.1.49 and 10 more" in text
+    assert "50 leaked" in text
+    assert "Findings (50;" in text
 
 
-def test_in_the_dark_nothing_is_said_to_be_well() -> None:
-    told = lines(table(scanned(dark_node())))
-    assert "kubenet ? ? ? ? not read" in told
-    assert "No findings, as far as could be read." in told
-    assert "No findings." not in told
-    assert "Could not be read (nothing is concluded from these):" in told
-    assert "containers: it gave no word" in told
-    assert "leaked_reservation: reservations: it gave no word" in told
+def test_without_data_nothing_is_said_to_be_healthy() -> None:
+    text = lines(table(scanned(dark_node())))
+    assert "kubenet ? ? ? ? unavailable" in text
+    assert "Incomplete: 11 of 11 checks could not run: it gave no word" in text
+    assert not any(line.startswith("OK") for line in text)
+    assert "Unavailable (nothing is concluded from these sources):" in text
+    assert "containers: it gave no word" in text
+    assert any(line.startswith("leaked_reservation, ") and line.endswith("it gave no word") for line in text)
 
 
-def test_without_the_api_it_says_what_verdicts_rest_on() -> None:
-    told = table(scanned(without_api(node())))
-    assert "Judged without the API server (--api=off): by docker, checkpoints and network namespaces." in told
-    assert "Not judged without it: unreserved_pod_ip, shared_ip" in told
-    assert "Could not be" not in told
-    assert "No findings." in told
+def test_without_the_api_it_says_which_sources_it_used() -> None:
+    text = table(scanned(without_api(node())))
+    assert "Checked without the API server (--api=off): by docker, checkpoints and network namespaces." in text
+    assert "Skipped without it: unreserved_pod_ip, shared_ip" in text
+    assert "could not run" not in text
+    assert "OK: no findings" in text
 
 
-def test_without_the_api_a_silent_docker_is_still_told() -> None:
-    told = table(scanned(without(without_api(node()), "containers")))
-    assert "containers: it gave no word" in told
-    assert "leaked_reservation: containers: it gave no word" in told
-    assert "No findings, as far as could be read." in told
+def test_without_the_api_unavailable_containers_are_still_reported() -> None:
+    text = table(scanned(without(without_api(node()), "containers")))
+    assert "containers: it gave no word" in text
+    assert "leaked_reservation, unmanaged_address: containers: it gave no word" in text
+    assert "Incomplete: 2 of 11 checks could not run: it gave no word" in text
 
 
-def test_a_broken_detector_is_told() -> None:
-    from dataclasses import replace  # noqa: PLC0415
-
+def test_a_failed_detector_is_reported() -> None:
     report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert "shared_ip: KeyError: 'a bug'" in table(report)
-    assert "No findings, as far as could be read." in table(report)
+    assert "Incomplete: 1 of 11 checks could not run: shared_ip: KeyError" in table(report)
 
 
 def test_an_empty_directory_has_no_reservation() -> None:
@@ -119,7 +122,7 @@ def test_an_empty_directory_has_no_reservation() -> None:
     )
 
 
-def test_columns_are_aligned_and_the_last_runs_on() -> None:
+def test_columns_are_aligned_but_the_last() -> None:
     assert list(grid([["A", "LONG", "WHY"], ["long", "b", "because of this and that"]])) == [
         "A     LONG  WHY",
         "long  b     because of this and that",
@@ -132,36 +135,35 @@ def test_no_line_ends_in_blanks() -> None:
     assert text.endswith("\n")
 
 
-def test_a_process_cannot_steer_the_readers_terminal() -> None:
+def test_the_name_of_a_process_is_escaped() -> None:
     held = Address(LOST.ip, 7, "\x1b[2Jsh\n")
     text = table(scanned(node(LOST, addresses=[held])))
     assert "\x1b" not in text
-    assert "process 7 (\N{REPLACEMENT CHARACTER}[2Jsh\N{REPLACEMENT CHARACTER})" in text
+    assert r"process 7 (\x1b[2Jsh\n)" in text
 
 
 # Devices
 
 
-def test_resources_have_a_section_with_since_when_and_how_late() -> None:
-    told = lines(table(scanned(node(device_plugins=late_plugins()))))
-    assert told[told.index("Devices:") + 1 :][:3] == [
-        "RESOURCE DEVICES ALLOCATED REGISTERED SINCE LATE(s) SOCKET",
-        f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 kubevirt-kvm.sock",
-        "",
+def test_device_resources_have_a_section_with_their_delay() -> None:
+    text = lines(table(scanned(node(device_plugins=late_plugins()))))
+    assert text[text.index("Devices:") + 1 :] == [
+        "RESOURCE DEVICES ALLOCATED REGISTERED SINCE DELAY SOCKET",
+        f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 s kubevirt-kvm.sock",
     ]
 
 
-def test_what_is_not_known_of_a_resource_is_a_question_mark() -> None:
+def test_unknown_values_of_a_resource_are_question_marks() -> None:
     plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
     assert f"{KVM} 0 ? no ? ? ?" in lines(table(scanned(without(node(device_plugins=plugins), "pods"))))
 
 
 def test_a_socket_of_no_known_resource_is_listed_too() -> None:
-    told = lines(table(scanned(node(device_plugins=device_plugins(plugin_socket("strange.sock"))))))
-    assert "? ? ? ? ? ? strange.sock" in told
+    text = lines(table(scanned(node(device_plugins=device_plugins(plugin_socket("strange.sock"))))))
+    assert "? ? ? ? ? ? strange.sock" in text
 
 
-def test_a_socket_that_is_gone_or_that_nobody_is_connected_to_says_so() -> None:
+def test_a_socket_that_is_gone_or_not_connected_says_so() -> None:
     gone = device_plugins(registered(KVM), transition(TransitionKind.SOCKET_GONE, socket="kubevirt-kvm.sock"))
     assert "kubevirt-kvm.sock (gone)" in table(scanned(node(device_plugins=gone)))
     alone = device_plugins(registered(KVM), plugin_socket(connected=False))
@@ -172,20 +174,82 @@ def test_a_node_without_devices_has_no_such_section() -> None:
     assert "Devices" not in table(scanned(node()))
 
 
-def test_plugins_that_were_not_read_have_no_section_and_are_told_as_unread() -> None:
-    told = table(scanned(without(node(), "device_plugins")))
-    assert "Devices:" not in told
-    assert "device_plugins: it gave no word" in told
+def test_unavailable_device_plugins_have_no_section_and_are_reported() -> None:
+    text = table(scanned(without(node(), "device_plugins")))
+    assert "Devices:" not in text
+    assert "device_plugins: it gave no word" in text
 
 
-def test_a_resource_cannot_steer_the_readers_terminal() -> None:
-    told = table(scanned(node(device_plugins=device_plugins(registered("a.b/\x1b[2J")))))
-    assert "\x1b" not in told
-    assert "a.b/\N{REPLACEMENT CHARACTER}[2J" in told
+def test_the_name_of_a_resource_is_escaped() -> None:
+    text = table(scanned(node(device_plugins=device_plugins(registered("a.b/\x1b[2J")))))
+    assert "\x1b" not in text
+    assert r"a.b/\x1b[2J" in text
 
 
 def test_a_hundred_resources_are_cut_and_the_table_says_so() -> None:
-    told = table(scanned(node(device_plugins=device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100))))))
-    assert "… and 60 more: -o json lists all" in told
-    assert "a.b/c039" in told
-    assert "a.b/c040  " not in told
+    text = table(scanned(node(device_plugins=device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100))))))
+    assert "… and 60 more: use -v to list all" in text
+    assert "a.b/c039" in text
+    assert "a.b/c040  " not in text
+
+
+# Findings
+
+
+def found(*findings: Finding) -> Report:
+    tracked = tuple(TrackedFinding(one, one.since or NOW, confirmed=True) for one in findings)
+    return replace(scanned(node()), findings=tracked)
+
+
+def leak(ip: str, cause: LeakCause, hours: int = 1) -> Finding:
+    since = NOW - timedelta(hours=hours)
+    return Finding("leaked_reservation", f"kubenet/{ip}", f"{ip} leaked", network="kubenet", cause=cause, since=since)
+
+
+def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
+    report = found(
+        replace(leak("10.0.0.1", LeakCause.UNKNOWN), severity=Severity.INFO, message="third"),
+        Finding("shared_ip", "b", "second", since=NOW),
+        Finding("unmanaged_address", "c", "first", since=NOW - timedelta(hours=9)),
+        Finding("exhausted_range", "kubenet", "worst", Severity.CRITICAL, "kubenet"),
+    )
+    text = table(report)
+    assert sorted(("worst", "first", "second", "third"), key=text.index) == ["worst", "first", "second", "third"]
+
+
+def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
+    restart, reboot = LeakCause.KUBELET_RESTART, LeakCause.NODE_REBOOT
+    report = found(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
+    text = lines(table(report))
+    cause = "likely cause: kubelet restart at 2026-03-26 19:00:00Z"
+    grouped = f"2 addresses in kubenet leaked, {cause}: 10.0.0.9, 10.0.0.10"
+    assert text[text.index("Findings (3; `nodeleak explain DETECTOR` describes them):") + 1 :][:2] == [
+        "leaked_reservation: 10.0.0.1 leaked",
+        f"leaked_reservation: {grouped}",
+    ]
+    assert "leaked_reservation: 10.0.0.9 leaked" in lines(table(report, verbose=True))
+
+
+def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
+    text = table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
+    assert "3 addresses in kubenet leaked, cause unknown" in text
+    assert "the oldest at 2026-03-26 17:00:00Z: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
+
+
+@pytest.mark.parametrize(
+    ("free", "advice"),
+    [(0, "no address is free: pods that start now fail"), (9, "not urgent: 9 free addresses left"), (None, "unknown")],
+)
+def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
+    report = found(leak("10.244.1.9", LeakCause.UNKNOWN))
+    networks = tuple(replace(one, free=free) for one in report.networks)
+    (line,) = (line for line in lines(table(replace(report, networks=networks))) if line.startswith("Do: "))
+    assert advice in line
+    assert "nodeleak clean --dry-run" in line
+
+
+def test_verbose_lists_everything() -> None:
+    plugins = device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100)))
+    text = table(scanned(node(device_plugins=plugins)), verbose=True)
+    assert "a.b/c099" in text
+    assert "more" not in text

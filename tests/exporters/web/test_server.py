@@ -111,19 +111,19 @@ def test_health_is_the_heartbeat_and_nothing_else() -> None:
 def check_health(exporter: HttpExporter, heart: Heart) -> None:
     assert ask(exporter, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
     heart.beats = False
-    assert ask(exporter, "/healthz") == (503, "text/plain; charset=utf-8", "no round for too long\n")
+    assert ask(exporter, "/healthz") == (503, "text/plain; charset=utf-8", "no sync for too long\n")
     heart.beats = True
     assert ask(exporter, "/healthz")[0] == 200
 
 
 def test_it_is_ready_after_one_round(fresh: HttpExporter, report: Report) -> None:
-    assert ask(fresh, "/readyz") == (503, "text/plain; charset=utf-8", "no round yet\n")
+    assert ask(fresh, "/readyz") == (503, "text/plain; charset=utf-8", "no sync yet\n")
     fresh.export(report, 0.1)
     assert ask(fresh, "/readyz") == (200, "text/plain; charset=utf-8", "ok\n")
 
 
 def test_the_report_is_the_scan_document_of_the_last_round(fresh: HttpExporter, report: Report) -> None:
-    assert ask(fresh, "/api/v1/report")[::2] == (503, "no round yet\n")
+    assert ask(fresh, "/api/v1/report")[::2] == (503, "no sync yet\n")
     fresh.export(scanned(node()), 0.1)
     fresh.export(report, 0.1)
     status, kind, body = ask(fresh, "/api/v1/report")
@@ -148,7 +148,7 @@ def test_the_report_is_for_this_machine_only(host: str, report: Report) -> None:
     with listening((host, 0)) as exporter:
         exporter.export(report, 0.1)
         status, _, body = ask(exporter, "/api/v1/report", host=outside)
-        assert (status, body) == (403, "the report names pods and addresses: from this machine only\n")
+        assert (status, body) == (403, "the report names pods and addresses: only this machine may read it\n")
         assert ask(exporter, "/metrics", host=outside)[0] == 200
         assert ask(exporter, "/api/v1/report")[0] == 200, "IPv4 loopback, mapped into IPv6 or not"
 
@@ -171,11 +171,11 @@ def test_the_page_is_what_this_machine_looks_at(report: Report) -> None:
 def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     status, kind, body = ask(exporter, "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
-    assert "The first look is under way" in body
+    assert "Waiting for the first snapshot" in body
     exporter.export(report, 0.1)
     assert "10.244.1.9" in ask(exporter, "/")[2]
     heart.beats = False
-    assert "No round has ended for too long" in ask(exporter, "/")[2]
+    assert "No sync has finished for too long" in ask(exporter, "/")[2]
 
     told = headers(exporter, "/")
     assert told["Cache-Control"] == "no-store"
@@ -209,7 +209,7 @@ def test_the_page_is_for_this_machine_only(report: Report) -> None:
         exporter.export(report, 0.1)
         status, kind, body = ask(exporter, "/", host=outside)
         assert (status, kind) == (403, "text/plain; charset=utf-8")
-        assert body == "the page names pods and addresses: from this machine only\n"
+        assert body == "the page names pods and addresses: only this machine may read it\n"
         assert ask(exporter, "/")[0] == 200
 
 
@@ -370,7 +370,7 @@ def test_a_client_that_says_nothing_is_left(exporter: HttpExporter, monkeypatch:
 
 
 def test_a_client_that_says_a_byte_at_a_time_is_left(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "_LONGEST", 0.3)
+    monkeypatch.setattr(served, "_REQUEST_TIMEOUT", 0.3)
     start, pause = time.perf_counter(), threading.Event()
     with socket.create_connection(("127.0.0.1", exporter.port), timeout=5) as connection:
         try:
@@ -383,7 +383,7 @@ def test_a_client_that_says_a_byte_at_a_time_is_left(exporter: HttpExporter, mon
 
 
 def test_slow_clients_are_so_many_and_no_more(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "_LONGEST", 0.5)
+    monkeypatch.setattr(served, "_REQUEST_TIMEOUT", 0.5)
     before = threading.active_count()
     slow = [socket.create_connection(("127.0.0.1", exporter.port), timeout=5) for _ in range(20)]
     try:

@@ -1,0 +1,38 @@
+"""The table of device resources, which text and page share."""
+
+from typing import Final
+
+from agent.checks.devices.resource_state import resource_states
+from agent.model.devices import ResourceState
+from agent.model.snapshot import Snapshot
+from agent.model.text import format_number, rfc3339
+
+HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Delay", "Socket")
+
+
+def device_rows(snapshot: Snapshot) -> list[list[str]]:
+    """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
+    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
+    claimed = {state.socket for state in states}
+    unclaimed = sorted(one.name for one in plugins.sockets if one.name not in claimed)
+    return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
+
+
+def _row(state: ResourceState) -> list[str]:
+    return [
+        state.resource,
+        format_number(state.devices),
+        format_number(state.allocated),
+        "?" if state.registered is None else "yes" if state.registered else "no",
+        "?" if state.registered_since is None else rfc3339(state.registered_since),
+        "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
+        _socket(state),
+    ]
+
+
+def _socket(state: ResourceState) -> str:
+    if not state.socket:
+        return "?"
+    if state.socket_present is False:
+        return f"{state.socket} (gone)"
+    return f"{state.socket} (not connected)" if state.connected is False else state.socket

@@ -1,0 +1,54 @@
+"""How every output writes names, numbers and times."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+_LEGIBLE: Final = 10**9
+_TEN: Final = 10
+
+
+def escape(text: str) -> str:
+    """Replace what is not printable by its escape: a name must not control the reader's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def truncate(text: object, longest: int = 200) -> str:
+    """Write a foreign message on one line of bounded length: an HTML page is no error message."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def format_time(at: datetime) -> str:
+    """Write a time as messages do: UTC, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    return at.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def format_age(age: timedelta) -> str:
+    """Write an age as `kubectl` does: the greatest unit, and the next one where the first is a single digit."""
+    seconds = int(age.total_seconds())
+    if seconds < 0:
+        return f"-{format_age(-age)}"
+    for unit, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= unit:
+            whole, rest = divmod(seconds, unit)
+            more = f"{rest // smaller}{smaller_name}" if whole < _TEN and rest >= smaller else ""
+            return f"{whole}{name}{more}"
+    return f"{seconds}s"
+
+
+def format_number(number: int | None) -> str:
+    """Write a count; an IPv6 range has more addresses than anybody reads. None: not known."""
+    if number is None:
+        return "?"
+    return f"{number:,}" if number < _LEGIBLE else f"{number:.1e}"
+
+
+def count_of(count: int, noun: str, plural: str = "") -> str:
+    """Write a count with its noun: `1 address`, `7 addresses`."""
+    return f"{format_number(count)} {noun if count == 1 else plural or f'{noun}s'}"
