@@ -31,7 +31,7 @@ def test_a_leak_has_its_letter_at_its_address() -> None:
         "",
         "  L   1 leaked",
         "  ■   2 in use",
-        "  G   1 gateway, not given out to pods",
+        "  G   1 gateway",
         "  · 250 free",
         "",
         "1 finding: run without --map to list them.",
