@@ -1,4 +1,4 @@
-"""Rounds until told to stop. The only module that asks the time; others wait at most for what they asked."""
+"""The daemon loop. The only module that asks for the time; others wait at most for what they asked."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
 
 clock: Callable[[], float] = time.monotonic
-"""Seconds that never jump, to measure spans with."""
+"""Seconds that never jump, to measure durations."""
 
 
 def now() -> Moment:
@@ -27,29 +27,29 @@ def wall() -> datetime:
     return now().wall
 
 
-def look(sources: Sources, node: str) -> Snapshot:
+def snapshot_node(sources: Sources, node: str) -> Snapshot:
     return take_snapshot(sources, node, now(), clock)
 
 
 def take_snapshots(sources: Sources, node: str, grace: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
-    """Look once, and where a verdict needs it, once more a moment later."""
-    first = look(sources, node)
+    """Take a snapshot, and a second one `apart` later where there is something to confirm."""
+    first = snapshot_node(sources, node)
     if not engine.needs_second_snapshot(first, grace):
         return (first,)
     time.sleep(apart.total_seconds())
-    return first, look(sources, node)
+    return first, snapshot_node(sources, node)
 
 
 class Exporter(Protocol):
-    """Whoever tells people of a round."""
+    """Reports each sync to people or programs."""
 
     def export(self, report: Report, seconds: float) -> None:
-        """`seconds`: what the round took."""
+        """`seconds`: how long the sync took."""
         ...
 
 
 class Heartbeat:
-    """When the last round ended, so that a loop that hangs is seen."""
+    """When the last sync ended, so that a loop that hangs is noticed."""
 
     def __init__(self, longest: timedelta) -> None:
         self._longest = longest.total_seconds()
@@ -79,15 +79,15 @@ def run(
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:
-    """Look, judge, clean where that is wanted, and tell, every `interval`, until `stop` is set."""
-    memory: ConfirmationState | None = None
+    """Take a snapshot, assess it, clean where that is configured, and export, every `interval` until `stop` is set."""
+    state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
         cleaner.before_snapshot(now().wall)
-        snapshot = look(sources, node)
-        report, memory = engine.run(snapshot, memory, grace=grace, confirm_after=confirm_after)
+        snapshot = snapshot_node(sources, node)
+        report, state = engine.run(snapshot, state, grace=grace, confirm_after=confirm_after)
         with deferred():
-            # What was released is told before we end.
+            # Releases are exported before the process ends.
             report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
             for exporter in exporters:
                 exporter.export(report, clock() - started)

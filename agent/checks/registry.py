@@ -1,4 +1,4 @@
-"""One file per kind of trouble. A detector states facts; how long and how bold is decided elsewhere."""
+"""The list of detectors: one module for each kind of problem."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -20,14 +20,14 @@ class Detector(Protocol):
 
     @property
     def SEVERITIES(self) -> tuple[Severity, ...]:
-        """How bad what it finds can be; the metrics have a zero for each."""
+        """The severities of its findings; the metrics have a zero for each."""
         ...
 
     @property
     def __doc__(self) -> str | None: ...  # type: ignore[override]
 
     def find(self, assessment: Assessment) -> Iterator[Finding]:
-        """Yield each trouble in the scene; raises Blind where a source it needs gave no word."""
+        """Yield each problem; raises InsufficientData where a source it needs is unavailable."""
         ...
 
 

@@ -50,8 +50,8 @@ def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_on
         assert (said.network["reserved"], said.network["free"]) == (size, 0)
         assert [ip for ip, state in said.states.items() if state == "leaked"] == sorted(leaked, key=ip_address)
         assert list(said.states.values()).count("in_use") == size - len(leaked)
-        taken = f"of {size} addresses {size} are taken, {len(leaked)} of them leaked"
-        assert f"no free address is left; {taken}" in _exhausted(said.findings)
+        taken = f"{size} of {size} addresses are reserved ({len(leaked)} leaked)"
+        assert f"no free addresses; {taken}" in _exhausted(said.findings)
 
     eventually(nothing_left, 30)
 

@@ -134,7 +134,7 @@ def test_a_leak_has_its_earliest_time_and_its_cause() -> None:
     snapshot = node(reservation("10.244.1.9"), processes=[processes(kubelet=HOUR)])
     (event,) = events(snapshot, EventKind.LEAKED)
     assert (event.at, event.exact, event.subject) == (NOW - HOUR, False, "kubenet/10.244.1.9")
-    assert "the kubelet restarted after it was made" in event.text
+    assert "likely cause: kubelet restart at 2026-03-26 19:00:00Z" in event.text
 
 
 def test_an_unconfirmed_leak_has_no_event() -> None:

@@ -41,14 +41,14 @@ def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
     found = after(node(node=[TINY]), 3)
     assert found is not None
     assert (found.status, found.reason) == ("True", SCARCE)
-    assert found.message.startswith("kubenet: 3 free addresses are left for 107 more pods")
+    assert found.message.startswith("kubenet: 3 free addresses for 107 more pods")
 
 
 def test_no_free_address_is_exhausted() -> None:
     found = after(node(*FULL, node=[TINY]), 3)
     assert found is not None
     assert (found.status, found.reason) == ("True", EXHAUSTED)
-    assert found.message.startswith("kubenet: no free address is left")
+    assert found.message.startswith("kubenet: no free addresses")
 
 
 @pytest.mark.parametrize("source", ["reservations", "node", "pods"])

@@ -39,7 +39,7 @@ def test_only_a_confirmed_finding_has_an_event() -> None:
     assert [list(event_specs(syncs.report(lost))) for _ in range(2)] == [[], []]
     (one,) = event_specs(syncs.report(lost))
     assert (one.about, one.reason, one.type, one.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
-    assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which is gone")
+    assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists")
     assert one.path == "/api/v1/namespaces/default/events"
 
 

@@ -1,11 +1,10 @@
-"""What each reservation is. Pure: a snapshot and a grace period in, a scene out.
+"""Classifies every reservation. Pure: a snapshot and a grace period in, an assessment out.
 
-The innocent go first: whatever can still own an address is asked before an address is called leaked, and a source
-that could not be read makes the answer `unknown`, never `leaked`.
+Evidence of ownership is checked first. A source that could not be read makes the state `unknown`, never `leaked`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +12,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 
 CLOCK_SLACK = timedelta(seconds=10)
-"""A file made while we look is newer than the look by a moment; by more than this, a clock was moved."""
+"""A file written during the snapshot is a moment newer than it; a larger difference means that a clock was set."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MOMENT, _LAST_MOMENT = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -29,13 +28,13 @@ def made_at(reservation: Reservation) -> datetime:
 
 
 def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Assessment:
-    """Tell of every entry of every network what it is.
+    """Return the state of every entry of every network. `leaked` is provisional: the engine confirms it.
 
-    `remembered`: pods by container id, as earlier looks knew them; it names, it never judges.
+    `remembered`: pods by container id from earlier snapshots; used for names only.
     """
     evidence = _Evidence.of(snapshot, remembered or {})
-    alone = tuple(
-        _judge_alone(reservation, evidence, grace)
+    single = tuple(
+        _classify_one(reservation, evidence, grace)
         for store in snapshot.reservations
         for reservation in known_or(store.reading, ())
     )
@@ -44,7 +43,7 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
         for store in snapshot.reservations
         for entry in store.unrecognized
     )
-    return Assessment(snapshot, (*_judge_sandboxes(alone), *unrecognized))
+    return Assessment(snapshot, (*_classify_sandboxes(single), *unrecognized))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +79,11 @@ class _Evidence:
         )
 
 
-def _judge_alone(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:
+def _classify_one(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:
     try:
         state, why = _owner(reservation, evidence) or _orphan(reservation, evidence.snapshot.taken_at, grace)
-    except InsufficientData as blind:
-        state, why = State.UNKNOWN, str(blind)
+    except InsufficientData as missing:
+        state, why = State.UNKNOWN, str(missing)
     return ClassifiedReservation(reservation, state, why, evidence.pods.get(reservation.container_id, ""))
 
 
@@ -100,13 +99,13 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
     snapshot.addresses.known()
     if holder := evidence.addresses.get(reservation.ip):
         return State.UNMANAGED, f"no container has its id, but {holder} has the address configured"
-    # Pods can only veto. Left alone on purpose (no credentials), the other owners decide; unread, nobody does.
+    # Pod status can only prove use. Not requested (no credentials), the other evidence decides; unavailable, none does.
     if not isinstance(snapshot.pods, NotRequested):
         snapshot.pods.known()
     if claimant := evidence.claims.get(reservation.ip):
         return State.UNMANAGED, f"no container has its id, but the pod {claimant} has the address"
     if reservation.container_id:
-        # A sandbox is judged whole, and in a network that was not read it may be alive.
+        # A sandbox is classified whole, and it may be in use in a network that could not be read.
         for store in snapshot.reservations:
             store.reading.known()
     return None
@@ -115,7 +114,7 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
 def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[State, str]:
     age = now - made_at(reservation)
     if age < -CLOCK_SLACK:
-        return State.UNKNOWN, f"its file is {-age.total_seconds():.0f} s newer than this look: was the clock moved?"
+        return State.UNKNOWN, f"its file is {-age.total_seconds():.0f} s newer than this snapshot: was the clock set?"
     if age < grace:
         return State.CANDIDATE, f"no owner of any kind, but its file is younger than {grace.total_seconds():.0f} s"
     if not reservation.container_id:
@@ -123,26 +122,25 @@ def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[
     return State.LEAKED, "its container is gone, and so is every record by which it would be released"
 
 
-_SAVING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
-"""What saves one address of a sandbox saves them all; the strongest comes last."""
+_PROTECTING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
+"""A state that protects one address of a sandbox protects all of them; the strongest comes last."""
 
 
-def _judge_sandboxes(alone: Iterable[ClassifiedReservation]) -> tuple[ClassifiedReservation, ...]:
-    """Judge a sandbox with several addresses (dual stack, several networks) as one."""
-    alone = tuple(alone)
+def _classify_sandboxes(single: Sequence[ClassifiedReservation]) -> tuple[ClassifiedReservation, ...]:
+    """Classify a sandbox with several addresses (dual stack, several networks) as one."""
     sandboxes: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
-    for classified in alone:
-        if classified.state in _SAVING:
+    for classified in single:
+        if classified.state in _PROTECTING:
             sandboxes[classified.container_id].append(classified)
     sandboxes.pop("", None)
-    saviours = {
-        container_id: max(siblings, key=lambda sibling: _SAVING.index(sibling.state))
+    evidence_by_id = {
+        container_id: max(siblings, key=lambda sibling: _PROTECTING.index(sibling.state))
         for container_id, siblings in sandboxes.items()
     }
-    return tuple(_saved(classified, saviours.get(classified.container_id)) for classified in alone)
+    return tuple(_protected(classified, evidence_by_id.get(classified.container_id)) for classified in single)
 
 
-def _saved(classified: ClassifiedReservation, saviour: ClassifiedReservation | None) -> ClassifiedReservation:
-    if saviour is None or saviour.state is classified.state or classified.state not in {State.LEAKED, *_SAVING}:
+def _protected(classified: ClassifiedReservation, proof: ClassifiedReservation | None) -> ClassifiedReservation:
+    if proof is None or proof.state is classified.state or classified.state not in {State.LEAKED, *_PROTECTING}:
         return classified
-    return replace(classified, state=saviour.state, why=f"as {saviour.name} of the same sandbox: {saviour.why}")
+    return replace(classified, state=proof.state, why=f"as {proof.name} of the same sandbox: {proof.why}")

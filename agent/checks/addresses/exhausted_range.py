@@ -1,10 +1,10 @@
-"""A network has fewer free addresses than the node may still be given pods, or none at all.
+"""A network has no free address, or fewer than the number of pods that the node may still get.
 
-The scheduler counts pods, not addresses: it sends a node as many pods as the kubelet says it takes. Pods beyond the
+The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts. Pods beyond the
 last address stay in `ContainerCreating` with `no IP addresses available in range set`.
 
-Means: free addresses are fewer than `allocatable.pods` less the pods that are here, or there is no free address.
-Do: if leaked reservations take the room, release them. If none are leaked, the range is too small for the node's
+Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node.
+Do: release leaked reservations if they take the room. If none are leaked, the range is too small for the kubelet's
 `--max-pods`: lower that, or give the node a larger pod CIDR.
 """
 
@@ -27,7 +27,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield from _in_network(assessment, store.network)
         except InsufficientData as blind:
             gap = blind
-    # Said after what was seen: a network that cannot be judged does not hide that another one is full.
+    # After the findings: a network that cannot be assessed must not hide that another one is full.
     if gap is not None:
         raise gap
 
@@ -41,26 +41,26 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     leaked = sum(classified.state is State.LEAKED for classified in classified_reservations)
     unknown = sum(classified.state is State.UNKNOWN for classified in classified_reservations)
     size = usable(ranges)
-    shortage = "no free address is left" if left == 0 else f"{left} free addresses are left for {room} more pods"
-    doubt = f", {unknown} unknown" if unknown else ""
+    shortage = "no free addresses" if left == 0 else f"{left} free addresses for {room} more pods"
+    not_known = f", {unknown} unknown" if unknown else ""
     yield Finding(
         detector=NAME,
         subject=network,
-        message=f"{network}: {shortage}; of {size} addresses {size - left} are taken, {leaked} of them leaked{doubt}",
+        message=f"{network}: {shortage}; {size - left} of {size} addresses are reserved ({leaked} leaked{not_known})",
         severity=Severity.WARNING if left else Severity.CRITICAL,
         network=network,
     )
 
 
 def _room_for_pods(assessment: Assessment, network: str) -> int | None:
-    """Return how many more pods the node may be given on this network; None where pods are not counted on it."""
+    """Return how many more pods the node may get on this network; None where its pods do not use it."""
     snapshot = assessment.snapshot
     if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
     node = snapshot.node.known()
-    # Only the network that gives this node's pods their addresses fills up as pods come; a second network need not.
+    # Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not.
     if node is None or not any(serves(assessment.ranges(network), cidr) for cidr in node.pod_cidrs):
         return None
     if node.max_pods is None:
-        raise InsufficientData("node: it does not say how many pods it takes")
+        raise InsufficientData("node: it has no allocatable.pods")
     return max(0, node.max_pods - sum(pod.live for pod in snapshot.pods.known()))

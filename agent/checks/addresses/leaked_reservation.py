@@ -1,12 +1,12 @@
-"""An address is reserved for a container that is gone, and nothing on the node will ever give it back.
+"""An address is reserved for a container that no longer exists, and nothing on the node will ever release it.
 
-host-local keeps one file per address. The kubelet removes it when it tears the sandbox down; if the sandbox has
-vanished from the runtime and the kubelet has dropped its checkpoint (it restarted before it knew its pod CIDR, say),
-nobody does. Enough of them, and pods hang with `no IP addresses available in range set`.
+host-local keeps one file for each address. The kubelet removes it when it tears the sandbox down. If the runtime has
+lost the sandbox and the kubelet has dropped its checkpoint (for example because it restarted before it knew its pod
+CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses available in range set`.
 
 Means: the file outlived its container: no container, no checkpoint, no process and no live pod has the address.
-Do: nothing is broken while addresses are free. Find what restarted or removed containers at the time shown, then
-release the address; never delete files by comparing `docker ps` with a directory listing, which takes addresses in use.
+Do: release the address with `nodeleak clean`, and find out what restarted or removed containers at the time shown.
+Never delete files by comparing `docker ps` with a directory listing: that takes addresses that are in use.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
 from agent.model.snapshot import ProcessStartTimes, Reservation, Unavailable, known_or
+from agent.model.text import format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -31,17 +32,18 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             continue
         reservation = classified.entry
         cause, since = _origin(reservation, processes)
+        because = CAUSES[cause].format(since=format_time(since))
         yield Finding(
             detector=NAME,
             subject=str(reservation.key),
-            message=f"{reservation.ip} is reserved for {_owner(classified)}; {_BECAUSE[cause].format(since=since)}",
+            message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}",
             network=reservation.network,
             pod=classified.pod,
             cause=cause,
             since=since,
             identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
         )
-    # Said after what was seen: with one of these unread, the leaks above need not be all.
+    # After the findings: where one of these is unavailable, there may be more leaks.
     for store in snapshot.reservations:
         store.reading.known()
     snapshot.containers.known()
@@ -52,17 +54,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _owner(classified: ClassifiedReservation) -> str:
     if not classified.container_id:
-        return "nobody (the file is empty)"
+        return "no container (the file is empty)"
     pod = f" of pod {classified.pod}" if classified.pod else ""
-    return f"container {classified.container_id[:12]}{pod}, which is gone"
+    return f"container {classified.container_id[:12]}{pod}, which no longer exists"
 
 
-_BECAUSE = {
-    LeakCause.KUBELET_RESTART: "the kubelet restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.RUNTIME_RESTART: "the container runtime restarted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.NODE_REBOOT: "the node rebooted after it was made, at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.EMPTY_FILE: "a crash or a power cut left it so at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.UNKNOWN: "it was made at {since:%Y-%m-%d %H:%M:%S}Z, and no restart is known since",
+CAUSES: Final = {
+    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since}",
+    LeakCause.RUNTIME_RESTART: "likely cause: container runtime restart at {since}",
+    LeakCause.NODE_REBOOT: "likely cause: node reboot at {since}",
+    LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since}",
+    LeakCause.UNKNOWN: "cause unknown: reserved at {since}, no restart since",
 }
 
 
@@ -75,7 +77,7 @@ def _origin(reservation: Reservation, processes: ProcessStartTimes | None) -> tu
         return LeakCause.UNKNOWN, made
     if processes.booted > made:
         return LeakCause.NODE_REBOOT, processes.booted
-    # The kubelet first: a runtime that restarts alone leaves the kubelet's checkpoints, and so its retries, in place.
+    # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
     if processes.kubelet is not None and processes.kubelet > made:
         return LeakCause.KUBELET_RESTART, processes.kubelet
     if processes.docker is not None and processes.docker > made:

@@ -1,9 +1,9 @@
-"""Two running pods have one address: each gets some of the other's traffic.
+"""Two running pods have the same address, and each gets some of the other's traffic.
 
-It is what becomes of an address whose reservation was deleted while its pod ran: host-local gave it out a second time.
+This happens when the reservation of a running pod was deleted: host-local gave the address out a second time.
 
-Means: the API server shows the address for both pods, and the sandboxes of both are running on this node.
-Do: delete both pods; their controllers make new ones. Then look for unreserved addresses: others may be next.
+Means: the API server shows the address for both pods, and both sandboxes are running on this node.
+Do: delete both pods, so that their controllers create new ones. Then look for unreserved addresses: they are next.
 """
 
 from collections import defaultdict

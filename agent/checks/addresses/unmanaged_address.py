@@ -1,11 +1,11 @@
-"""A process still holds an address whose container the runtime has forgotten.
+"""A process still uses an address, and the container runtime does not know its container.
 
-A docker upgrade that moves its working directory, or a daemon that failed to load a container, leaves processes that
-nobody manages. The kubelet cannot stop them, and their addresses look leaked to whoever asks only the runtime.
+A docker upgrade that moves its data directory, or a daemon that failed to load a container, leaves processes that
+nobody manages. The kubelet cannot stop them, and their addresses look leaked to anyone who asks only the runtime.
 
 Means: the address is configured in the network namespace of a process, and no container has the reservation's id.
-Do: look at the process (its id and command are given) and end it if it is an orphan; do not release the address
-before, or the next pod shares it.
+Do: look at the process (the finding names its pid and command) and end it if it is an orphan. Do not release the
+address before, or the next pod shares it.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         assessment.of(network)
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
-        return  # every reservation has an owner, so none can be without
+        return  # every reservation has an owner
     holders = {address.ip: address for address in snapshot.addresses.known()}
 
     for classified in assessment.classified_reservations:
@@ -37,11 +37,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(
             detector=NAME,
             subject=f"{classified.network}/{classified.name}",
-            message=f"{classified.name} is held by process {holder.pid} ({holder.command}), "
-            f"but it is reserved for {owner}{pod}, which the runtime does not know",
+            message=f"process {holder.pid} ({holder.command}) uses {classified.name}, "
+            f"which is reserved for {owner}{pod} that the runtime does not know",
             network=classified.network,
             pod=classified.pod,
             identity=(classified.container_id,),
         )
-    # Said after what was seen: without the checkpoints, whose container is gone for good is not known.
+    # After the findings: without the checkpoints it is not known which containers are gone for good.
     snapshot.checkpoints.known()

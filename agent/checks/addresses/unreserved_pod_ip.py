@@ -1,11 +1,11 @@
-"""A running pod has an address that is not reserved for anybody: the next pod may be given the same one.
+"""A running pod uses an address that is not reserved: host-local can give the same address to the next pod.
 
-It happens when files are deleted by hand or by a clean-up script, or the directory is lost (a tmpfs, a reinstall)
-while containers live on. host-local looks at its files only, so its next ADD can hand the address out again.
+This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the directory is lost
+(a tmpfs, a reinstallation) while containers keep running. host-local looks only at its files.
 
-Means: the pod's address lies in the network's range and no reservation file has its name.
-Do: delete the pod, so that its controller makes a new one with a reservation of its own. Stop whatever deletes files
-in host-local's directory.
+Means: the pod's address lies in the network's range, and there is no reservation file for it.
+Do: delete the pod, so that its controller creates a new one with a reservation. Stop whatever deletes files in
+host-local's directory.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             detector=NAME,
             severity=Severity.CRITICAL,
             subject=f"{network}/{ip} of pod {pod.name}",
-            message=f"pod {pod.name} runs with {ip}, which is not reserved: the next pod may be given it too",
+            message=f"pod {pod.name} uses {ip}, which is not reserved: the next pod can get the same address",
             network=network,
             pod=pod.name,
             identity=(pod.uid,),

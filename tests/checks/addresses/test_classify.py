@@ -126,7 +126,7 @@ def test_without_grace_even_the_newest_file_is_judged() -> None:
 
 def test_a_file_from_the_future_is_said_to_be_one() -> None:
     classified = judged(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
-    assert classified.why == "its file is 3600 s newer than this look: was the clock moved?"
+    assert classified.why == "its file is 3600 s newer than this snapshot: was the clock set?"
 
 
 @pytest.mark.parametrize("mtime_ns", [-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)])

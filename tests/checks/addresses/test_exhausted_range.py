@@ -50,7 +50,7 @@ def test_a_healthy_node_has_addresses_for_every_pod_to_come() -> None:
 def test_a_full_range_is_found_with_how_many_are_leaked() -> None:
     finding = only(small(*leaks(4, 14)))
     assert finding.subject == finding.network == "kubenet"
-    assert finding.message == "kubenet: no free address is left; of 13 addresses 13 are taken, 11 of them leaked"
+    assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
 
 
 def test_the_last_free_address_is_enough_where_no_more_pods_may_come() -> None:
@@ -60,7 +60,7 @@ def test_the_last_free_address_is_enough_where_no_more_pods_may_come() -> None:
 def test_fewer_addresses_than_pods_to_come_are_found() -> None:
     finding = only(small(*leaks(4, 13), max_pods=5))
     assert finding.message == (
-        "kubenet: 1 free addresses are left for 2 more pods; of 13 addresses 12 are taken, 10 of them leaked"
+        "kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)"
     )
 
 
@@ -80,7 +80,7 @@ def test_empty_and_foreign_files_take_their_address() -> None:
     finding = only(
         node(*leaks(4, 12), empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True), node=[SMALL_NODE])
     )
-    assert finding.message.endswith("of 13 addresses 13 are taken, 10 of them leaked")
+    assert finding.message.endswith("13 of 13 addresses are reserved (10 leaked)")
 
 
 def test_addresses_that_only_look_taken_are_free() -> None:
@@ -101,7 +101,7 @@ def test_of_two_families_the_fuller_decides() -> None:
     dual = Node("worker-1", ("10.244.0.0/16", "fd00::/124"), 3)
     sixes = tuple(reservation(f"fd00::{n:x}", f"{n:064x}") for n in range(2, 16))
     finding = only(node(*sixes, node=[dual]))
-    assert "no free address is left" in finding.message
+    assert "no free addresses" in finding.message
     assert found(exhausted_range, node(*sixes[1:], node=[dual])) == []
 
 
@@ -121,7 +121,7 @@ def test_without_the_api_only_a_full_range_is_found() -> None:
 
 def test_what_is_taken_but_not_known_to_be_leaked_is_said_to_be_unknown() -> None:
     finding = only(without(node(*leaks(4, 14), node=[SMALL_NODE]), "containers"))
-    assert finding.message.endswith("0 of them leaked, 13 unknown")
+    assert finding.message.endswith("(0 leaked, 13 unknown)")
 
 
 def test_a_full_range_is_found_without_pods_and_docker() -> None:
@@ -135,7 +135,7 @@ def test_without_what_it_counts_it_is_blind(source: str) -> None:
 
 
 def test_a_node_that_does_not_say_how_many_pods_it_takes_blinds_it() -> None:
-    with pytest.raises(InsufficientData, match="how many pods"):
+    with pytest.raises(InsufficientData, match="allocatable.pods"):
         found(exhausted_range, small(max_pods=None))
 
 

@@ -38,7 +38,7 @@ def test_a_healthy_node_has_no_leak() -> None:
 def test_a_leak_is_found_with_its_address_and_its_container() -> None:
     (finding,) = found(leaked_reservation, node(LOST))
     assert finding.subject == "kubenet/10.244.1.9"
-    assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which is gone; ")
+    assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
 
 
@@ -114,7 +114,7 @@ def test_the_likely_cause_is_what_restarted_since(
 def test_an_empty_file_is_its_own_cause() -> None:
     (finding,) = found(leaked_reservation, node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
-    assert "nobody (the file is empty)" in finding.message
+    assert "no container (the file is empty)" in finding.message
 
 
 def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:

@@ -33,8 +33,8 @@ def test_an_orphaned_process_is_found_with_its_number_and_its_command() -> None:
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.pod == "shop/cart"
     assert finding.message == (
-        "10.244.1.9 is held by process 4711 (java), but it is reserved for container 999999999999 "
-        "of pod shop/cart, which the runtime does not know"
+        "process 4711 (java) uses 10.244.1.9, which is reserved for container 999999999999 "
+        "of pod shop/cart that the runtime does not know"
     )
 
 

@@ -33,7 +33,7 @@ def test_a_pod_whose_file_was_removed_is_found() -> None:
     (finding,) = found(unreserved_pod_ip, node(reservations=[DB]))
     assert finding.subject == "kubenet/10.244.1.2 of pod shop/web"
     assert (finding.pod, finding.network) == ("shop/web", "kubenet")
-    assert "the next pod may be given it too" in finding.message
+    assert "the next pod can get the same address" in finding.message
 
 
 def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:

@@ -90,8 +90,8 @@ def test_a_leak_has_its_pod_cause_and_time() -> None:
     assert finding == {
         "detector": "leaked_reservation",
         "subject": "kubenet/10.244.1.9",
-        "message": "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone; "
-        "the kubelet restarted after it was made, at 2026-03-26 19:00:00Z",
+        "message": "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
+        "likely cause: kubelet restart at 2026-03-26 19:00:00Z",
         "severity": "warning",
         "since": "2026-03-26T19:00:00Z",
         "confirmed": True,

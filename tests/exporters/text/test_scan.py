@@ -54,7 +54,7 @@ def test_a_leak_is_counted_and_described() -> None:
     assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in text
     assert "Findings (1; `nodeleak explain DETECTOR` describes them):" in text
     (finding,) = (line for line in text if line.startswith("leaked_reservation: "))
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone" in finding
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in finding
 
 
 def test_healthy_reservations_are_only_counted() -> None:
@@ -233,7 +233,7 @@ def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
 def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
     text = table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
     assert "3 addresses in kubenet leaked, cause unknown" in text
-    assert "the oldest at 2026-03-26 17:00:00Z: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
+    assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_leak_has_its_pod_its_age_and_what_to_do() -> None:
     assert "<title>10.244.1.9: leaked\nshop/cart\nreserved 2h ago\n" in text
     said = words(text)
     assert "Warning: 1 leaked pod address on worker-1" in said
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which is gone" in said
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in said
     assert "Do: not urgent: 250 free addresses left" in said
     assert "nodeleak explain leaked_reservation" in said
     assert "Other addresses" in said
