@@ -1,1 +1,1 @@
-"""Nouns. Frozen, comparable, without I/O: the words the rest of the agent speaks in."""
+"""Frozen values without I/O: readings, snapshot, assessment, findings, report."""

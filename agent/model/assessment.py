@@ -1,4 +1,4 @@
-"""A snapshot in which every reservation has been told what it is."""
+"""A snapshot in which every reservation has a state."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,39 +7,39 @@ from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, UnrecognizedEntry, known_or
 
 KUBENET = "kubenet"
-"""The one network whose range is the node's pod CIDR by definition."""
+"""The network whose range is the node's pod CIDR by definition."""
 
 
 class State(StrEnum):
-    """What a reservation is. Exactly one applies; the text of each is shown to people."""
+    """The state of a reservation. The text of each is shown by `nodeleak explain`."""
 
     IN_USE = "in_use"
     """Its container runs."""
     NOT_READY = "not_ready"
-    """Its container exists and does not run: the kubelet will tear it down."""
+    """Its container exists and does not run; the kubelet will tear the sandbox down."""
     TEARDOWN_PENDING = "teardown_pending"
-    """No container, but a sandbox checkpoint: the kubelet will try again."""
+    """Its container is gone, and a sandbox checkpoint remains: the kubelet will retry the teardown."""
     UNMANAGED = "unmanaged"
-    """No container, but the address is configured in a namespace or belongs to a live pod."""
+    """The runtime does not know its container, but a process or a live pod uses the address."""
     CANDIDATE = "candidate"
-    """No owner of any kind, but younger than the grace period or seen only once."""
+    """No owner of any kind, but newer than the grace period, or seen in one snapshot only."""
     LEAKED = "leaked"
-    """No owner of any kind, and old: nothing on this node will ever give it back."""
+    """No owner of any kind in two snapshots, and older than the grace period: nothing will ever release it."""
     UNRECOGNIZED = "unrecognized"
-    """Not a reservation of host-local's: listed, never followed, never judged."""
+    """Not a file of host-local's: listed, never followed, never classified."""
     UNKNOWN = "unknown"
-    """A source that the answer depends on was not read."""
+    """A source that the state depends on is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedReservation:
-    """One entry of host-local's directory and what it is."""
+    """One entry of host-local's directory and its state."""
 
     entry: Reservation | UnrecognizedEntry
     state: State
     why: str
     pod: str = ""
-    """`namespace/name`, from whichever record still knows it; empty where none does."""
+    """`namespace/name`, from any record that still has it; empty: none has."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class ClassifiedReservation:
 
     @property
     def blocks(self) -> bool:
-        """Whether host-local will not give this address out because of it."""
+        """Whether host-local skips this address because of it."""
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
@@ -70,17 +70,17 @@ class Assessment:
     """Every entry of every network that was read."""
 
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
-        """Return one network's entries; blind where its directory was not read."""
+        """Return one network's entries. Raises InsufficientData where its directory is unavailable."""
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
         return tuple(classified for classified in self.classified_reservations if classified.network == network)
 
     def ranges(self, network: str) -> RangeSets:
-        """Return what host-local may give out in a network; blind where no record says it.
+        """Return the ranges that host-local allocates from. Raises InsufficientData where no record has them.
 
-        kubenet gives out the node's pod CIDRs. For others, and where the node object is not at hand, the newest
-        result in libcni's cache tells: its configuration, or (libcni < 0.8) the subnet of its address.
+        kubenet uses the node's pod CIDRs. For other networks, and without the node object, the newest result in
+        libcni's cache has them: in its configuration, or (libcni < 0.8) as the subnet of its address.
         """
         snapshot = self.snapshot
         if network == KUBENET:
@@ -93,15 +93,15 @@ class Assessment:
         told = [result for result in snapshot.cni_results.known() if result.network == network and result.ranges]
         if not told:
             raise InsufficientData(
-                f"the range of network {network}: neither the node's pod CIDR nor libcni's cache tells it"
+                f"the range of network {network} is neither in the node's pod CIDR nor in libcni's cache"
             )
         return max(told, key=lambda result: result.mtime_ns).ranges
 
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
-        """Return the pods that hold addresses now, each with every address it holds by the API server's word.
+        """Return each pod that has an address now, with each of its addresses according to the API server.
 
-        Live, on the pod network, with a running sandbox. An address is left out where the sandbox has another one of
-        that family reserved for its `eth0`: it was made anew, and the pod's status has not followed yet.
+        Only live pods on the pod network with a running sandbox. An address is left out where the sandbox has reserved
+        another one of that family for its `eth0`: the sandbox was recreated, and the pod's status lags behind.
         """
         pods = self.snapshot.pods.known()
         sandboxes = {

@@ -1,8 +1,8 @@
-"""Looks at a node as versioned JSON text, and back.
+"""Snapshots of a node as versioned JSON, and back.
 
-The format is dumb on purpose: every field under its own name, a reading as `{"known": […]}`, `{"unavailable": …}` or
-`{"not_requested": …}`, times in ISO 8601, spans in seconds. Recordings outlive code: an unknown field is passed over, a
-missing one is an error that names its place.
+The format is simple on purpose: every field under its own name, a reading as `{"known": […]}`, `{"unavailable": …}`
+or `{"not_requested": …}`, times in ISO 8601, durations in seconds. Recordings outlive code: an unknown field is
+ignored, a missing one is an error that names its place.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One look or more, and the patience with which they were judged."""
+    """One or more snapshots, and the settings with which they were assessed."""
 
     grace: timedelta
     confirm_after: timedelta
@@ -52,7 +52,7 @@ def loads(text: str) -> Recording:
         raise Damaged(f"its schema is {tree['schema']!r}; this version reads {SCHEMA!r}")
     recording = build(Recording, tree, "recording")
     if not recording.snapshots:
-        raise Damaged("recording.snapshots: it holds no look")
+        raise Damaged("recording.snapshots: it holds no snapshot")
     return recording
 
 

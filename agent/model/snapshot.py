@@ -1,4 +1,4 @@
-"""What one look at a node saw: facts, and what could not be read. Nothing here judges."""
+"""What one snapshot of a node contains: facts, and what could not be read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -17,11 +17,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class InsufficientData(Exception):
-    """Nothing can be concluded, because a source gave no word."""
+    """Nothing can be concluded, because a source is unavailable."""
 
 
 class SourceDisabled(InsufficientData):
-    """The source was not asked, because somebody chose so: no word, and no fault."""
+    """Nothing can be concluded, because a source was not requested. This is a choice and no fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Known(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A source could not be read, or cannot be believed; nothing may be concluded from it."""
+    """A source could not be read, or contradicts others; nothing may be concluded from it."""
 
     source: str
     why: str
@@ -47,7 +47,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class NotRequested:
-    """A source was left alone on purpose. No fault of the node, and no word from it either."""
+    """A source was not read on purpose: by a setting, or because the node does not need it."""
 
     source: str
     why: str
@@ -76,7 +76,7 @@ class ReservationKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One host-local file: an address promised to a container."""
+    """One host-local file: an address reserved for a container."""
 
     network: str
     ip: str
@@ -96,7 +96,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class UnrecognizedEntry:
-    """An entry in host-local's directory that is not a reservation: listed, never followed, never judged."""
+    """An entry in host-local's directory that is not a reservation: listed, never followed."""
 
     network: str
     name: str
@@ -107,7 +107,7 @@ class UnrecognizedEntry:
 
 @dataclass(frozen=True, slots=True)
 class NetworkStore:
-    """One network's directory, as `sources/reservations.py` read it."""
+    """One network's directory."""
 
     network: str
     reading: Reading[tuple[Reservation, ...]]
@@ -118,7 +118,7 @@ class NetworkStore:
 class Container:
     id: str
     state: str
-    """The engine's own word: created, running, paused, restarting, removing, exited, dead."""
+    """As the engine reports it: created, running, paused, restarting, removing, exited, dead."""
     created: int
     """Seconds since the epoch."""
     pod: str
@@ -133,7 +133,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The kubelet's note that it made this sandbox, and has not finished with it."""
+    """The kubelet's record that it created this sandbox and has not torn it down completely."""
 
     container_id: str
     pod: str
@@ -141,7 +141,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CniResult:
-    """libcni's memory of one ADD: whose address it was, and what the network looked like."""
+    """libcni's cached result of one ADD."""
 
     network: str
     container_id: str
@@ -166,41 +166,41 @@ class Pod:
     name: str
     """`namespace/name`."""
     uid: str
-    """As the kubelet knows it: of a static pod its own, not that of its mirror in the API."""
+    """As the kubelet knows it: a static pod's own uid, not that of its mirror pod."""
     phase: str
     host_network: bool
     deleting: bool
     ips: tuple[str, ...]
     created: datetime | None = None
     started: datetime | None = None
-    """When the first of its containers started, by the kubelet's clock to the second; None: none did."""
+    """When its first container started, by the kubelet's clock to the second; None: none has."""
     wants: tuple[str, ...] = ()
     """The device resources in its limits, those of init containers too."""
     wants_in_init: tuple[str, ...] = ()
-    """Those of them that init containers ask for."""
+    """Those that its init containers request."""
     rejection: Rejection | None = None
-    """How the kubelet refused it for a device; None: it did not."""
+    """How the kubelet rejected it for a device; None: it did not."""
     controller: str = ""
-    """`Kind/name` of its controller; empty: it has none, and nobody replaces it."""
+    """`Kind/name` of its controller; empty: it has none and will not be replaced."""
     deletion: datetime | None = None
     """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
-    """When it was given to the node; None: not known, or it is not Pending any more."""
+    """When it was scheduled; None: not known, or no longer Pending."""
     claims: tuple[str, ...] = ()
-    """The names of its PersistentVolumeClaims, which are of its namespace."""
+    """The names of its PersistentVolumeClaims."""
     volumes: tuple[str, ...] = ()
-    """What it has to have attached without a claim, as the node's status names it."""
+    """The volumes that it needs without a claim, as the node's status names them."""
 
     @property
     def live(self) -> bool:
-        """It may still own its addresses."""
+        """Whether it may still own its addresses."""
         return self.phase not in {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """How many devices of a resource the node object tells of."""
+    """The devices of one resource in the node's status."""
 
     resource: str
     capacity: int
@@ -216,7 +216,7 @@ class Node:
     name: str
     pod_cidrs: tuple[str, ...]
     max_pods: int | None
-    """`status.allocatable.pods`: how many pods the kubelet takes; None where it has not said."""
+    """`status.allocatable.pods`: how many pods the kubelet accepts; None: not set."""
     devices: tuple[NodeDevices, ...] = ()
     """The device resources of its status."""
     address_pressure: str = ""
@@ -227,28 +227,28 @@ class Node:
     provider_id: str = ""
     """The cloud's name of the instance that it is (`spec.providerID`)."""
     taints: tuple[Taint, ...] = ()
-    """Those of its taints that tell of its registration."""
+    """Only the taints that concern its registration."""
     ready: bool = False
     controller_attach: bool = False
-    """The controller-manager attaches volumes to it, and not the kubelet by itself."""
+    """The controller-manager attaches its volumes, not the kubelet."""
     volumes_in_use: tuple[str, ...] = ()
-    """What the kubelet has to have attached, or has."""
+    """The volumes that the kubelet uses or is about to use."""
     volumes_attached: tuple[str, ...] = ()
-    """What the controller says that it has attached."""
+    """The volumes that the controller reports as attached."""
     runtime: str = ""
-    """The kubelet's runtime by its own word, such as `docker://20.10.24`; empty: it has not said."""
+    """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStartTimes:
-    """When the parts of the node began. None: no such process runs now."""
+    """When the node booted and its processes started. None: no such process is running."""
 
     booted: datetime
     boot_id: str
     kubelet: datetime | None
     docker: datetime | None
     network_plugin: str | None = None
-    """What the kubelet, or cri-dockerd, was told to connect pods with; empty: nothing. None: no kubelet runs to ask."""
+    """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: no such process is running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class Snapshot:
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     server_version: str = ""
-    """What the API server calls its version (`v1.20.2`); empty: not known."""
+    """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:

@@ -1,7 +1,7 @@
-"""A reading that the others contradict is no reading. Pure.
+"""Readings that contradict each other become unavailable. Pure.
 
-Runtimes do answer wrongly: an empty list after a restart, a list without what they failed to load. Believed once, it
-makes every address of the node look leaked.
+Runtimes give wrong answers: an empty list after a restart, a list without the containers that they failed to load. A
+wrong list that is believed once makes every address of the node look leaked.
 """
 
 from collections.abc import Iterable
@@ -56,10 +56,10 @@ def namespaces(snapshot: Snapshot) -> Snapshot:
 
 
 def runtime(reading: Reading[tuple[Container, ...]], node: Reading[Node | None]) -> Reading[tuple[Container, ...]]:
-    """Leave docker alone on a node whose kubelet says that it runs its pods with another runtime.
+    """Do not use docker on a node whose kubelet reports another runtime.
 
-    Only that word separates a node without docker from one where docker is stopped for a moment: of the latter the
-    kubelet goes on saying docker. And a docker beside another runtime lists no pods, which would make all look gone.
+    This separates a node without docker from one where docker is stopped for a moment: there the kubelet goes on
+    reporting docker. And a docker beside another runtime lists no pods, so that every address would look leaked.
     """
     told = _foreign_runtime(node)
     return NotRequested("containers", f"the runtime of this node is {told}, not docker") if told else reading
@@ -68,9 +68,10 @@ def runtime(reading: Reading[tuple[Container, ...]], node: Reading[Node | None])
 def reservations(
     stores: Iterable[NetworkStore], processes: Reading[ProcessStartTimes], node: Reading[Node | None]
 ) -> tuple[NetworkStore, ...]:
-    """Miss no reservations of kubenet where no kubenet can be: it is docker's, and a choice that a flag tells of.
+    """Do not report missing reservations of kubenet on a node that cannot use kubenet.
 
-    A kubelet that does not run tells of nothing; and what is there is read, whatever is said.
+    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing, and a
+    directory that exists is read in any case.
     """
     why = _why_no_kubenet(processes, node)
     return tuple(
@@ -103,7 +104,7 @@ def _is_missing(reading: Unavailable) -> bool:
 def cni_results(
     reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
 ) -> Reading[tuple[CniResult, ...]]:
-    """Miss no cache where there is no network that it would be of."""
+    """Do not report a missing cache where every network is not requested."""
     whys = [store.reading.why for store in stores if isinstance(store.reading, NotRequested)]
     if isinstance(reading, Unavailable) and _is_missing(reading) and whys and len(whys) == len(stores):
         return NotRequested("cni_results", whys[0])
@@ -113,25 +114,25 @@ def cni_results(
 def containers(
     reading: Reading[tuple[Container, ...]], pods: Reading[tuple[Pod, ...]]
 ) -> Reading[tuple[Container, ...]]:
-    """Disbelieve a list that holds none of the pods that run here by the API server's word."""
+    """Reject a list without any of the pods that run on this node according to the API server."""
     if not isinstance(reading, Known) or not isinstance(pods, Known):
         return reading
     running = {pod.name for pod in pods.value if pod.phase == "Running" and not pod.deleting}
     if not running or running & {container.pod for container in reading.value}:
         return reading
-    listed = f"{len(reading.value)} containers, none of them" if reading.value else "no container, not one"
+    listed = f"{len(reading.value)} containers and none" if reading.value else "no container"
     return Unavailable(
-        "containers", f"the runtime lists {listed} of the {len(running)} pods that run here by the API server's word"
+        "containers", f"the runtime lists {listed} of the {len(running)} pods that run here according to the API server"
     )
 
 
 def checkpoints(
     reading: Reading[tuple[Checkpoint, ...]], runtime: Reading[tuple[Container, ...]]
 ) -> Reading[tuple[Checkpoint, ...]]:
-    """Believe an absence only where the runtime agrees.
+    """Accept missing checkpoints only where the runtime agrees.
 
-    No directory at all is none, where the runtime has no sandbox that would be in it. A directory without any of the
-    sandboxes that run (left over by another kubelet, or made by a mount) is not the kubelet's.
+    A missing directory means no checkpoints where the runtime has no sandbox. A directory without any of the running
+    sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
     """
     if isinstance(runtime, NotRequested) and isinstance(reading, Unavailable) and _is_missing(reading):
         return NotRequested("checkpoints", runtime.why)
@@ -142,7 +143,7 @@ def checkpoints(
         if not running or running & {checkpoint.container_id for checkpoint in reading.value}:
             return reading
         return Unavailable(
-            "checkpoints", f"{len(running)} sandboxes run, and none has one: is it the kubelet's directory?"
+            "checkpoints", f"{len(running)} sandboxes run and none has a checkpoint: is this the kubelet's directory?"
         )
     if not isinstance(reading, Unavailable):
         return reading
@@ -154,14 +155,14 @@ def checkpoints(
 def addresses(
     reading: Reading[tuple[Address, ...]], processes: Reading[ProcessStartTimes]
 ) -> Reading[tuple[Address, ...]]:
-    """Disbelieve namespaces that were seen through the process table of a container."""
+    """Reject namespaces that were read through a container's process table."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("addresses", processes.why)
     return reading
 
 
 def mounts(reading: Reading[tuple[Mount, ...]], processes: Reading[ProcessStartTimes]) -> Reading[tuple[Mount, ...]]:
-    """Disbelieve a mount table for the same reason: that of a container is not the node's."""
+    """Reject a mount table for the same reason: a container's is not the node's."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("mounts", processes.why)
     return reading
@@ -170,10 +171,10 @@ def mounts(reading: Reading[tuple[Mount, ...]], processes: Reading[ProcessStartT
 def pods(
     reading: Reading[tuple[Pod, ...]], node: Reading[Node | None], registration: Reading[Registration], name: str
 ) -> Reading[tuple[Pod, ...]]:
-    """Disbelieve the pods of a Node that is not there.
+    """Reject the pods of a Node that does not exist.
 
-    A wrong name has no pods; those of a Node that was deleted are swept, and whoever is missing may still run here.
-    Of a Node that may not be there, an empty list says no more.
+    A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty list
+    proves nothing where it is not known whether the Node exists.
     """
     if not isinstance(reading, Known):
         return reading
@@ -182,13 +183,11 @@ def pods(
             known = known_or(registration, None)
             if known is not None and who_says_ours(known, name):
                 return Unavailable(
-                    "pods", f"the Node {name!r} is gone, and its pods with it: nothing follows from their list"
+                    "pods", f"the Node {name!r} was deleted, and its pods with it: the list proves nothing"
                 )
             return Unavailable("pods", f"the API server has no Node named {name!r}: is the node's name right?")
         case Unavailable(_, why) if not reading.value:
-            return Unavailable(
-                "pods", f"there are none of node {name!r}, and whether there is such a node is not known: {why}"
-            )
+            return Unavailable("pods", f"node {name!r} has no pods, and it is not known whether the node exists: {why}")
         case _:
             return reading
 
@@ -199,10 +198,10 @@ def device_plugins(
     pods: Reading[tuple[Pod, ...]],
     node: Reading[Node | None],
 ) -> Reading[DevicePlugins]:
-    """Disbelieve an empty directory beside pods that run: no kubelet started with it.
+    """Reject an empty directory beside running sandboxes: no kubelet started with it.
 
-    Whether it is the kubelet's at all matters only where somebody asks for devices. Elsewhere (kubelets without device
-    plugins have no such directory) its want is no fault, and no reason for a look at addresses to be incomplete.
+    This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
+    that must not make a report about addresses incomplete.
     """
     why = _why_not_the_kubelets(reading, runtime)
     if not why or isinstance(pods, Unavailable) or isinstance(node, Unavailable):
@@ -212,8 +211,8 @@ def device_plugins(
     if (object_ := known_or(node, None)) and _has_devices(object_):
         asking.append(f"node {object_.name}")
     if asking:
-        return Unavailable("device_plugins", f"{why}, and {asking[0]} has to do with devices: is it mounted?")
-    return NotRequested("device_plugins", f"{why}, and nothing here is known to ask for devices")
+        return Unavailable("device_plugins", f"{why}, but {asking[0]} uses devices: is it mounted?")
+    return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
 
 
 def _has_devices(node: Node) -> bool:

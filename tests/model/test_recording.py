@@ -152,7 +152,7 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         ('{"schema": "nodeleak.scan/v1"}', "its schema is 'nodeleak.scan/v1'; this version reads"),
         ('{"schema": "nodeleak.recording/v2"}', "its schema is 'nodeleak.recording/v2'; this version reads"),
         (changed(lose("grace")), "recording.grace: missing"),
-        (changed(put("snapshots", value=[])), "recording.snapshots: it holds no look"),
+        (changed(put("snapshots", value=[])), "recording.snapshots: it holds no snapshot"),
         (changed(put("snapshots", value={})), "recording.snapshots: expected a list, found {}"),
         (changed(put("snapshots", 0, value=7)), "recording.snapshots[0]: expected an object, found 7"),
         (changed(put("grace", value="5m")), 'recording.grace: expected timedelta, found "5m"'),

@@ -44,7 +44,7 @@ def node_object_deleted() -> Snapshot:
     return node(
         reservation("10.244.1.9"),
         node=[],
-        pods=Unavailable("pods", "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"),
+        pods=Unavailable("pods", "the Node 'worker-1' was deleted, and its pods with it: the list proves nothing"),
         registration=Registration(
             last=LastSeen("worker-1", UID, INSTANCE, NOW - timedelta(minutes=1)), kubelet_name="worker-1", listed_pods=3
         ),

@@ -77,14 +77,14 @@ def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -
 
 def test_unread_is_not_empty_no_container_on_a_node_with_running_pods_is_unread() -> None:
     assert why(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
-        "the runtime lists no container, not one of the 3 pods that run here by the API server's word"
+        "the runtime lists no container of the 3 pods that run here according to the API server"
     )
 
 
 def test_a_list_without_any_of_the_running_pods_is_unread() -> None:
     strangers = Known((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
     assert why(crosscheck.containers(strangers, Known(PODS))) == (
-        "the runtime lists 2 containers, none of them of the 3 pods that run here by the API server's word"
+        "the runtime lists 2 containers and none of the 3 pods that run here according to the API server"
     )
 
 
@@ -242,7 +242,7 @@ def test_unread_is_not_empty_the_pods_of_a_vanished_node_are_swept_and_convict_n
     listed: tuple[Pod, ...], known: Registration
 ) -> None:
     assert why(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
-        "the Node 'worker-1' is gone, and its pods with it: nothing follows from their list"
+        "the Node 'worker-1' was deleted, and its pods with it: the list proves nothing"
     )
 
 
@@ -262,7 +262,7 @@ def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> Non
     running = sandbox("1" * 64, "shop/web")
     doubted = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
     assert isinstance(doubted, Unavailable)
-    assert "is it the kubelet's directory?" in doubted.why
+    assert "is this the kubelet's directory?" in doubted.why
 
 
 def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
@@ -292,7 +292,7 @@ no_kubelets = pytest.mark.parametrize(
 def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devices(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    left_alone = NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
+    left_alone = NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
     assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(WORKER)) == left_alone
     assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(()), Known(None)) == left_alone
     assert crosscheck.device_plugins(reading, Known(CONTAINERS), NO_API, NO_NODE_OBJECT) == left_alone
@@ -304,7 +304,7 @@ def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
     doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
-    assert why(doubted) == f"{reason}, and shop/gpu has to do with devices: is it mounted?"
+    assert why(doubted) == f"{reason}, but shop/gpu uses devices: is it mounted?"
 
 
 @no_kubelets
@@ -313,7 +313,7 @@ def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
     doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert why(doubted) == f"{reason}, and node worker-1 has to do with devices: is it mounted?"
+    assert why(doubted) == f"{reason}, but node worker-1 uses devices: is it mounted?"
 
 
 @no_kubelets
@@ -322,7 +322,7 @@ def test_what_an_uninstalled_plugin_left_in_the_nodes_status_asks_for_nothing(
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
     doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert doubted == NotRequested("device_plugins", f"{reason}, and nothing here is known to ask for devices")
+    assert doubted == NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
 
 
 @no_kubelets

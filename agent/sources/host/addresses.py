@@ -1,7 +1,7 @@
-"""The addresses configured in the network namespaces of the node's processes. Nothing here changes anything.
+"""Reads the addresses configured in the network namespaces of the node's processes. Changes nothing.
 
-`/proc/<pid>/net/fib_trie` and `if_inet6` show a process's namespace without entering it, and with every capability
-dropped; it takes the node's process table (hostPID). A namespace without any process is not seen.
+`/proc/<pid>/net/fib_trie` and `if_inet6` show a process's namespace without entering it and without any capability.
+This needs the node's process table (hostPID). A namespace without a process is not seen.
 """
 
 import errno
@@ -20,13 +20,13 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL}
 
 
 def read(proc: Path) -> tuple[Address, ...]:
-    """Read every namespace once; raises Unavailable where a living process may not be looked into.
+    """Read every namespace once; raises SourceError where a living process cannot be inspected.
 
-    A process that ends meanwhile is passed over: its namespace is another's too, or gone with it.
+    A process that ends meanwhile is skipped: its namespace belongs to another process too, or is gone.
     """
     found: dict[str, Address] = {}
     seen_namespaces: set[str] = set()
-    looked = False
+    any_read = False
     for pid in _pids(proc):
         namespace = _namespace(proc, pid)
         if namespace in seen_namespaces:
@@ -34,7 +34,7 @@ def read(proc: Path) -> tuple[Address, ...]:
         ips = _addresses(proc, pid)
         if ips is None:
             continue
-        looked = True
+        any_read = True
         if namespace is not None:
             seen_namespaces.add(namespace)
         command = ""
@@ -42,7 +42,7 @@ def read(proc: Path) -> tuple[Address, ...]:
             if ip not in found:
                 command = command or _command(proc, pid)
                 found[ip] = Address(ip, pid, command)
-    if not looked:
+    if not any_read:
         raise SourceError(f"{proc} shows no process's network")
     return tuple(found.values())
 
@@ -55,7 +55,7 @@ def _pids(proc: Path) -> list[int]:
 
 
 def _namespace(proc: Path, pid: int) -> str | None:
-    """Name the namespace, so that it is read once; without the right to ask, each process is read."""
+    """Return the namespace's name, so that it is read once; without permission, each process is read."""
     try:
         return str((proc / f"{pid}/ns/net").readlink())
     except OSError:
@@ -63,7 +63,7 @@ def _namespace(proc: Path, pid: int) -> str | None:
 
 
 def _addresses(proc: Path, pid: int) -> set[str] | None:
-    """Read a process's namespace; None where it has ended. Its first thread may have, and others go on."""
+    """Read a process's namespace; None where it has ended. Its main thread may have ended before others."""
     found = _addresses_in(proc / f"{pid}/net")
     if found is not None:
         return found
@@ -91,7 +91,7 @@ def _addresses_in(net: Path) -> set[str] | None:
             return None
         lines = []  # a kernel without IPv6
     try:
-        # Whoever owns a namespace names its interfaces, with nearly any bytes: the name, last, is left alone.
+        # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
         fields = [line.split(b" ", 4) for line in lines if line]
         ips |= {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""The kubelet's sandbox checkpoints (dockershim, cri-dockerd): sandboxes it has not finished with.
+"""Reads the kubelet's sandbox checkpoints (dockershim, cri-dockerd): sandboxes that it has not finished with.
 
-A file is written after the container is created and removed after it is gone. What counts is the file's name; a
-content that cannot be parsed costs the pod's name only. Nothing here changes anything.
+A file is written after the container is created and removed after it is gone. Only the file's name counts; content
+that cannot be parsed costs no more than the pod's name. Changes nothing.
 """
 
 import json
@@ -16,10 +16,10 @@ _LARGEST = 64 * 1024
 
 
 def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
-    """Read those of the directories that exist; raises Unavailable where none does, or one cannot be read.
+    """Read the directories that exist; raises SourceError where none does, or one cannot be read.
 
-    Each kubelet makes its own directory when it starts, so one of them missing says nothing. All of them missing means
-    that no such kubelet ever ran here, or that they are not mounted: `doubt.py` tells these apart.
+    Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no such
+    kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
     """
     directories = tuple(directories)
     found = [checkpoints for directory in directories if (checkpoints := _read_one(directory)) is not None]
@@ -29,7 +29,7 @@ def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
 
 
 def has(directories: Iterable[Path], container_id: str) -> bool:
-    """Tell whether any of the directories has this sandbox's checkpoint; raises Unavailable where one hides it."""
+    """Return whether any of the directories has this sandbox's checkpoint. Raises SourceError."""
     for directory in directories:
         try:
             (directory / container_id).lstat()

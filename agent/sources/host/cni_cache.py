@@ -1,8 +1,8 @@
-"""libcni's cache: which pod an id belonged to, and which ranges a network has. Nothing here changes anything.
+"""Reads libcni's cache: which pod an id belonged to, and which ranges a network has. Changes nothing.
 
 Two places (`/var/lib/cni/cache/results` of dockershim and cri-dockerd, `/var/lib/cni/results` of others) and two
-formats: a bare result (libcni < 0.8), and `cniCacheV1` with the configuration and the CNI arguments. Neither its
-presence nor its absence says anything about an address being in use: it names, it never judges.
+formats: a bare result (libcni < 0.8), and `cniCacheV1` with the configuration and the CNI arguments. The cache is
+used for names and ranges only: whether an entry exists says nothing about an address being in use.
 """
 
 import base64
@@ -21,12 +21,12 @@ from agent.model.snapshot import CniResult, Reservation
 from agent.sources.error import SourceError
 
 _LARGEST = 256 * 1024
-# Network names may hold dashes; the id, 64 hex digits between two of them, is what cannot be mistaken.
+# Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
 _NAME = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
 
 
 class CniResults:
-    """The cache, each file parsed once: it is written once, and there is one for each pod."""
+    """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
     def __init__(self, directories: Iterable[Path], networks: Iterable[str]) -> None:
         self._directories = tuple(directories)
@@ -34,7 +34,7 @@ class CniResults:
         self._parsed: dict[tuple[str, int, int, int], CniResult] = {}
 
     def read(self) -> tuple[CniResult, ...]:
-        """Read what is cached for the networks; raises Unavailable where no directory exists or one is unreadable."""
+        """Read what is cached for the networks; raises SourceError where no directory exists or one is unreadable."""
         parsed: dict[tuple[str, int, int, int], CniResult] = {}
         existing = 0
         for directory in self._directories:
@@ -112,9 +112,9 @@ def parse(content: bytes, network: str, container_id: str, ifname: str, mtime_ns
 
 
 def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
-    """Return the results that libcni keeps of a reservation's sandbox, as file name, network and interface.
+    """Return the results that libcni keeps for a reservation's sandbox, as file name, network and interface.
 
-    The interface's own, and that of the loopback that dockershim and cri-dockerd add: with kubenet, and with others.
+    One for the interface, and one for the loopback that dockershim and cri-dockerd add.
     """
     loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
     of = ((reservation.network, reservation.ifname or "eth0"), (loopback, "lo"))
@@ -122,9 +122,9 @@ def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
 
 
 def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:
-    """Tell by what is inside whether it is that result of that sandbox. Never raises, whatever the bytes.
+    """Return whether the content is that result of that sandbox. Never raises, whatever the bytes.
 
-    A bare result (libcni < 0.8) names no sandbox: it is known by its address.
+    A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
     """
     try:
         tree = json.loads(content)

@@ -1,9 +1,9 @@
-"""host-local's directory: what it promised, byte for byte. Nothing here changes anything.
+"""Reads host-local's directory. Changes nothing.
 
-The format is that of host-local 0.6 to 1.9: one file per address, named as Go prints the address, holding the sandbox's
-id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing at all after a crash; beside them
-`last_reserved_ip[.N]` and `lock`. Everything else is foreign. Files are read without host-local's lock, so a file
-that is being written can look empty: it is young then, and only age makes a reservation suspect.
+The format is that of host-local 0.6 to 1.9: one file for each address, named as Go prints the address, with the
+sandbox's id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing at all after a crash; beside
+them `last_reserved_ip[.N]` and `lock`. Everything else is unrecognized. Files are read without host-local's lock, so
+a file that is being written can look empty: it is too new to be a leak then.
 """
 
 import errno
@@ -17,7 +17,7 @@ from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, 
 from agent.model.text import escape
 
 LARGEST = 4096
-"""Bytes. host-local writes 70; whatever is larger is not host-local's."""
+"""Bytes. host-local writes 70; a larger file is not host-local's."""
 
 _OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
@@ -29,17 +29,17 @@ _ODD_KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFLNK: "a symbolic link",
 }
-# O_NONBLOCK: a FIFO must not hold us; O_NOFOLLOW: nobody leads us out of the directory.
+# O_NONBLOCK: a FIFO must not block; O_NOFOLLOW: a link must not lead out of the directory.
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read(networks_dir: Path, network: str) -> NetworkStore:
-    """Read one network's directory; a directory that is not there, or is not one, is unread and never empty."""
+    """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty."""
     directory = networks_dir / network
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return NetworkStore(network, Unavailable("reservations", _why_closed(directory, error)))
+        return NetworkStore(network, Unavailable("reservations", _why_unavailable(directory, error)))
     try:
         return _read_entries(network, handle)
     except OSError as error:
@@ -48,16 +48,16 @@ def read(networks_dir: Path, network: str) -> NetworkStore:
         os.close(handle)
 
 
-def _why_closed(directory: Path, error: OSError) -> str:
+def _why_unavailable(directory: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
-        beside = _networks_beside(directory)
-        return f"{directory} does not exist: no pod of this network ran here, or it is not mounted{beside}"
+        others = _other_networks(directory)
+        return f"{directory} does not exist: no pod of this network ran here, or it is not mounted{others}"
     if error.errno in {errno.ENOTDIR, errno.ELOOP}:
         return f"{directory} is not a directory (links are not followed)"
     return f"{directory}: {error.strerror}"
 
 
-def _networks_beside(directory: Path) -> str:
+def _other_networks(directory: Path) -> str:
     try:
         names = sorted(entry.name for entry in os.scandir(directory.parent) if entry.is_dir(follow_symlinks=False))
     except OSError:
@@ -80,21 +80,21 @@ def _read_entries(network: str, directory: int) -> NetworkStore:
 
 
 def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:
-    """Read one entry by its directory's handle; None where it is gone by now. Raises OSError if it is unreadable."""
+    """Read one entry by its directory's handle; None where it no longer exists. Raises OSError."""
     is_address = _is_canonical(name)
     try:
         handle = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
-        # What cannot be opened for what it is (a link, a socket) is foreign; what may not be opened is unread.
+        # A link or a socket cannot be opened and is unrecognized; a file without permission is unavailable.
         if error.errno not in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
             raise
         kind = "a symbolic link" if error.errno == errno.ELOOP else "a socket or a device"
         return UnrecognizedEntry(network, escape(name), f"it is {kind}", is_address)
     try:
         found = os.fstat(handle)
-        why = _why_foreign(found, is_address)
+        why = _why_unrecognized(found, is_address)
         content = b"" if why else os.read(handle, LARGEST + 1)
     finally:
         os.close(handle)
@@ -103,7 +103,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
     return _parse(network, name, content, found)
 
 
-def _why_foreign(found: os.stat_result, is_address: bool) -> str:
+def _why_unrecognized(found: os.stat_result, is_address: bool) -> str:
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         return f"it is {_ODD_KINDS.get(kind, 'not a regular file')}"
@@ -133,7 +133,7 @@ def _why_unparsable(content: bytes) -> str:
     except UnicodeDecodeError:
         return "its content is not text"
     first = text.split("\n", 1)[0].strip()
-    shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognise it)
+    shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognize it)
     return f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
 
 

@@ -1,6 +1,6 @@
-"""Docker's containers, all of them, in one request. Nothing here changes anything, and nothing above knows docker.
+"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker.
 
-The low-level list is used: `containers.list()` would ask again for each container, and fail where one goes meanwhile.
+The low-level list is used: `containers.list()` inspects each container, and fails where one is removed meanwhile.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import docker
 import tenacity
+from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import DockerException, NotFound
 from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
@@ -15,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
 from agent.model.text import truncate
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, why_not_connected
 
 T = TypeVar("T")
 
@@ -23,12 +24,12 @@ _LABEL = "io.kubernetes."
 
 
 class Docker:
-    """One engine. The connection is made when first asked, and anew after every failure."""
+    """One engine. The connection is opened at the first request, and again after every failure."""
 
     def __init__(self, host: str | None, timeout: float) -> None:
-        """`host`: as in DOCKER_HOST; None takes it, and docker's TLS variables, from the environment.
+        """`host`: as in DOCKER_HOST; None: taken from the environment, with docker's TLS variables.
 
-        `timeout`: seconds for one answer. Raises Unavailable where the host is not one.
+        `timeout`: seconds for one answer. Raises SourceError where the host cannot be parsed.
         """
         try:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
@@ -39,29 +40,29 @@ class Docker:
         self._client: docker.APIClient | None = None
 
     def containers(self) -> tuple[Container, ...]:
-        """List every container in any state; raises Unavailable."""
+        """List every container in any state. Raises SourceError."""
         return self._ask(lambda client: _parse(client.containers(all=True)))
 
     def has(self, container_id: str) -> bool:
-        """Tell whether there is this one container; False only where docker itself says so. Raises Unavailable."""
+        """Return whether this container exists; False only where docker itself says so. Raises SourceError."""
 
         def inspect(client: docker.APIClient) -> bool:
             try:
                 found = client.inspect_container(container_id)
             except NotFound as error:
-                # Anything on the way to docker can answer 404, and mean another page.
+                # A proxy can answer 404 too, and mean another page.
                 if f"no such container: {container_id}" in str(error.explanation).lower():
                     return False
                 raise
             if found["Id"] != container_id:
-                raise ValueError(f"asked for {container_id}, told of {found['Id']}")
+                raise ValueError(f"requested {container_id}, got {found['Id']}")
             return True
 
         return self._ask(inspect)
 
     def _ask(self, question: Callable[[docker.APIClient], T]) -> T:
         quickly = tenacity.Retrying(
-            # A refused connection is tried again at once; an engine that hangs has had its chance.
+            # A refused connection is retried at once; an engine that hangs is not.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             retry=tenacity.retry_if_exception_type((DockerException, RequestException, HTTPError)),
@@ -70,9 +71,16 @@ class Docker:
         try:
             return cast("T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
-            raise SourceError(f"docker: {truncate(error)}") from error
+            raise SourceError(self._cannot_connect(error) or f"docker: {truncate(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SourceError(f"docker gave an answer that cannot be understood ({truncate(repr(error))})") from error
+            raise SourceError(f"docker: cannot parse the answer ({truncate(repr(error))})") from error
+
+    def _cannot_connect(self, error: Exception) -> str:
+        """Say why there is no connection; empty where the error is another one."""
+        if not (reason := why_not_connected(error)):
+            return ""
+        host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
+        return f"cannot connect to docker at {host.removeprefix('http+unix://').removeprefix('unix://')}: {reason}"
 
     def _ask_once(self, question: Callable[[docker.APIClient], T]) -> T:
         try:
@@ -80,7 +88,7 @@ class Docker:
                 self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
             return question(self._client)
         except BaseException:
-            # An upgraded engine may speak another version: negotiate again.
+            # An upgraded engine may speak another API version: negotiate again.
             self.close()
             raise
 
@@ -106,10 +114,10 @@ def _container(item: Mapping[str, Any]) -> Container:
         created=int(item.get("Created") or 0),
         pod=f"{namespace}/{name}" if name else "",
         pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
-        # dockershim and cri-dockerd label every container of theirs with one of the two.
+        # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
         sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
     )
     for text in (container.id, container.state, container.pod_uid):
         if not isinstance(text, str):
-            raise TypeError(f"{text!r} where a text should be")
+            raise TypeError(f"expected a string, found {text!r}")
     return container

@@ -59,9 +59,7 @@ def test_the_last_free_address_is_enough_where_no_more_pods_may_come() -> None:
 
 def test_fewer_addresses_than_pods_to_come_are_found() -> None:
     finding = only(small(*leaks(4, 13), max_pods=5))
-    assert finding.message == (
-        "kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)"
-    )
+    assert finding.message == ("kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)")
 
 
 def test_as_many_addresses_as_pods_to_come_are_enough() -> None:
@@ -135,7 +133,7 @@ def test_without_what_it_counts_it_is_blind(source: str) -> None:
 
 
 def test_a_node_that_does_not_say_how_many_pods_it_takes_blinds_it() -> None:
-    with pytest.raises(InsufficientData, match="allocatable.pods"):
+    with pytest.raises(InsufficientData, match=r"allocatable\.pods"):
         found(exhausted_range, small(max_pods=None))
 
 

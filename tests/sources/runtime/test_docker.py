@@ -121,22 +121,22 @@ def test_each_reading_is_one_request_and_the_version_is_asked_once(
 @pytest.mark.parametrize(
     ("listed", "text"),
     [
-        ({}, "cannot be understood"),
-        ({"message": "page not found"}, "cannot be understood"),
-        (None, "cannot be understood"),
-        ("", "cannot be understood"),
-        (0, "cannot be understood"),
-        ("containers", "cannot be understood"),
-        ([None], "cannot be understood"),
-        ([{"State": "running"}], "cannot be understood (KeyError('Id'))"),
-        ([{"Id": ID}], "cannot be understood (KeyError('State'))"),
-        ([{"Id": 7, "State": "running"}], "cannot be understood"),
-        ([{"Id": ID, "State": {"Running": True}}], "cannot be understood"),
-        ([{**item(), "Labels": ["x"]}], "cannot be understood"),
-        ([{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], "cannot be understood"),
-        ([{**item(), "Created": "yesterday"}], "cannot be understood"),
-        ([{**item(), "Created": float("inf")}], "cannot be understood"),
-        ([{**item(), "Created": []}, 5], "cannot be understood"),
+        ({}, "cannot parse the answer"),
+        ({"message": "page not found"}, "cannot parse the answer"),
+        (None, "cannot parse the answer"),
+        ("", "cannot parse the answer"),
+        (0, "cannot parse the answer"),
+        ("containers", "cannot parse the answer"),
+        ([None], "cannot parse the answer"),
+        ([{"State": "running"}], "cannot parse the answer (KeyError('Id'))"),
+        ([{"Id": ID}], "cannot parse the answer (KeyError('State'))"),
+        ([{"Id": 7, "State": "running"}], "cannot parse the answer"),
+        ([{"Id": ID, "State": {"Running": True}}], "cannot parse the answer"),
+        ([{**item(), "Labels": ["x"]}], "cannot parse the answer"),
+        ([{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], "cannot parse the answer"),
+        ([{**item(), "Created": "yesterday"}], "cannot parse the answer"),
+        ([{**item(), "Created": float("inf")}], "cannot parse the answer"),
+        ([{**item(), "Created": []}, 5], "cannot parse the answer"),
     ],
 )
 def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
@@ -189,8 +189,8 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
 def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> None:
     start = time.perf_counter()
     text = why(to())
-    assert text.startswith("docker: ")
-    assert "No such file or directory" in text
+    assert text.startswith("cannot connect to docker at /")
+    assert text.endswith("/docker.sock: no such file or directory")
     assert time.perf_counter() - start < 3
 
 
@@ -290,15 +290,15 @@ def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: C
         (no_such(""), "No such container: "),
         (no_such(ID[:12]), "No such container: 0123456789ab"),
         (http(json.dumps({"message": f"No such container: {ID}"}), "500 Internal Server Error"), "500 Server Error"),
-        (http(json.dumps({"message": f"No such container: {ID}"})), "cannot be understood (KeyError('Id'))"),
+        (http(json.dumps({"message": f"No such container: {ID}"})), "cannot parse the answer (KeyError('Id'))"),
         (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
         (http('{"message": "driver failed"}', "500 Internal Server Error"), "driver failed"),
         (http('{"message": "conflict"}', "409 Conflict"), "conflict"),
-        (http(json.dumps({"Id": "f" * 64})), f"asked for {ID}, told of {'f' * 64}"),
-        (http(json.dumps({"Id": ID[:12]})), "told of 0123456789ab"),
-        (http("{}"), "cannot be understood"),
-        (http("[]"), "cannot be understood"),
-        (http("null"), "cannot be understood"),
+        (http(json.dumps({"Id": "f" * 64})), f"requested {ID}, got {'f' * 64}"),
+        (http(json.dumps({"Id": ID[:12]})), "got 0123456789ab"),
+        (http("{}"), "cannot parse the answer"),
+        (http("[]"), "cannot parse the answer"),
+        (http("null"), "cannot parse the answer"),
         (http(HTML, kind="text/html"), "docker: "),
         (http(json.dumps({"Id": ID}))[:-10], "docker: "),
         (b"", "docker: "),
@@ -327,7 +327,7 @@ def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
 
 
 def test_unread_is_not_gone_without_an_engine_there_is_no_word(to: Callable[..., Docker]) -> None:
-    assert "No such file or directory" in why_not_told(to())
+    assert why_not_told(to()).endswith("/docker.sock: no such file or directory")
 
 
 def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
