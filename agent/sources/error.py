@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 
+
 class SourceError(Exception):
     """A source could not be read; the text says why, and the library's error is its cause."""
 
