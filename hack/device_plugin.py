@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""A real device plugin with made-up devices: hack/device_plugin.py RESOURCE SOCKET DEVICE...
+"""A real device plugin with fake devices: hack/device_plugin.py RESOURCE SOCKET DEVICE...
 
-It serves and registers as the kubelet's own api.proto says, which `hack/cluster build` leaves in the cache, and it does
-not come back by itself when the kubelet does: how late a plugin is, is for whoever starts it to say. Needs grpcio and
-grpcio-tools.
+It serves and registers as defined by the kubelet's api.proto, which `hack/cluster build` caches. It does not
+register again after a kubelet restart: the caller decides how late the plugin is. Needs grpcio and grpcio-tools.
 """
 
 import os
@@ -22,11 +21,11 @@ import grpc  # type: ignore[import-untyped]
 DIRECTORY: Final = Path("/var/lib/kubelet/device-plugins")
 _CACHE: Final = Path(os.environ.get("CLUSTER_CACHE", "/var/cache/nodeleak-cluster"))
 _GOGO: Final = re.compile(r"^(?:import|option) .*gogo.*$|\s*\[\(gogoproto[^\]]*\]", re.MULTILINE)
-"""What only Go's generator understands, and no message is changed by."""
+"""Options for the Go generator, which do not affect messages."""
 
 
 def _compiled(proto: Path) -> tuple[Any, Any]:
-    """Compile messages and services while we run, so that no generated file need be kept beside its source."""
+    """Compile messages and services at run time, so that no generated files are in the repository."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "deviceplugin.proto").write_text(_GOGO.sub("", proto.read_text()))
         sys.path.insert(0, directory)
@@ -39,7 +38,7 @@ messages, services = _compiled(_CACHE / "deviceplugin.proto")
 
 
 class Plugin:
-    """What the kubelet calls."""
+    """The service that the kubelet calls."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = devices
@@ -52,10 +51,10 @@ class Plugin:
         context.add_callback(ended.set)
         devices = [messages.Device(ID=device, health="Healthy") for device in self._devices]
         yield messages.ListAndWatchResponse(devices=devices)
-        ended.wait()  # they stay as they are
+        ended.wait()  # the devices never change
 
     def Allocate(self, request: Any, _context: Any) -> Any:
-        """Give each container its devices' names, so that a container can tell what it was given."""
+        """Pass each container the names of its devices in an environment variable."""
         return messages.AllocateResponse(
             container_responses=[
                 messages.ContainerAllocateResponse(envs={"DEVICES": ",".join(one.devicesIDs)})
@@ -63,7 +62,7 @@ class Plugin:
             ]
         )
 
-    # The kubelet was not told that it may call these two; the generated server wants them all the same.
+    # The plugin does not announce these two calls, but the generated server requires them.
 
     def PreStartContainer(self, _request: Any, _context: Any) -> Any:
         return messages.PreStartContainerResponse()

@@ -1,6 +1,6 @@
-"""Import all of the installed agent, and have both of its clients ask: a library left out of an image shows here.
+"""Smoke test of an image: import every module of the installed agent and make both clients send a request.
 
-Run by the Dockerfile, with `python3 -P`: beside this file lie the agent's sources, and they are not what is tried.
+The Dockerfile runs it with `python3 -P`, so that it imports the installed agent and not the sources beside this file.
 """
 
 import importlib
@@ -14,11 +14,11 @@ from agent.sources.error import SourceError
 from agent.sources.kube.client import Api
 from agent.sources.runtime.docker import Docker
 
-NOBODY = "https://127.0.0.1:9"
+CLOSED_PORT = "https://127.0.0.1:9"
 KUBECONFIG = f"""
 current-context: here
 contexts: [{{name: here, context: {{cluster: here, user: us}}}}]
-clusters: [{{name: here, cluster: {{server: "{NOBODY}"}}}}]
+clusters: [{{name: here, cluster: {{server: "{CLOSED_PORT}"}}}}]
 users: [{{name: us, user: {{token: none}}}}]
 """
 
@@ -29,10 +29,10 @@ for module in pkgutil.walk_packages(agent.__path__, "agent."):
 with tempfile.TemporaryDirectory() as directory:
     kubeconfig = Path(directory, "kubeconfig")
     kubeconfig.write_text(KUBECONFIG)
-    for ask in (lambda: Api(kubeconfig, 1).get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
+    for request in (lambda: Api(kubeconfig, 1).get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
         try:
-            ask()
+            request()
         except SourceError as expected:
             print(f"smoke: {expected}")
         else:
-            sys.exit("smoke: nobody is there, and somebody answered")
+            sys.exit("smoke: a request to a closed port succeeded")

@@ -1,6 +1,7 @@
-"""`make demo`: the main job on a copy of the node of the incident, whose kubelet had no address left for a new pod.
+"""`make demo`: find and release leaked addresses on a simulated node whose kubelet has no free address for a new pod.
 
-docker and the API server are stand-ins (see standins/); the agent is the real one, run as anybody would run it.
+docker and the API server are fakes (tests/fakes); the agent is the real one. Everything is written to one temporary
+directory, which is removed at the end.
 """
 
 import argparse
@@ -26,11 +27,11 @@ from tests import processes
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import StandinNode, the_incident
+from tests.fakes.nodes import FakeNode, the_incident
 
 _LEAKED, _IN_USE, _USABLE = 7, 118, 125
-_SECONDS = 20.0
-"""How long a command, or the daemon's first finding, may take."""
+_TIMEOUT = 20.0
+"""Time limit for a command and for the daemon's first findings."""
 _SHOWN_METRICS = (
     "nodeleak_reservations{",
     "nodeleak_range_addresses{",
@@ -40,23 +41,23 @@ _SHOWN_METRICS = (
 )
 
 
-class Different(Exception):
-    """The demo did not show what it is there to show."""
+class DemoFailed(Exception):
+    """The agent did not do what the demo shows."""
 
 
 def main() -> int:
-    """Show the main job; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="hack/demo", description="nodeleak on a copy of the node of the incident.")
-    parser.add_argument("--keep", action="store_true", help="leave the daemon serving until Ctrl-C")
-    given = parser.parse_args()
+    """Run the demo and return the exit code."""
+    parser = argparse.ArgumentParser(prog="hack/demo", description="Run nodeleak on a simulated node.")
+    parser.add_argument("--keep", action="store_true", help="keep the daemon running until Ctrl-C")
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     try:
         with ExitStack() as stack:
-            _show(stack, keep=given.keep)
+            _show(stack, keep=options.keep)
     except KeyboardInterrupt:
-        print("\nstopped; nothing is left behind")
+        print("\ninterrupted; everything was cleaned up")
         return 128 + signal.SIGINT
-    except (Different, OSError, subprocess.SubprocessError) as error:
+    except (DemoFailed, OSError, subprocess.SubprocessError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0
@@ -67,17 +68,17 @@ def _leave(_signal: int, _frame: object) -> NoReturn:
 
 
 def _show(stack: ExitStack, *, keep: bool) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     node = the_incident(datetime.now(UTC))
     host = build(stack.enter_context(_directory()), node)
     stack.enter_context(engine(host.docker_socket, node))
     write_kubeconfig(host, stack.enter_context(apiserver(node)))
     waiting = ", ".join(name for _, name in node.pending)
     _say(
-        f"A kubenet node: {_USABLE} addresses for pods in {node.cidr}, and a pod that cannot start:",
+        f"A kubenet node with {_USABLE} pod addresses in {node.cidr}, and a pod that cannot start:",
         f"  {waiting}",
         "  failed to allocate for range 0: no IP addresses available in range set: 10.253.6.129-10.253.6.254",
-        f"It is a copy in {host.root}; docker and the API server are stand-ins, the agent is real.",
+        f"The node is simulated in {host.root}: docker and the API server are fakes, the agent is real.",
     )
 
     _scan(host, node)
@@ -87,8 +88,8 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
     _show_metrics(daemon, host, port)
     _say(
         "",
-        f"Where to look: http://127.0.0.1:{port}/ (a page), /metrics (Prometheus), /api/v1/report (the scan as JSON),",
-        "/healthz and /readyz; its log tells changes, such as:",
+        f"The daemon serves http://127.0.0.1:{port}/ (web page), /metrics (Prometheus), /api/v1/report (JSON),",
+        "/healthz and /readyz, and logs every change, for example:",
         f"  {_first_finding(host)}",
     )
     _clean(host, node)
@@ -96,12 +97,12 @@ def _show(stack: ExitStack, *, keep: bool) -> None:
         _say("", f"Serving on http://127.0.0.1:{port} until Ctrl-C.")
         while daemon.poll() is None:
             time.sleep(0.2)
-        raise Different(f"nodeleak run ended by itself, with {daemon.returncode}:\n{_log(host)}")
+        raise DemoFailed(f"nodeleak run exited on its own with {daemon.returncode}:\n{_log(host)}")
     code = processes.stop(daemon)
     if code != 0:
-        raise Different(f"nodeleak run exited with {code} when told to stop:\n{_log(host)}")
+        raise DemoFailed(f"nodeleak run exited with {code} after SIGTERM:\n{_log(host)}")
     stack.close()
-    _say("", f"Done in {time.monotonic() - begun:.0f} s; the daemon is stopped and the copy removed.")
+    _say("", f"Done in {time.monotonic() - started:.0f} s. The daemon is stopped and the simulated node removed.")
 
 
 @contextmanager
@@ -113,7 +114,7 @@ def _directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _command(host: Host, node: StandinNode, *words: str) -> list[str]:
+def _command(host: Host, node: FakeNode, *words: str) -> list[str]:
     return [*_nodeleak(), *words, f"--node={node.name}", f"--kubeconfig={host.kubeconfig}", *host.options]
 
 
@@ -121,72 +122,71 @@ def _nodeleak() -> list[str]:
     beside = Path(sys.executable).with_name("nodeleak")
     nodeleak = str(beside) if beside.exists() else shutil.which("nodeleak")
     if nodeleak is None:
-        raise Different("the command nodeleak is not installed beside this Python: run `make demo`")
+        raise DemoFailed("the command nodeleak is not installed in this environment: run `make demo`")
     return [nodeleak]
 
 
-def _in_short(host: Host, command: Sequence[str]) -> str:
-    """Write a command as one would type it, with the copy's directory as $NODE."""
+def _abbreviate(host: Host, command: Sequence[str]) -> str:
+    """Format a command as one would type it, with the simulated node's directory as $NODE."""
     words = [word.replace(str(host.root), "$NODE") for word in command[1:]]
     return "$ nodeleak " + " \\\n    ".join([" ".join(words[:4]), " ".join(words[4:6]), " ".join(words[6:])])
 
 
 def _run(command: Sequence[str]) -> str:
     done = subprocess.run(
-        command, env=processes.environment(), capture_output=True, text=True, timeout=_SECONDS, check=False
+        command, env=processes.environment(), capture_output=True, text=True, timeout=_TIMEOUT, check=False
     )
     if done.returncode != 0:
-        raise Different(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise DemoFailed(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def _scan(host: Host, node: StandinNode) -> None:
+def _scan(host: Host, node: FakeNode) -> None:
     command = _command(host, node, "scan")
-    _say("", _in_short(host, command))
+    _say("", _abbreviate(host, command))
     _say(_run(command).rstrip())
 
 
-def _check_what_was_found(host: Host, node: StandinNode) -> None:
+def _check_what_was_found(host: Host, node: FakeNode) -> None:
     document: Any = json.loads(_run(_command(host, node, "scan", "--output=json")))
     network = document["networks"][0]
     states = {state: count for state, count in network["states"].items() if count}
-    seen = {"usable": network["usable"], "free": network["free"], **states}
+    counts = {"usable": network["usable"], "free": network["free"], **states}
     expected = {"usable": _USABLE, "free": 0, "in_use": _IN_USE, "leaked": _LEAKED}
-    if seen != expected or document["unavailable"]:
-        raise Different(f"expected {expected} and nothing unread, saw {seen} and {document['unavailable']}")
+    if counts != expected or document["unavailable"]:
+        raise DemoFailed(f"expected {expected} and every source available, got {counts} and {document['unavailable']}")
     causes = {one["cause"] for one in document["findings"] if one["detector"] == "leaked_reservation"}
     if causes != {"kubelet_restart"}:
-        raise Different(f"expected the cause kubelet_restart, saw {causes}")
+        raise DemoFailed(f"expected the cause kubelet_restart, got {causes}")
     leaked = [one for one in document["reservations"] if one["state"] == "leaked"]
     named = {(one["ip"], one["container_id"], one["pod"]) for one in leaked}
     if named != {(sandbox.ip, sandbox.id, f"{sandbox.namespace}/{sandbox.pod}") for sandbox in node.leaked}:
-        raise Different(f"expected the leaks of the incident, saw {sorted(named)}")
+        raise DemoFailed(f"expected the leaks of the simulated node, got {sorted(named)}")
     _say(
         "",
-        "Pods are named by libcni's cache here; kubenet itself leaves none there, and only a daemon that ran before",
-        "the leak remembers them.",
+        "The pod names come from libcni's cache. On a real kubenet node the cache has none: there only a daemon that",
+        "ran before the leak knows them.",
     )
 
 
-def _clean(host: Host, node: StandinNode) -> None:
-    """Release the leaks, after saying what would be released; see that it was these and nothing else."""
-    state = f"--state-dir={host.root}/state"
+def _clean(host: Host, node: FakeNode) -> None:
+    """Show a dry run, release the leaks, restore one, and check that nothing else changed."""
     before = _stored(host)
-    _say("", f"$ nodeleak clean {state.replace(str(host.root), '$NODE')} …")
-    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", state)).rstrip())
+    _say("", "$ nodeleak clean …")
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms")).rstrip())
     if _stored(host) != before:
-        raise Different("a dry run changed something")
+        raise DemoFailed("the dry run changed files")
     _say("", "$ nodeleak clean --apply …")
-    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--apply", state)).rstrip())
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--apply")).rstrip())
     leaked = {sandbox.ip for sandbox in node.leaked}
     left = {name: content for name, content in before.items() if name not in leaked}
     if _stored(host) != left:
-        raise Different(f"expected the {_LEAKED} leaks to be released and nothing else, saw {sorted(_stored(host))}")
+        raise DemoFailed(f"expected the {_LEAKED} leaks to be released and nothing else, got {sorted(_stored(host))}")
     _say("", "$ nodeleak restore --last --apply …")
-    _say(_run([*_nodeleak(), "restore", "--last", "--apply", *host.restoring, state]).rstrip())
+    _say(_run([*_nodeleak(), "restore", "--last", "--apply", *host.restore_options]).rstrip())
     restored = {name: content for name, content in _stored(host).items() if name not in left}
     if len(restored) != 1 or not restored.items() <= before.items():
-        raise Different(f"expected one release to be taken back byte for byte, saw {restored}")
+        raise DemoFailed(f"expected one release to be restored byte for byte, got {restored}")
 
 
 def _stored(host: Host) -> dict[str, bytes]:
@@ -199,8 +199,8 @@ def _free_port() -> int:
         return port
 
 
-def _start(stack: ExitStack, host: Host, node: StandinNode, port: int) -> "subprocess.Popen[bytes]":
-    """Start the daemon, with shorter spans than its defaults: nobody watches a demo for minutes."""
+def _start(stack: ExitStack, host: Host, node: FakeNode, port: int) -> "subprocess.Popen[bytes]":
+    """Start the daemon with shorter intervals than its defaults, to keep the demo short."""
     quick = ("--interval=500ms", "--confirm-after=1s", f"--listen=127.0.0.1:{port}", "--log-format=json")
     command = _command(host, node, "run", *quick)
     _say("", f"$ nodeleak run {' '.join(quick)} …")
@@ -208,19 +208,19 @@ def _start(stack: ExitStack, host: Host, node: StandinNode, port: int) -> "subpr
 
 
 def _show_metrics(daemon: "subprocess.Popen[bytes]", host: Host, port: int) -> None:
-    """Wait until it is ready and its leaks are confirmed; show what matters of /metrics."""
+    """Wait until the daemon is ready and the leaks are confirmed; show the relevant lines of /metrics."""
     metrics = ""
-    for _ in processes.until(time.monotonic() + _SECONDS):
+    for _ in processes.until(time.monotonic() + _TIMEOUT):
         if daemon.poll() is not None:
-            raise Different(f"nodeleak run ended with {daemon.returncode}:\n{_log(host)}")
+            raise DemoFailed(f"nodeleak run ended with {daemon.returncode}:\n{_log(host)}")
         if _get(port, "/readyz") is None:
             continue
         metrics = _get(port, "/metrics") or ""
         if f'nodeleak_reservations{{network="kubenet",state="leaked"}} {_LEAKED}.0' in metrics:
             break
-    lines = [line for line in metrics.splitlines() if line.startswith(_SHOWN_METRICS) and _matters(line)]
+    lines = [line for line in metrics.splitlines() if line.startswith(_SHOWN_METRICS) and _is_relevant(line)]
     if unavailable := [line for line in lines if line.startswith("nodeleak_source_up{") and line.endswith(" 0.0")]:
-        raise Different("\n".join(["/metrics says that something was not read:", *unavailable, _log(host)]))
+        raise DemoFailed("\n".join(["/metrics reports unavailable sources:", *unavailable, _log(host)]))
     for expected in (
         f'nodeleak_reservations{{network="kubenet",state="leaked"}} {_LEAKED}.0',
         f'nodeleak_reservations{{network="kubenet",state="in_use"}} {_IN_USE}.0',
@@ -228,13 +228,13 @@ def _show_metrics(daemon: "subprocess.Popen[bytes]", host: Host, port: int) -> N
         f'nodeleak_leaks_confirmed_total{{cause="kubelet_restart",network="kubenet"}} {_LEAKED}.0',
     ):
         if expected not in lines:
-            raise Different(f"/metrics never said {expected!r}:\n" + "\n".join(lines) + f"\n{_log(host)}")
+            raise DemoFailed(f"/metrics does not contain {expected!r}:\n" + "\n".join(lines) + f"\n{_log(host)}")
     _say(f"$ curl -s http://127.0.0.1:{port}/metrics | grep …")
     _say(*(f"  {line}" for line in lines))
 
 
-def _matters(line: str) -> bool:
-    """Leave out the zeros of closed lists, but for those that say something."""
+def _is_relevant(line: str) -> bool:
+    """Return whether to show a line: zeros of states and causes are left out."""
     return not line.endswith(" 0.0") or not line.startswith(("nodeleak_reservations{", "nodeleak_leaks_confirmed"))
 
 
@@ -256,3 +256,7 @@ def _first_finding(host: Host) -> str:
 
 def _say(*lines: str) -> None:
     print(*lines, sep=os.linesep, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

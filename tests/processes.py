@@ -1,4 +1,4 @@
-"""Commands started beside us: their output in a file, and never left behind."""
+"""Run child processes with their output in a file, and always stop them."""
 
 import os
 import subprocess
@@ -7,21 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-_OURS = ("NODELEAK_", "DOCKER_", "KUBE")
+_PREFIXES = ("NODELEAK_", "DOCKER_", "KUBE")
 _PROXIES = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return our environment without what would lead the command to another node, or through a proxy."""
+    """Return the environment without variables that point to another node or to a proxy."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(_OURS) and name.lower() not in _PROXIES
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_PREFIXES) and name.lower() not in _PROXIES
     }
     return kept | more
 
 
 @contextmanager
 def running(command: Sequence[str], log: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command while the block runs. It has a session of its own, so that a Ctrl-C is ours to pass on."""
+    """Run a command during the block, in its own session, so that Ctrl-C reaches only the parent."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
@@ -32,19 +34,19 @@ def running(command: Sequence[str], log: Path, env: dict[str, str]) -> Iterator[
         stop(child)
 
 
-def stop(child: subprocess.Popen[bytes], patience: float = 5.0) -> int:
-    """End a command, and return its exit code. `patience`: seconds before it is killed."""
+def stop(child: subprocess.Popen[bytes], timeout: float = 5.0) -> int:
+    """Terminate a command, kill it after `timeout` seconds, and return its exit code."""
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(patience)
+            child.wait(timeout)
         except subprocess.TimeoutExpired:
             child.kill()
     return child.wait()
 
 
 def until(deadline: float, every: float = 0.05) -> Iterator[None]:
-    """Yield now and then until `deadline`, seconds of the monotonic clock. `every`: seconds."""
+    """Yield every `every` seconds until `deadline` of the monotonic clock."""
     while time.monotonic() < deadline:
         yield
         time.sleep(every)

@@ -1,6 +1,6 @@
-"""`hack/screenshots`: the page as a browser draws it, of the recorded node of the incident, and of it in better days.
+"""`hack/screenshots`: pictures of the web page for docs/, from a recorded node.
 
-The report is made from a recording, so the pictures are the same wherever they are made; the server is the agent's own.
+The reports come from a recording, so the pictures are the same on every machine; the server is the agent's own.
 Needs Debian's chromium and the font Inter: `hack/cluster build` installs both.
 """
 
@@ -28,36 +28,36 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
 _WIDTH, _HEIGHT = 1200, 820
 _LARGEST: Final = 200_000
-"""Bytes of one picture: they are in the README."""
+"""Size limit of one picture in bytes: the README embeds them."""
 _KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
 
 
 def main() -> int:
-    """Write the pictures; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="hack/screenshots", description="Draw the page for docs/.")
-    parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="DIR", help="where to (default: docs/)")
-    given = parser.parse_args()
+    """Write the pictures and return the exit code."""
+    parser = argparse.ArgumentParser(prog="hack/screenshots", description="Take screenshots of the web page.")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="DIR", help="where to write (default: docs/)")
+    options = parser.parse_args()
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
-            for name, report in portraits().items():
-                _take(browser, report, given.to / f"page-{name}.png", dark=False)
-            _take(browser, portraits()["leak"], given.to / "page-dark.png", dark=True)
+            for name, report in screenshots().items():
+                _take(browser, report, options.to / f"page-{name}.png", dark=False)
+            _take(browser, screenshots()["leak"], options.to / "page-dark.png", dark=True)
     except Error as error:
         print(f"screenshots: {error.message}", file=sys.stderr)
         return 1
     return 0
 
 
-def portraits() -> dict[str, Report]:
-    """Return the node of the incident: before it, after it, and seen by an agent to which nobody speaks."""
+def screenshots() -> dict[str, Report]:
+    """Return reports of the recorded node: without leaks, with leaks, and with unavailable sources."""
     recording = loads((ROOT / "tests" / "nodes" / "incident.json").read_text())
     devices = Known(_devices())
-    snapshots = tuple(replace(look, device_plugins=devices) for look in recording.snapshots)
+    snapshots = tuple(replace(snapshot, device_plugins=devices) for snapshot in recording.snapshots)
     changed = {
         "healthy": tuple(map(_without_leaks, snapshots)),
         "leak": snapshots,
-        "insufficient_data": tuple(map(_unheard, snapshots)),
+        "incomplete": tuple(map(_without_sources, snapshots)),
     }
     return {
         name: engine.replay(some, grace=recording.grace, confirm_after=recording.confirm_after)
@@ -66,17 +66,17 @@ def portraits() -> dict[str, Report]:
 
 
 def _devices() -> DevicePlugins:
-    """Return three plugins that came back a few seconds after the kubelet."""
-    late = {"kvm": 4.2, "tun": 4.4, "vhost-net": 9.5}
+    """Return three plugins that registered again a few seconds after the kubelet started."""
+    delays = {"kvm": 4.2, "tun": 4.4, "vhost-net": 9.5}
     return DevicePlugins(
         kubelet_socket=_KUBELET_STARTED + timedelta(seconds=1),
         sockets=tuple(
             PluginSocket(f"kubevirt-{name}.sock", _KUBELET_STARTED + timedelta(seconds=1 + after), connected=True)
-            for name, after in late.items()
+            for name, after in delays.items()
         ),
         checkpoint_written=_KUBELET_STARTED + timedelta(seconds=30),
         registered=tuple(
-            Registered(f"devices.kubevirt.io/{name}", tuple(f"{name}{n}" for n in range(110))) for name in late
+            Registered(f"devices.kubevirt.io/{name}", tuple(f"{name}{n}" for n in range(110))) for name in delays
         ),
         allocations=(),
     )
@@ -89,17 +89,17 @@ def _node(snapshot: Snapshot) -> Node:
     return node
 
 
-def _without_leaks(look: Snapshot) -> Snapshot:
-    """Return the node as it would be had nothing leaked, and with some pods fewer."""
-    containers = look.containers.known()[:84]
+def _without_leaks(snapshot: Snapshot) -> Snapshot:
+    """Return the node without leaks and with fewer pods."""
+    containers = snapshot.containers.known()[:84]
     sandboxes, names = {one.id for one in containers}, {one.pod for one in containers}
     return replace(
-        look,
-        reservations=tuple(_of(store, sandboxes) for store in look.reservations),
+        snapshot,
+        reservations=tuple(_of(store, sandboxes) for store in snapshot.reservations),
         containers=Known(containers),
-        checkpoints=Known(tuple(one for one in look.checkpoints.known() if one.container_id in sandboxes)),
-        pods=Known(tuple(one for one in look.pods.known() if one.name in names)),
-        node=Known(replace(_node(look), max_pods=110)),
+        checkpoints=Known(tuple(one for one in snapshot.checkpoints.known() if one.container_id in sandboxes)),
+        pods=Known(tuple(one for one in snapshot.pods.known() if one.name in names)),
+        node=Known(replace(_node(snapshot), max_pods=110)),
     )
 
 
@@ -109,16 +109,16 @@ def _of(store: NetworkStore, sandboxes: set[str]) -> NetworkStore:
     )  # fmt: skip
 
 
-def _unheard(look: Snapshot) -> Snapshot:
-    look = _without_leaks(look)
+def _without_sources(snapshot: Snapshot) -> Snapshot:
+    snapshot = _without_leaks(snapshot)
     silent = Unavailable("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
-    stale = Unavailable("pods", "no word from the API server for 3 min (--stale-after is 2 min)")
-    return replace(look, containers=silent, pods=stale)
+    stale = Unavailable("pods", "no data from the API server for 3 min (--stale-after is 2 min)")
+    return replace(snapshot, containers=silent, pods=stale)
 
 
 @contextmanager
 def serving(report: Report) -> Iterator[str]:
-    """Serve a report as the daemon does; yields the address."""
+    """Serve a report as the daemon does; yield the URL."""
     exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
     exporter.export(report, 0.1)
     exporter.start()
@@ -142,3 +142,7 @@ def _take(browser: Browser, report: Report, to: Path, *, dark: bool) -> None:
     print(f"{to}: {size // 1000} kB")
     if size > _LARGEST:
         raise Error(f"{to} is larger than {_LARGEST // 1000} kB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the tests of the reading half share: a server that says exactly given bytes, and the ways to reach it."""
+"""Shared by the tests of sources: a server that sends exactly the given bytes, and the ways to reach it."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ import pytest
 
 NOBODY = 65534
 ID = "0123456789abcdef" * 4
-"""A container's id, for those that need only one."""
+"""A container id, for tests that need only one."""
 
 
 def needs(met: bool, what: str) -> None:
-    """Leave a test that cannot run here, and say so in the summary of every run."""
+    """Skip a test that cannot run here, and report it in the summary."""
     if not met:
         pytest.skip(f"DID NOT RUN: it needs {what}")
 
 
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
-    """Be a user without rights for a while; whoever runs the tests as one is already."""
+    """Run the block as an unprivileged user; no change if the tests already run as one."""
     if os.geteuid() != 0:
         yield
         return
@@ -42,7 +42,7 @@ def as_nobody() -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """Make a place that a user without rights can reach too: pytest's own is for its owner alone."""
+    """Create a directory that an unprivileged user can reach: tmp_path is private to its owner."""
     directory = Path(tempfile.mkdtemp(prefix="nodeleak-test-"))
     directory.chmod(0o755)
     try:
@@ -60,7 +60,7 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
     method: str = "GET"
     body: bytes = b""
-    """As long as its Content-Length says; shorter where the connection ended first."""
+    """As long as Content-Length; shorter if the connection ended first."""
 
     @property
     def path(self) -> str:
@@ -75,10 +75,10 @@ Answer = Iterable[bytes]
 Answers = Callable[[Request], Answer]
 
 
-class Standin:
-    """A stand-in for a server, because no real one misbehaves on demand: it sends exactly the bytes it is told to.
+class FakeServer:
+    """A server that sends exactly the given bytes, because no real server misbehaves on demand.
 
-    One request a connection, and the connection ends with the answer. `answers` may block on `closing`, to hang.
+    One request per connection; the connection ends with the answer. `answers` may block on `closing`, to hang.
     """
 
     def __init__(self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
@@ -94,7 +94,7 @@ class Standin:
             self._socket.bind(str(at))
             self._socket.listen()
             self.url = f"unix://{at}"
-        self._thread = threading.Thread(target=self._accept, name="stand-in")
+        self._thread = threading.Thread(target=self._accept, name="fake server")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -104,14 +104,14 @@ class Standin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closing.set()
-        # Closing alone does not wake who waits in accept.
+        # close() alone does not wake a blocked accept().
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
 
     def asked(self, part: str) -> list[str]:
-        """Return the targets that hold a text, in the order in which they were asked for."""
+        """Return the requested targets that contain a text, in order."""
         return [request.target for request in self.requests if part in request.target]
 
     def _accept(self) -> None:
@@ -140,15 +140,15 @@ class Standin:
 
 
 def _read_request(connection: socket.socket) -> Request | None:
-    said = b""
-    while b"\r\n\r\n" not in said:
+    received = b""
+    while b"\r\n\r\n" not in received:
         more = connection.recv(65536)
         if not more:
             return None
-        said += more
-        if said.startswith(b"\x16"):
+        received += more
+        if received.startswith(b"\x16"):
             return Request("a handshake of TLS")
-    head, _, body = said.partition(b"\r\n\r\n")
+    head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")) and (more := connection.recv(65536)):
@@ -158,7 +158,7 @@ def _read_request(connection: socket.socket) -> Request | None:
 
 
 def http(body: bytes | str, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    """Write a whole answer."""
+    """Format a complete response."""
     content = body if isinstance(body, bytes) else body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     return head.encode() + content
@@ -176,14 +176,14 @@ def chunk(body: bytes | str) -> bytes:
     return b"%x\r\n%b\r\n" % (len(content), content)
 
 
-def hang(server: Standin) -> Iterator[bytes]:
-    """Say nothing until the test is over."""
+def hang(server: FakeServer) -> Iterator[bytes]:
+    """Send nothing until the test is over."""
     server.closing.wait(30)
     yield b""
 
 
 def kubeconfig(at: Path, url: str, *, user: str = "{}", cluster: str = "") -> Path:
-    """Write credentials for an API server; `user` and `cluster` are YAML, in one line each."""
+    """Write a kubeconfig for an API server; `user` and `cluster` are one-line YAML."""
     at.write_text(f"""\
 apiVersion: v1
 kind: Config
@@ -196,14 +196,14 @@ users: [{{name: us, user: {user}}}]
 
 
 def run(*command: str, environment: dict[str, str] | None = None, given: str = "") -> str:
-    """Run a command that must succeed, and return what it says."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
     return done.stdout
 
 
 def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Make a certificate for 127.0.0.1 that only itself vouches for."""
+    """Create a self-signed certificate for 127.0.0.1."""
     openssl = shutil.which("openssl")
     needs(openssl is not None, "openssl, to make a certificate")
     certificate, key = directory / "server.crt", directory / "server.key"
@@ -218,10 +218,10 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = 8.0) -> None:
-    """Wait for something another thread or process does."""
+    """Wait until another thread or process makes a condition true."""
     pause = threading.Event()
     for _ in range(int(seconds / 0.01)):
         if true():
             return
         pause.wait(0.01)
-    pytest.fail(f"it did not happen in {seconds:.0f} s: {what}")
+    pytest.fail(f"this did not happen within {seconds:.0f} s: {what}")

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The two images pods need, made here: no registry is asked for anything.
+# Builds the two images for pods locally, without a registry.
 
 make_missing_images() {
   local name

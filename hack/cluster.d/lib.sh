@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Steps with a log and a line of progress; processes that are recorded, so that only they are ever stopped.
+# Steps with a log and progress lines, and recorded processes, so that only processes started here are ever stopped.
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -7,8 +7,8 @@ die() {
   exit 1
 }
 
-# LOG LABEL COMMAND...: run COMMAND with its output in LOG; one line when it is done, and one every 20 s before that.
-# Never call it in a condition: that would switch errexit off in COMMAND.
+# LOG LABEL COMMAND...: run COMMAND with its output in LOG; print one line every 20 s and one at the end.
+# Never call it in a condition: that disables errexit in COMMAND.
 step() {
   local log=$1 label=$2 began=$SECONDS next=20 offset rc=0
   shift 2
@@ -26,14 +26,14 @@ step() {
   while kill -0 "$STEP_PID" 2>/dev/null; do
     sleep 0.1
     if ((SECONDS - began >= next)); then
-      say "$label: still at it after $((SECONDS - began)) s ($log)"
+      say "$label: still running after $((SECONDS - began)) s ($log)"
       next=$((next + 20))
     fi
   done
   wait "$STEP_PID" || rc=$?
   STEP_PID=
   if [ "$rc" != 0 ]; then
-    say "$label: FAILED after $((SECONDS - began)) s. The end of $log:"
+    say "$label: FAILED after $((SECONDS - began)) s. Last lines of $log:"
     tail -c "+$((offset + 1))" "$log" | tail -n 25 | sed 's/^/    /'
     exit 1
   fi
@@ -44,19 +44,19 @@ interrupted() {
   trap '' INT TERM
   if [ -n "${STEP_PID-}" ]; then
     kill -TERM -- "-$STEP_PID" 2>/dev/null || true
-    say "interrupted at: $STEP_LABEL"
+    say "interrupted during: $STEP_LABEL"
   fi
-  [ "$COMMAND" != start ] || say "what was started keeps running: hack/cluster status, hack/cluster stop"
+  [ "$COMMAND" != start ] || say "started parts keep running: see hack/cluster status, hack/cluster stop"
   [ "$1" = INT ] && exit 130
   exit 143
 }
 
-# LOG: start a new one when it has grown big
+# LOG: rotate it above 50 MB
 rotate() {
   if [ "$(stat -c %s "$1" 2>/dev/null || echo 0)" -gt 50000000 ]; then mv "$1" "$1.1"; fi
 }
 
-# PID: what tells this process from a later one with the same pid, and from one before a reboot; fails when it is gone
+# PID: print start time and boot id, which identify the process across pid reuse and reboots; fail if it is gone
 identity() {
   local stat
   { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
@@ -65,8 +65,8 @@ identity() {
   printf '%s %s\n' "${stat[19]}" "$(</proc/sys/kernel/random/boot_id)"
 }
 
-# PART COMMAND...: run COMMAND on its own. It records itself before it becomes COMMAND, so no interrupt can lose it.
-# Nothing here needs a proxy to talk to this machine.
+# PART COMMAND...: run COMMAND in its own session. The process records itself before exec, so that an interrupt cannot
+# lose it. It gets no proxy variables: all parts are local.
 spawn() {
   local record=$STATE/run/$1
   shift
@@ -82,16 +82,16 @@ spawn() {
 
 pid_of() { cut -d' ' -f1 "$STATE/run/$1"; }
 
-# PART: is the process that was started for it still there?
+# PART: is the recorded process still running?
 mine() {
   local pid identity
   [ -e "$STATE/run/$1" ] && read -r pid identity <"$STATE/run/$1" && [ "$(identity "$pid")" = "$identity" ]
 }
 
-# PART: end its process, if it is still the one that was started
+# PART: terminate the recorded process
 halt() {
   local part=$1 pid i grace=15
-  [ "$part" != apiserver ] || grace=3 # it would wait for every watch to end, and has nothing to lose
+  [ "$part" != apiserver ] || grace=3 # it would wait for all watches to end
   if mine "$part"; then
     pid=$(pid_of "$part")
     kill -TERM "$pid"

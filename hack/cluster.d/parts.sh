@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The parts: the ports each takes, how it is run, how it answers, and what is cleaned up after it.
+# The parts: their ports, commands, health checks and cleanup.
 
 declare -A PORTS=([etcd]="2379 2380" [docker]="" [apiserver]=6443 [controller-manager]=10257 [scheduler]=10259
   [kubelet]="10248 10250")
@@ -7,7 +7,7 @@ declare -A PORTS=([etcd]="2379 2380" [docker]="" [apiserver]=6443 [controller-ma
 admin() { kubectl --kubeconfig "$ADMIN" --request-timeout=5s "$@"; }
 healthz() { curl -sfk --noproxy '*' --max-time 5 "$1"; }
 
-# PART: does it really answer?
+# PART: does it answer?
 answers() {
   case "$1" in
     etcd) etcdctl --endpoints=http://127.0.0.1:2379 endpoint health ;;
@@ -19,7 +19,7 @@ answers() {
   esac >/dev/null 2>&1
 }
 
-# Ready, and said so since the kubelet's start: what an earlier kubelet said stands for 40 s after its end
+# Ready, with a heartbeat since the kubelet's start: the status of an earlier kubelet stays for 40 s after its end
 node_ready() {
   local status heartbeat
   read -r status heartbeat < <(admin get node "$NODE" -o \
@@ -28,36 +28,36 @@ node_ready() {
   ! mine kubelet || [[ ! $heartbeat < $(date -u -r "$STATE/run/kubelet" +%FT%TZ) ]]
 }
 
-# no pod is admitted before it is there
+# no pod is admitted before it exists
 wait_for_service_account() {
   local end=$((SECONDS + TIMEOUT))
   until admin get serviceaccount default; do
-    ((SECONDS < end)) || die "the controller-manager has not made the default service account in $TIMEOUT s"
+    ((SECONDS < end)) || die "the controller-manager did not create the default service account within $TIMEOUT s"
     sleep 0.3
   done
 }
 
-# PART: start it when it does not run, and wait till it answers
+# PART: start it if it does not run, and wait until it answers
 bring_up() {
   local part=$1 port owner end=$((SECONDS + TIMEOUT))
   if ! mine "$part"; then
     for port in ${PORTS[$part]}; do
       owner=$(ss -ltnHp "sport = :$port")
-      [ -z "$owner" ] || die "port $port, which $part needs, is taken: $(tr -s ' ' <<<"$owner")"
+      [ -z "$owner" ] || die "port $port, which $part needs, is in use: $(tr -s ' ' <<<"$owner")"
     done
     "run_${part//-/_}"
   fi
   until answers "$part"; do
     if [ "$part" = kubelet ] && answers apiserver; then give_pod_cidr; fi
-    mine "$part" || die "$part has ended: the lines above say why"
-    ((SECONDS < end)) || die "$part does not answer after $TIMEOUT s"
+    mine "$part" || die "$part exited: see the lines above"
+    ((SECONDS < end)) || die "$part did not answer within $TIMEOUT s"
     sleep 0.3
   done
 }
 
-# The incident is a race. A kubelet that starts tears down the pods whose containers are gone, and as long as nobody has
-# told it its pod CIDR, their addresses stay. Here the API server falls silent when the kubelet has begun, so that the
-# teardown, which takes away the checkpoints, always comes first.
+# The leak is a race: a starting kubelet tears down pods whose containers are gone, and without a pod CIDR from the API
+# server it cannot release their addresses. Pausing the API server right after the kubelet's start makes sure that the
+# teardown, which removes the checkpoints, always comes first.
 start_without_pod_cidr() {
   local pid i offset checkpoints
   pid=$(pid_of apiserver)
@@ -91,11 +91,11 @@ run_docker() {
   fi
   save_network
   end_docker_leftovers
-  rm -rf "$STATE/docker-exec" "$STATE/run/dockerd.pid" # of an engine that crashed, or of before a reboot
+  rm -rf "$STATE/docker-exec" "$STATE/run/dockerd.pid" # from an engine that crashed, or from before a reboot
   spawn docker dockerd "${flags[@]}"
 }
 
-# Does the kernel refuse to make a process a lesser target of the OOM killer, even to root? (no CAP_SYS_RESOURCE)
+# Does the kernel refuse to lower oom_score_adj even for root? (no CAP_SYS_RESOURCE)
 oom_score_refused() { ! (echo -998 >/proc/self/oom_score_adj) 2>/dev/null; }
 
 run_apiserver() {
@@ -110,7 +110,7 @@ run_apiserver() {
     --kubelet-preferred-address-types=InternalIP
 }
 
-# There is one of each: without an election, a restart need not wait for its predecessor's lease to end.
+# One instance of each: without leader election a restart does not wait for the old lease.
 run_controller_manager() {
   spawn controller-manager "$CACHE/bin/kube-controller-manager" --kubeconfig="$STATE/controller-manager.conf" \
     --bind-address=127.0.0.1 --port=0 --leader-elect=false \
@@ -118,8 +118,7 @@ run_controller_manager() {
     --use-service-account-credentials=true --controllers='*,-nodeipam' --allocate-node-cidrs=false
 }
 
-# The controller-manager and the kubelet find it here by themselves, whether they run already or not.
-# The directory must be whole when it appears: they look into it at once.
+# The controller-manager and the kubelet watch this directory. It must be complete when it appears: they read it at once.
 install_volume_driver() {
   if cmp -s "$HERE/flexdisk" "$VOLUME_DRIVER/disk"; then return; fi
   rm -rf "$VOLUME_DRIVER" "${VOLUME_DRIVER%/*}/.nodeleak~disk"
@@ -155,21 +154,21 @@ node_ip() {
   local ip=${CLUSTER_NODE_IP:-}
   [ -n "$ip" ] || ip=$(ip -4 -o addr show scope global |
     awk '$2 !~ /^(docker|cbr|cni|br-|veth|virbr)/ {sub("/.*", "", $4); print $4; exit}')
-  [ -n "$ip" ] || die "this machine has no address for the node (a loopback address will not do): set CLUSTER_NODE_IP"
+  [ -n "$ip" ] || die "no address for the node found (loopback is not possible): set CLUSTER_NODE_IP"
   printf '%s\n' "$ip"
 }
 
 pod_cidr() { admin get node "$NODE" --ignore-not-found -o jsonpath='{.spec.podCIDR}'; }
 
-# No controller gives out pod CIDRs here, so the node gets its own as soon as the kubelet has registered it.
-# (Making the node first would be simpler, but a 1.20 kubelet that finds a node without a status panics.)
+# No controller assigns pod CIDRs here, so this sets one as soon as the kubelet has registered the node.
+# (Creating the node first would be simpler, but a 1.20 kubelet panics on a node without a status.)
 give_pod_cidr() {
   local cidr=${CLUSTER_CIDR:-10.253.6.128/25}
   [ -n "$(admin get node "$NODE" --ignore-not-found -o name)" ] && [ -z "$(pod_cidr)" ] || return 0
   admin patch node "$NODE" -p "{\"spec\": {\"podCIDR\": \"$cidr\", \"podCIDRs\": [\"$cidr\"]}}"
 }
 
-# The node's pod CIDR never changes; and kubenet cannot use a bridge that some other pod CIDR has left behind.
+# The node's pod CIDR cannot change, and kubenet cannot use a bridge left by another pod CIDR.
 check_pod_cidr() {
   local cidr base bridge
   cidr=$(pod_cidr)
@@ -186,7 +185,7 @@ pod_containers() { docker ps -aq --no-trunc --filter label=io.kubernetes.docker.
 
 remove_pod_containers() { pod_containers | xargs -r docker rm -f; }
 
-# Unlike the incident, a stop gives back the addresses of the pods it removes; what had leaked before stays.
+# A stop releases the addresses of the pods that it removes; earlier leaks stay.
 remove_pods() {
   local ids id
   if answers docker; then
@@ -197,12 +196,12 @@ remove_pods() {
   if [ -e /sys/class/net/cbr0 ]; then remove_bridge; fi
 }
 
-# What outlives our engine when it is killed: its containerd, and for each container a shim and the container itself.
-# The first two have our directory in their command line; the last are children of a shim.
+# Processes that outlive a killed engine: its containerd, and a shim and a container process for each container.
+# The first two have $STATE in their command line; container processes are children of a shim.
 end_docker_leftovers() {
   local pid
   for pid in $(pgrep -f "^([^ ]*/)?containerd[^ ]* .*$STATE/docker-exec/containerd/"); do
-    echo "end what the docker engine left: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+    echo "kill leftover of the docker engine: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline")"
     pkill -KILL -P "$pid" || true
     kill -KILL "$pid" || true
   done
@@ -212,12 +211,12 @@ end_docker_leftovers() {
 remove_bridge() {
   local link
   for link in /sys/class/net/cbr0/brif/veth*; do
-    ip link delete "${link##*/}" 2>/dev/null || true # it goes by itself a moment after its container
+    ip link delete "${link##*/}" 2>/dev/null || true # it disappears by itself shortly after its container
   done
   ip link delete cbr0
 }
 
-# DIR...: unmount what is mounted there, and below
+# DIR...: unmount everything at and below these directories
 unmount() {
   local dir
   for dir in "$@"; do
@@ -225,14 +224,14 @@ unmount() {
   done
 }
 
-# As systemd does on every node at boot: pods that see what the node mounts and unmounts (HostToContainer) need it.
+# As systemd does at boot: pods with HostToContainer mount propagation need it.
 share_mounts() {
   [ "$(findmnt -no PROPAGATION /)" = private ] || return 0
   mount --make-shared /
   touch "$STATE/mounts-shared"
 }
 
-# The engine turns forwarding on, and drops what it does not know; both go back to what they were before its first start.
+# The engine enables forwarding and sets the FORWARD policy to DROP; both are restored to their values from before.
 save_network() {
   [ -e "$STATE/forwarding" ] ||
     echo "$(iptables -S FORWARD | awk '$1 == "-P" {print $3}') $(</proc/sys/net/ipv4/ip_forward)" >"$STATE/forwarding"
@@ -243,7 +242,7 @@ restore_network() {
   iptables-save | sed -E '/KUBE-|kubenet|cbr0/d' | iptables-restore
   ip6tables-save | sed '/KUBE-/d' | ip6tables-restore
   ebtables-save | sed '/KUBE-DEDUP/d' | ebtables-restore
-  [ -e "$STATE/forwarding" ] || return 0 # no engine was started here
+  [ -e "$STATE/forwarding" ] || return 0 # no engine was started
   iptables-save | sed -E '/DOCKER|docker0/d' | iptables-restore
   if [ -e /sys/class/net/docker0 ]; then ip link delete docker0; fi
   read -r policy forward <"$STATE/forwarding"
@@ -251,10 +250,10 @@ restore_network() {
   echo "$forward" >/proc/sys/net/ipv4/ip_forward
 }
 
-# Everything outside the cache that a cluster leaves on the machine
+# Everything that a cluster leaves on the machine, except the cache
 remove_state() {
   unmount /var/lib/kubelet "$STATE"
-  if answers docker; then docker images -q 'nodeleak/*' | xargs -r docker image rm -f || true; fi # in an engine not ours
+  if answers docker; then docker images -q --filter=reference='nodeleak/*' --filter=reference='registry.invalid/nodeleak' | xargs -r docker image rm -f || true; fi # in an engine that was already running
   if [ -e "$STATE/mounts-shared" ]; then mount --make-private /; fi
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk

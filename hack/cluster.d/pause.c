@@ -1,4 +1,4 @@
-/* A pod's sandbox: does nothing until it is told to end, and reaps what is orphaned to it. */
+/* A pod's sandbox process: waits for a signal to exit, and reaps orphaned processes. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

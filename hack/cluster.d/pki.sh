@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The cluster's certificates and kubeconfigs. Made aside and moved into place, so that half of them is never used.
+# The cluster's certificates and kubeconfigs. Created in a temporary directory and moved, so that no partial set is used.
 
 make_pki() {
   local ip user

@@ -18,7 +18,7 @@ from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.error import SourceError
 from agent.sources.recheck import NodeRecheck
 from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
-from tests.wire import ID, Answer, Request, Standin, hang, http
+from tests.wire import ID, Answer, FakeServer, Request, hang, http
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -100,7 +100,7 @@ def test_docker_is_asked_for_the_one_container(sources: NodeRecheck, tmp_path: P
         missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
         return [there.get(container_id, missing)]
 
-    with Standin(answers, at=tmp_path / "docker.sock"):
+    with FakeServer(answers, at=tmp_path / "docker.sock"):
         assert sources.has_container(ID)
         assert not sources.has_container("f" * 64)
 
@@ -115,7 +115,7 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck
             yield b" "
             server.closing.wait(0.1)
 
-    server: Standin = Standin(dripping, at=tmp_path / "docker.sock")
+    server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
     with server, pytest.raises(SourceError, match=r"docker: no whole answer within 0\.36 s"):
         sources.has_container(ID)
 
@@ -124,7 +124,7 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
     with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
-    server: Standin = Standin(
+    server: FakeServer = FakeServer(
         lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
     )
     with server, pytest.raises(SourceError, match="docker: "):

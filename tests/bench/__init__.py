@@ -1,1 +1,1 @@
-"""The figures of docs/figures.md: each beside what it is compared with, in one run, so that a busy machine is fair."""
+"""The figures of docs/figures.md, each measured together with its baseline, so that machine load affects both."""

@@ -1,4 +1,4 @@
-"""`make bench`: measures, prints, and with --write keeps docs/figures.md."""
+"""`make bench`: measure and print the figures; --write updates docs/figures.md."""
 
 import argparse
 import os
@@ -19,16 +19,16 @@ _SECTIONS = {"store": store.__doc__, "scan": scan.__doc__, "daemon": resident.__
 
 
 def main() -> int:
-    """Measure; returns 1 where a target was missed."""
-    parser = argparse.ArgumentParser(prog="hack/bench", description="The figures of docs/figures.md.")
-    parser.add_argument("section", nargs="*", help=f"only these, of: {', '.join(_SECTIONS)}")
+    """Measure and return the exit code: 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog="hack/bench", description="Measure the figures of docs/figures.md.")
+    parser.add_argument("section", nargs="*", help=f"only these sections: {', '.join(_SECTIONS)}")
     parser.add_argument("--write", action="store_true", help="write docs/figures.md")
-    given = parser.parse_args()
-    chosen = given.section or list(_SECTIONS)
+    options = parser.parse_args()
+    chosen = options.section or list(_SECTIONS)
     if unknown := set(chosen) - set(_SECTIONS):
-        parser.error(f"there is no section {', '.join(unknown)}")
-    if given.write and given.section:
-        parser.error("--write is for all sections together")
+        parser.error(f"unknown section: {', '.join(unknown)}")
+    if options.write and options.section:
+        parser.error("--write needs all sections")
     text, missed, load_before = [], 0, os.getloadavg()[0]
     try:
         for name in chosen:
@@ -43,13 +43,13 @@ def main() -> int:
     except (OSError, subprocess.SubprocessError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    if given.write:
-        _PAGE.write_text("\n".join([*_head(load_before), *text]) + "\n" + _by_other_means())
+    if options.write:
+        _PAGE.write_text("\n".join([*_head(load_before), *text]) + "\n" + _manual_section())
     return 1 if missed else 0
 
 
-def _by_other_means() -> str:
-    """Return the end of the page, which `hack/footprint` measures and people write."""
+def _manual_section() -> str:
+    """Return the last section of the page, which is written by hand from the output of `hack/footprint`."""
     _, heading, kept = _PAGE.read_text().partition("## In a pod\n")
     return heading + kept
 
@@ -82,14 +82,18 @@ def _head(load_before: float) -> Iterator[str]:
     yield "# Figures"
     yield ""
     yield (
-        "Measured by `hack/bench --write`, in one run; `make bench` measures again. Times are ratios of what ran in "
-        "turn on the same machine, because seconds say more of a machine than of a program; memory is what it is."
+        "Measured by `hack/bench --write` in one run; `make bench` measures again. Times are ratios between programs "
+        "that ran alternately on the same machine, because absolute times depend on the machine. Memory is absolute."
     )
     yield ""
     yield (
         f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()} "
-        f"{platform.machine()}, Python {platform.python_version()}. The command and the daemon ran in an environment "
-        "with the versions of `constraints.txt` and without development tools, as in the image. Load average "
+        f"{platform.machine()}, Python {platform.python_version()}. The command and the daemon ran with the "
+        "versions of `constraints.txt` and without development tools, as in the image. Load average "
         f"before and after: {load_before:.1f} and {os.getloadavg()[0]:.1f}."
     )
     yield ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""The obvious code, to measure the agent against: typed models, a request for every container, gauges that are set.
+"""A straightforward implementation, as a baseline for the agent: typed models, one request per container, plain gauges.
 
-`python obvious.py KUBECONFIG DOCKER_HOST STORE NODE PORT INTERVAL ROUNDS`. It says nothing but what each of these
-libraries' first page of documentation says, does the reading half of the agent's round, and no judging.
+`python baseline.py KUBECONFIG DOCKER_HOST STORE NODE PORT INTERVAL SYNCS`. It uses each library as on the first page of
+its documentation, reads what the agent reads, and classifies nothing.
 """
 
 import sys
@@ -15,18 +15,18 @@ from kubernetes import client, config
 from prometheus_client import Gauge, start_http_server
 from tenacity import retry, stop_after_attempt
 
-kubeconfig, docker_host, store, node, port, interval, rounds = sys.argv[1:]
+kubeconfig, docker_host, store, node, port, interval, syncs = sys.argv[1:]
 config.load_kube_config(kubeconfig)
 api = client.CoreV1Api()
 engine = docker.DockerClient(base_url=docker_host)
 log = structlog.get_logger()
 leaked = Gauge("leaked", "Reservations without a container.")
 pods_seen = Gauge("pods", "Pods on this node.")
-done = Gauge("rounds", "Rounds done.")
+done = Gauge("syncs", "Completed syncs.")
 
 
 @retry(stop=stop_after_attempt(3))
-def look() -> None:
+def read() -> None:
     reserved = {
         path.name: path.read_text().split("\r\n")[0]
         for path in Path(store).iterdir()
@@ -40,8 +40,8 @@ def look() -> None:
 
 
 start_http_server(int(port), addr="127.0.0.1")
-for number in range(int(rounds)):
-    look()
+for number in range(int(syncs)):
+    read()
     done.set(number + 1)
     time.sleep(float(interval))
 log.info("done")

@@ -1,4 +1,4 @@
-"""Times and sizes: of calls in this process, and of other processes by their `/proc`."""
+"""Measure the time of calls in this process, and the resources of other processes from `/proc`."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the page."""
+    """One table row of the page."""
 
     what: str
     measured: str
@@ -32,7 +32,7 @@ def ratio(what: str, mine: float, theirs: float, most: float | None = None) -> F
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Sequence[float]]:
-    """Time each of the calls in turn, `rounds` times over: what slows the machine meets all of them. In seconds."""
+    """Time the calls alternately, `rounds` times, so that machine load affects all of them. In seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -43,17 +43,17 @@ def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[
     return {name: tuple(taken) for name, taken in times.items()}
 
 
-def middle(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: median(taken) for name, taken in times.items()}
 
 
-def best(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def minima(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: min(taken) for name, taken in times.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process has taken so far."""
+    """Resources that a process has used so far."""
 
     rss_mib: float
     peak_mib: float

@@ -1,8 +1,8 @@
-"""The daemon on a healthy node with 110 pods of 12 KB and 220 containers, and the obvious code beside it.
+"""The daemon on a healthy node with 110 pods of 12 KB and 220 containers, compared with a simple implementation.
 
-docker and the API server are stand-ins in another process, without TLS. The daemon does its rounds one after the other
-instead of every 15 s. The obvious code is `tests/bench/baseline.py`: `CoreV1Api` with its typed models, docker's
-`containers.list(all=True)`, the same files, the same libraries for metrics and logs; it only reads.
+docker and the API server are fakes in another process, without TLS. The daemon syncs continuously instead of every
+15 s. The baseline is `tests/bench/baseline.py`: `CoreV1Api` with its typed models, docker's
+`containers.list(all=True)`, the same files, the same libraries for metrics and logs. It only reads.
 """
 
 import json
@@ -18,50 +18,48 @@ from urllib.request import ProxyHandler, build_opener
 
 from tests import processes
 from tests.bench.measure import Figure, Footprint, footprint
-from tests.bench.surroundings import ROOT, standin_node
+from tests.bench.surroundings import ROOT, fake_node
 from tests.fakes.host import Host
 
 _PODS, _POD_BYTES = 110, (7_700, 17_500)
-_WARM, _ROUNDS, _OBVIOUS_ROUNDS = 100, 2_000, 60
+_WARM, _SYNCS, _BASELINE_SYNCS = 100, 2_000, 60
 _STEADY_MIB, _PEAK_MIB, _CPU_MS, _GROWTH_MIB = 60.0, 75.0, 15.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """One process: what it had taken after `_WARM` rounds, and at the end."""
+class Measured:
+    """Resource use of one process: after `_WARM` syncs, and at the end."""
 
     warm: Footprint
     end: Footprint
-    cpu_ms_a_round: float
-    rounds: int
+    cpu_ms_per_sync: float
+    syncs: int
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
-    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
+    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
         agent = _daemon(bin_, host)
-        asked = json.loads(_get(f"{url}/standin/requests"))
-    with standin_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
-        obvious = _obvious(bin_, host)
+        requests = json.loads(_get(f"{url}/fake/requests"))
+    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
+        baseline = _baseline(bin_, host)
     growth = agent.end.rss_mib - agent.warm.rss_mib
     yield _at_most("resident memory, steady", agent.end.rss_mib, "MiB", _STEADY_MIB)
     yield _at_most("resident memory, peak", agent.end.peak_mib, "MiB", _PEAK_MIB)
-    yield _at_most(f"growth over {agent.rounds:,} rounds", growth, "MiB", _GROWTH_MIB)
-    yield _at_most("CPU a round", agent.cpu_ms_a_round, "ms", _CPU_MS)
+    yield _at_most(f"growth over {agent.syncs:,} syncs", growth, "MiB", _GROWTH_MIB)
+    yield _at_most("CPU per sync", agent.cpu_ms_per_sync, "ms", _CPU_MS)
     yield Figure(
-        f"requests to the API server in {agent.rounds + _WARM:,} rounds",
-        ", ".join(f"{count} {request}" for request, count in sorted(asked.items())),
+        f"requests to the API server in {agent.syncs + _WARM:,} syncs",
+        ", ".join(f"{count} {request}" for request, count in sorted(requests.items())),
         "one LIST and one WATCH each",
-        set(asked) == {f"{verb} {what}" for verb in ("LIST", "WATCH") for what in ("pods", "nodes")}
-        and set(asked.values()) == {1},
+        set(requests) == {f"{verb} {what}" for verb in ("LIST", "WATCH") for what in ("pods", "nodes")}
+        and set(requests.values()) == {1},
     )
-    yield Figure("the obvious code: resident memory, steady", f"{obvious.end.rss_mib:.1f} MiB")
-    yield Figure("the obvious code: resident memory, peak", f"{obvious.end.peak_mib:.1f} MiB")
-    yield Figure("the obvious code: CPU a round", f"{obvious.cpu_ms_a_round:.1f} ms")
+    yield Figure("the baseline: resident memory, steady", f"{baseline.end.rss_mib:.1f} MiB")
+    yield Figure("the baseline: resident memory, peak", f"{baseline.end.peak_mib:.1f} MiB")
+    yield Figure("the baseline: CPU per sync", f"{baseline.cpu_ms_per_sync:.1f} ms")
+    yield Figure("memory, steady: the agent against the baseline", f"{agent.end.rss_mib / baseline.end.rss_mib:.2f}x")
     yield Figure(
-        "memory, steady: the agent against the obvious code", f"{agent.end.rss_mib / obvious.end.rss_mib:.2f}x"
-    )
-    yield Figure(
-        "CPU a round: the agent against the obvious code", f"{agent.cpu_ms_a_round / obvious.cpu_ms_a_round:.2f}x"
+        "CPU per sync: the agent against the baseline", f"{agent.cpu_ms_per_sync / baseline.cpu_ms_per_sync:.2f}x"
     )
 
 
@@ -69,7 +67,7 @@ def _at_most(what: str, measured: float, unit: str, most: float) -> Figure:
     return Figure(what, f"{measured:.1f} {unit}", f"at most {most:g} {unit}", measured <= most)
 
 
-def _daemon(bin_: Path, host: Host) -> Course:
+def _daemon(bin_: Path, host: Host) -> Measured:
     port = _free_port()
     command = [
         str(bin_ / "nodeleak"),
@@ -79,43 +77,43 @@ def _daemon(bin_: Path, host: Host) -> Course:
         *host.options,
         f"--listen=127.0.0.1:{port}",
         "--interval=1ms",
-        "--stale-after=1h",  # so long that no watch comes to its end, and none is begun anew
+        "--stale-after=1h",  # so that no watch expires and restarts
     ]
-    return _course(command, port, "nodeleak_sync_seconds_count", _ROUNDS)
+    return _measure(command, port, "nodeleak_sync_seconds_count", _SYNCS)
 
 
-def _obvious(bin_: Path, host: Host) -> Course:
+def _baseline(bin_: Path, host: Host) -> Measured:
     port = _free_port()
     arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", port, 0.02, 10**6)
     command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
-    return _course(command, port, "rounds", _OBVIOUS_ROUNDS)
+    return _measure(command, port, "syncs", _BASELINE_SYNCS)
 
 
-def _course(command: Sequence[str], port: int, counter: str, rounds: int) -> Course:
-    """Run a command until it has done so many rounds, by its own count."""
+def _measure(command: Sequence[str], port: int, counter: str, syncs: int) -> Measured:
+    """Run a command until its own metrics count this many syncs."""
     with (
         tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory,
         processes.running(command, Path(directory) / "log", processes.environment()) as child,
     ):
-        done = partial(_rounds, port, counter)
-        begun = _wait(child.poll, done, min(_WARM, rounds // 3), Path(directory) / "log")
+        done = partial(_syncs, port, counter)
+        begun = _wait(child.poll, done, min(_WARM, syncs // 3), Path(directory) / "log")
         warm = footprint(child.pid)
-        ended = _wait(child.poll, done, begun + rounds, Path(directory) / "log")
+        ended = _wait(child.poll, done, begun + syncs, Path(directory) / "log")
         end = footprint(child.pid)
-    return Course(warm, end, (end.cpu_ms - warm.cpu_ms) / (ended - begun), ended - begun)
+    return Measured(warm, end, (end.cpu_ms - warm.cpu_ms) / (ended - begun), ended - begun)
 
 
-def _wait(poll: Callable[[], int | None], done: Callable[[], int], rounds: int, log: Path) -> int:
-    """Wait for a number of rounds, asking seldom: the questions are part of the load."""
+def _wait(poll: Callable[[], int | None], done: Callable[[], int], syncs: int, log: Path) -> int:
+    """Wait for a number of syncs. Poll rarely: each scrape adds load."""
     for _ in processes.until(time.monotonic() + 300, every=0.5):
         if poll() is not None:
-            raise OSError(f"it ended by itself:\n{log.read_text()[-2000:]}")
-        if (now := done()) >= rounds:
+            raise OSError(f"the process exited on its own:\n{log.read_text()[-2000:]}")
+        if (now := done()) >= syncs:
             return now
-    raise OSError(f"{rounds} rounds were not done in five minutes:\n{log.read_text()[-2000:]}")
+    raise OSError(f"{syncs} syncs were not reached in five minutes:\n{log.read_text()[-2000:]}")
 
 
-def _rounds(port: int, counter: str) -> int:
+def _syncs(port: int, counter: str) -> int:
     try:
         metrics = _get(f"http://127.0.0.1:{port}/metrics")
     except OSError:

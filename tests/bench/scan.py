@@ -1,10 +1,10 @@
-"""The whole command beside the shell one-liner that people copy, on the same store and docker.
+"""The whole command, compared with the shell one-liner that people copy, on the same store and docker.
 
-The one-liner lists what docker does not know; `scan` reads checkpoints, libcni's cache and the process table too, and
-network namespaces where a reservation has no owner. What it finds it looks at again after `--confirm-after`; that
-pause is in its time, but for the rows with `--confirm-after=0s`.
-The one-liner is hundreds of short processes and suffers most from
-whatever else runs: on a busy machine these ratios flatter the scan, so look at the load above.
+The one-liner lists what docker does not know. `scan` also reads checkpoints, libcni's cache and the process table, and
+network namespaces if a reservation has no owner. If it finds something, it takes a second snapshot after
+`--confirm-after`; this pause is included, except in the rows with `--confirm-after=0s`. The one-liner starts hundreds
+of short processes and suffers most from other load: on a busy machine these ratios flatter `scan`, so check the load
+average above.
 """
 
 import shutil
@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from tests import processes
-from tests.bench.measure import Figure, interleaved, middle, ratio
-from tests.bench.surroundings import standin_node
+from tests.bench.measure import Figure, interleaved, medians, ratio
+from tests.bench.surroundings import fake_node
 from tests.fakes.host import Host
 
 _ONE_LINER = (
@@ -25,9 +25,9 @@ _ONE_LINER = (
     r"""docker_id=$(head -n 1 /var/lib/cni/networks/kubenet/$ip| sed 's/\r//');  """
     r"""if [ -z "${docker_id}" -o -z "$(echo ${all_containers} | grep "${docker_id:0:8}")" ];then echo $ip;fi;done"""
 )
-"""Its reading half, letter for letter but for the path of the store."""
+"""The reading part of it, unchanged except for the path of the store."""
 _SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}
-"""Reservations; how often each command is run; the target."""
+"""Number of reservations: runs of each command, target ratio."""
 _ENGINE = "unix:///var/run/docker.sock"
 
 
@@ -36,11 +36,11 @@ class _Case:
     what: str
     engine: str
     leaked: int
-    """Reservations that both have to find."""
+    """Leaks that both must find."""
     with_target: str
-    """The options of the scan that the target is for."""
-    beside: str
-    """The options of another scan of the same."""
+    """The options of the scan with a target."""
+    second: str
+    """The options of a second scan, without a target."""
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
@@ -49,11 +49,11 @@ def figures(bin_: Path) -> Iterator[Figure]:
         return
     real = _answers(_ENGINE)
     for size, (rounds, most) in _SIZES.items():
-        with standin_node(size, "10.64.0.0/20") as (host, _), standin_node(1, "10.9.0.0/24") as (stranger, _):
+        with fake_node(size, "10.64.0.0/20") as (host, _), fake_node(1, "10.9.0.0/24") as (stranger, _):
             api = f"--kubeconfig={host.kubeconfig}"
             case = _Case(f"{size:,} in use", f"unix://{host.docker_socket}", 0, "--api=off", api)
             yield from _compare(bin_, host, case, rounds, most)
-            # An engine that knows none of these ids: the one that runs here, or another node's stand-in.
+            # An engine that knows none of these ids: the machine's own, or the fake of another node.
             engine = _ENGINE if real else f"unix://{stranger.docker_socket}"
             _forget_checkpoints(host)
             case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm-after=0s")
@@ -65,18 +65,18 @@ def _compare(bin_: Path, host: Host, case: _Case, rounds: int, most: float) -> I
     one_liner = ["bash", "-c", _ONE_LINER.replace("/var/lib/cni/networks/kubenet", str(host.store))]
     scan = [str(bin_ / "nodeleak"), "scan", "--node=worker-1", *host.options, f"--docker-host={case.engine}"]
     found = 1 if case.leaked else 0
-    times = middle(
+    times = medians(
         interleaved(
             {
                 "one-liner": partial(_list_leaks, one_liner, env, case.leaked),
                 case.with_target: partial(_run, [*scan, "--exit-code", *case.with_target.split()], env, found),
-                case.beside: partial(_run, [*scan, "--exit-code", *case.beside.split()], env, found),
+                case.second: partial(_run, [*scan, "--exit-code", *case.second.split()], env, found),
             },
             rounds,
         )
     )
-    engine = "real docker" if case.engine == _ENGINE else "docker a stand-in"
-    for options, target in ((case.with_target, most), (case.beside, None)):
+    engine = "real docker" if case.engine == _ENGINE else "fake docker"
+    for options, target in ((case.with_target, most), (case.second, None)):
         shown = "with the API server" if options.startswith("--kubeconfig") else f"`{options}`"
         yield ratio(f"{case.what}, {engine}: scan {shown}", times[options], times["one-liner"], target)
 
@@ -100,7 +100,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], expected: int) -> str:
 
 def _answers(engine: str) -> bool:
     asked = subprocess.run(
-        ["docker", "version"],  # noqa: S607 (the one that the one-liner finds)
+        ["docker", "version"],  # noqa: S607 (found in PATH, as by the one-liner)
         env=processes.environment(DOCKER_HOST=engine),
         capture_output=True,
         check=False,

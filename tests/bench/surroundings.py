@@ -1,4 +1,4 @@
-"""What the figures are measured in: an environment like the image's, and stand-ins in a process of their own."""
+"""The environment of measurements: an installation like the image's, and fakes in a separate process."""
 
 import hashlib
 import shutil
@@ -21,17 +21,17 @@ _INSTALLED = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "agen
 
 @cache
 def runtime() -> Path:
-    """Return the `bin` of an environment with the agent and what it needs, and no tool of development.
+    """Return the `bin` of an environment with the agent and its dependencies, without development tools.
 
-    structlog, for one, imports rich wherever it is installed, at 4 MiB. Made anew when the agent has changed.
+    structlog, for example, imports rich if it is installed, which takes 4 MiB. Rebuilt when the agent changes.
     """
     digest, stamp = _digest(), _BENCH / "digest"
     if not stamp.exists() or stamp.read_text() != digest:
-        print("making an environment without development tools (half a minute) …", file=sys.stderr, flush=True)
+        print("creating an environment without development tools (half a minute) …", file=sys.stderr, flush=True)
         shutil.rmtree(_BENCH, ignore_errors=True)
         venv.create(_BENCH / "venv", with_pip=True)
         with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as copy:
-            # A copy, because building in place leaves files in build/ that a later build would pick up.
+            # A copy: building in place leaves files in build/ that a later build would use.
             for name in _INSTALLED:
                 source = ROOT / name
                 if source.is_dir():
@@ -53,8 +53,8 @@ def _digest() -> str:
 
 
 @contextmanager
-def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
-    """Run a healthy node's stand-ins in another process while the block runs; gives the host and the API's URL."""
+def fake_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
+    """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
         child = subprocess.Popen(
@@ -63,11 +63,11 @@ def standin_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> I
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=processes.environment(),
-            start_new_session=True,  # a Ctrl-C is ours to pass on
+            start_new_session=True,  # Ctrl-C must only reach the parent
         )
         try:
             if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
-                raise OSError("the stand-ins did not start")
+                raise OSError("the fakes did not start")
             yield host, url
         finally:
             processes.stop(child)

@@ -19,8 +19,8 @@ from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, 
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import StandinNode, the_incident
-from tests.wire import Standin, hang, needs, open_directory, until
+from tests.fakes.nodes import FakeNode, the_incident
+from tests.wire import FakeServer, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125
@@ -31,7 +31,7 @@ NOTHING_RELEASED = "No releases.\n"
 class Incident:
     """The node, and a directory for the journal."""
 
-    node: StandinNode
+    node: FakeNode
     host: Host
 
     @property
@@ -232,7 +232,7 @@ def test_a_lock_that_is_held_is_a_failure_and_nothing_is_touched(incident: Incid
 
 def test_in_the_dark_nothing_is_touched(incident: Incident, tmp_path: Path) -> None:
     before = incident.files()
-    silent: Standin = Standin(lambda _: hang(silent), at=tmp_path / "silent.sock")
+    silent: FakeServer = FakeServer(lambda _: hang(silent), at=tmp_path / "silent.sock")
     with silent:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
     assert done.code == 3

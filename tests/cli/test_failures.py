@@ -26,8 +26,8 @@ from tests.wire import (
     ID,
     Answer,
     Answers,
+    FakeServer,
     Request,
-    Standin,
     hang,
     http,
     kubeconfig,
@@ -54,7 +54,7 @@ class LittleNode:
     """A node in a directory: one pod, one leak, a docker of ours, and a process table that has a kubelet in it."""
 
     home: Path
-    docker: Standin
+    docker: FakeServer
     options: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -103,20 +103,20 @@ def engine(request: Request) -> Answer:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[LittleNode]:
-    with Standin(engine, at=tmp_path / "docker.sock") as docker:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
         yield LittleNode(tmp_path, docker)
 
 
 @contextmanager
 def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
     """Return the options that lead to an API server."""
-    with Standin(answers) as server:
+    with FakeServer(answers) as server:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 
 
 @contextmanager
 def hanging_api(directory: Path) -> Iterator[list[str]]:
-    server: Standin = Standin(lambda _: hang(server))
+    server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
 

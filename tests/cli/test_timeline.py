@@ -15,7 +15,7 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
 from tests.cli.test_failures import Done, LittleNode, engine, hanging_api, nodeleak
-from tests.wire import Standin
+from tests.wire import FakeServer
 
 BOOTED = 1_700_000_000
 FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
@@ -24,7 +24,7 @@ FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[LittleNode]:
     """A node that booted at a round time; its kubelet and a plugin of it made their sockets ten seconds apart."""
-    with Standin(engine, at=tmp_path / "docker.sock") as docker:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
         node = LittleNode(tmp_path, docker)
         plugins(node).mkdir()
         bind(plugins(node) / "kubelet.sock", BOOTED + 60)

@@ -1,1 +1,1 @@
-"""What is deployed: the image, the manifests, and what watches the agent."""
+"""The image, the manifests, the alerts and the dashboard."""

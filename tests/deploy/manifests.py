@@ -43,13 +43,13 @@ def container(name: str) -> Object:
 
 
 def environment(name: str) -> dict[str, str]:
-    """Return the settings that the agent is given, with a name for the node it is told."""
+    """Return the agent's environment variables, with an example for the node's name."""
     given = {one["name"]: one.get("value", "worker-1") for one in container(name)["env"]}
     return {key: value for key, value in given.items() if key.startswith(PREFIX)}
 
 
 def mounts(name: str) -> dict[str, Object]:
-    """Return how each path of the node is mounted, with the type of its volume."""
+    """Return the mount of each path of the node, with the type of its volume."""
     volumes = {one["name"]: one["hostPath"] for one in pod_spec(name)["volumes"]}
     return {volumes[one["name"]]["path"]: {**one, **volumes[one["name"]]} for one in container(name)["volumeMounts"]}
 
@@ -59,7 +59,7 @@ def writable(name: str) -> set[str]:
 
 
 def rules(name: str, kind: str = "ClusterRole") -> set[tuple[str, str, str]]:
-    """Return what roles allow: group, resource and verb."""
+    """Return what the roles allow: group, resource and verb."""
     return {
         (group, resource, verb)
         for role in of_kind(name, kind)

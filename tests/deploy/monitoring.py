@@ -1,4 +1,4 @@
-"""The rule file as it is written, and what PromQL in it and in panels may name: what an agent's registry has."""
+"""The alert rules, and a check of PromQL expressions against the metrics that the agent exports."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "nodeleak.json"
 
 TARGET: Final = frozenset({"job", "instance", "node"})
-"""Labels that Prometheus gives a target; `node` where relabelling adds it."""
+"""Target labels of Prometheus; `node` if relabelling adds it."""
 
 VALUES: Final[Mapping[str, frozenset[str]]] = {
     "cause": frozenset(one.value for kind in (LeakCause, rejections.RejectionCause) for one in kind),
@@ -40,14 +40,14 @@ VALUES: Final[Mapping[str, frozenset[str]]] = {
     "stage": frozenset(STAGES),
     "state": frozenset(one.value for one in State),
 }
-"""The closed lists. Other labels (`network`, `resource`) are the node's own, and no rule may name a value of them."""
+"""Labels with closed lists of values. Rules must not name values of other labels (`network`, `resource`)."""
 
 PATTERNS: Final = frozenset({"MatchOp.Re", "MatchOp.NotRe"})
 
 
 @dataclass(frozen=True)
 class Rule:
-    """An alert; several may have one name, with different severities."""
+    """An alert. Several can have the same name, with different severities."""
 
     alert: str
     expr: str
@@ -70,13 +70,13 @@ def alerts() -> list[Rule]:
 
 
 def recordings() -> dict[str, str]:
-    """Return the expressions that are recorded, by the name of what is recorded."""
+    """Return the expressions of the recording rules by name."""
     return {rule["record"]: rule["expr"] for group in groups() for rule in group["rules"] if "record" in rule}
 
 
 @cache
-def told() -> Mapping[str, set[str]]:
-    """Return what there is to ask for, with its labels: an agent's samples, what Prometheus adds, what is recorded."""
+def known_metrics() -> Mapping[str, set[str]]:
+    """Return all metrics with their labels: the agent's samples, `up`, and the recording rules."""
     known: dict[str, set[str]] = {"up": set()}
     for family in everything().registry.collect():
         for sample in family.samples:
@@ -92,15 +92,15 @@ def selectors(expr: str) -> list[promql.VectorSelector]:
 
 
 def named(selector: promql.VectorSelector) -> str:
-    return selector.name or "what has no name"
+    return selector.name or "an unnamed selector"
 
 
 def complaints(expr: str, known: Mapping[str, set[str]]) -> Iterator[str]:
-    """Say what an expression names that does not exist."""
+    """Return what an expression names that does not exist."""
     asked = selectors(expr)
     for one in asked:
         if named(one) not in known:
-            yield f"{named(one)} is no metric"
+            yield f"{named(one)} is not a metric"
             continue
         for matcher in one.matchers.matchers:
             yield from _of_matcher(named(one), known[named(one)], matcher)
@@ -122,7 +122,7 @@ def _of_matcher(name: str, labels: set[str], matcher: promql.Matcher) -> Iterato
 
 
 def _grouped(tree: promql.Expr) -> Iterator[str]:
-    """Tell of all labels that are grouped or matched by."""
+    """Return all labels used for grouping and matching."""
     for one in _nodes(tree):
         modifier = getattr(one, "modifier", None)
         if isinstance(one, promql.AggregateExpr) and modifier is not None:

@@ -1,4 +1,4 @@
-"""As much of two custom resources' schemas as these manifests use: every field known, every type right."""
+"""The parts of two custom resource schemas that the manifests use."""
 
 from typing import Any, Final
 
@@ -6,11 +6,11 @@ Schema = dict[str, Any]
 
 STRING: Final[Schema] = {"type": "string", "minLength": 1}
 STRINGS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
-SPAN: Final[Schema] = {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"}
+DURATION: Final[Schema] = {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"}
 
 
 def closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
-    """Describe an object that has these fields, and no other."""
+    """Describe an object with these fields and no others."""
     return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
 
 
@@ -34,17 +34,17 @@ _ALERT: Final = closed(
     alert=STRING,
     record=STRING,
     expr=STRING,
-    keep_firing_for=SPAN,
+    keep_firing_for=DURATION,
     labels=STRINGS,
     annotations=STRINGS,
-    **{"for": SPAN},
+    **{"for": DURATION},
 )
 _ENDPOINT: Final = closed(
     ("port",),
     port=STRING,
     path=STRING,
-    interval=SPAN,
-    scrapeTimeout=SPAN,
+    interval=DURATION,
+    scrapeTimeout=DURATION,
     relabelings=several(closed(sourceLabels=several(STRING), targetLabel=STRING, regex=STRING, replacement=STRING)),
 )
 
@@ -61,7 +61,8 @@ SCHEMAS: Final = {
     "PrometheusRule": resource(
         "PrometheusRule",
         closed(
-            ("groups",), groups=several(closed(("name", "rules"), name=STRING, interval=SPAN, rules=several(_ALERT)))
+            ("groups",),
+            groups=several(closed(("name", "rules"), name=STRING, interval=DURATION, rules=several(_ALERT))),
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: its queries ask for what an agent tells, and Grafana's own types can read it."""
+"""The Grafana dashboard: its queries use metrics that exist, and Grafana's own types accept it."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from tests.deploy.monitoring import DASHBOARD, complaints, told
+from tests.deploy.monitoring import DASHBOARD, complaints, known_metrics
 
 BOARD: Final[dict[str, Any]] = json.loads(DASHBOARD.read_text())
 PANELS: Final[list[dict[str, Any]]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -23,7 +23,7 @@ WIDTH: Final = 24
 
 
 def expressions(panel: Mapping[str, Any]) -> list[str]:
-    """Return the queries of a panel as Grafana would send them."""
+    """Return the queries of a panel as Grafana sends them."""
     asked = [target["expr"] for target in panel["targets"]]
     return [expr.replace("$__rate_interval", "5m").replace("$node", "worker-1") for expr in asked]
 
@@ -32,10 +32,10 @@ def expressions(panel: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("panel", EACH)
-def test_a_panel_asks_for_what_an_agent_tells(panel: dict[str, Any]) -> None:
+def test_a_panel_uses_only_metrics_and_labels_that_exist(panel: dict[str, Any]) -> None:
     assert expressions(panel)
-    assert [complaint for expr in expressions(panel) for complaint in complaints(expr, told())] == []
-    assert not any("$" in expr for expr in expressions(panel)), "a variable that nobody defines"
+    assert [complaint for expr in expressions(panel) for complaint in complaints(expr, known_metrics())] == []
+    assert not any("$" in expr for expr in expressions(panel)), "an undefined variable"
 
 
 def test_the_variables_are_the_source_and_the_node() -> None:
@@ -44,10 +44,10 @@ def test_the_variables_are_the_source_and_the_node() -> None:
     assert (node["name"], node["type"], node["datasource"]) == ("node", "query", SOURCE)
     matched = re.fullmatch(r"label_values\((\w+), node\)", node["query"]["query"])
     assert matched
-    assert matched[1] in told()
+    assert matched[1] in known_metrics()
 
 
-def test_one_half_is_the_fleet_and_the_other_one_node() -> None:
+def test_the_first_row_is_the_fleet_and_the_second_one_node() -> None:
     fleet, node = [row for row in BOARD["panels"] if row["type"] == "row"]
     for panel in PANELS:
         of_one = panel["gridPos"]["y"] > node["gridPos"]["y"]
@@ -57,7 +57,7 @@ def test_one_half_is_the_fleet_and_the_other_one_node() -> None:
 
 
 @pytest.mark.parametrize("panel", EACH)
-def test_a_panel_has_its_source_its_unit_and_its_description(panel: dict[str, Any]) -> None:
+def test_a_panel_has_a_data_source_a_unit_and_a_description(panel: dict[str, Any]) -> None:
     assert panel["datasource"] == SOURCE
     assert all(target["datasource"] == SOURCE for target in panel["targets"])
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
@@ -67,22 +67,22 @@ def test_a_panel_has_its_source_its_unit_and_its_description(panel: dict[str, An
 
 
 @pytest.mark.parametrize("panel", EACH)
-def test_a_legend_names_labels_that_its_query_keeps(panel: dict[str, Any]) -> None:
+def test_a_legend_uses_labels_of_its_query(panel: dict[str, Any]) -> None:
     for target in panel["targets"] if panel["type"] not in {"stat", "table"} else ():
         grouped = re.search(r"by \(([a-z_, ]+)\)", target["expr"])
         kept = set(grouped[1].split(", ")) if grouped else set()
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == kept - {"le"}
 
 
-# The form
+# Form
 
 
-def test_the_dashboard_is_always_the_same_one() -> None:
+def test_the_dashboard_has_a_fixed_uid() -> None:
     assert (BOARD["uid"], BOARD["title"]) == ("nodeleak", "nodeleak")
-    assert "id" not in BOARD, "the number is given by the Grafana that it is loaded into"
+    assert "id" not in BOARD, "Grafana assigns the id"
 
 
-def test_panels_and_queries_have_names_of_their_own() -> None:
+def test_panels_and_queries_have_unique_names() -> None:
     numbers = [panel["id"] for panel in BOARD["panels"]]
     assert len(numbers) == len(set(numbers))
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
@@ -91,7 +91,7 @@ def test_panels_and_queries_have_names_of_their_own() -> None:
         assert len(letters) == len(set(letters)), panel["title"]
 
 
-def test_no_panel_lies_on_another_or_outside() -> None:
+def test_panels_do_not_overlap() -> None:
     places = {panel["title"]: panel["gridPos"] for panel in BOARD["panels"]}
     for title, at in places.items():
         assert 0 <= at["x"] < at["x"] + at["w"] <= WIDTH, title
@@ -101,21 +101,21 @@ def test_no_panel_lies_on_another_or_outside() -> None:
         assert beside or above, (one, other)
 
 
-def test_grafanas_own_types_know_every_key_of_it() -> None:
+def test_grafanas_types_accept_every_key() -> None:
     plugins.register_default_plugins()
     read = json.loads(JSONEncoder().encode(Dashboard.from_json(BOARD)))
     assert list(lost(BOARD, read)) == []
 
 
-def test_a_key_that_grafana_does_not_know_is_seen() -> None:
+def test_an_unknown_key_is_found() -> None:
     slip = json.loads(DASHBOARD.read_text())
-    slip["panels"][1]["discription"] = "a slip"
+    slip["panels"][1]["discription"] = "a mistake"
     read = json.loads(JSONEncoder().encode(Dashboard.from_json(slip)))
     assert list(lost(slip, read)) == ["panels.1.discription"]
 
 
 def lost(wrote: Any, read: Any, at: str = "") -> Iterator[str]:
-    """Say what of a tree is not in another, or is there with another value."""
+    """Return the paths that are missing in another tree, or have another value there."""
     if isinstance(wrote, dict) and isinstance(read, dict):
         for key, value in wrote.items():
             yield from lost(value, read.get(key), f"{at}.{key}".lstrip("."))

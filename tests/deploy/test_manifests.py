@@ -1,4 +1,4 @@
-"""The manifests are valid, say what the agent is, and give it no right that it does not use."""
+"""The manifests are valid, match the agent's settings, and grant no unused rights."""
 
 import tomllib
 from fnmatch import fnmatch
@@ -28,7 +28,7 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import SCHEMAS
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
-"""The schemas of no older version are at hand; the node of tests/e2e applies all of it to a 1.20."""
+"""No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
 
 BASE_RULES = {
     *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
@@ -48,24 +48,24 @@ def test_every_object_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_every_setting_is_one_of_the_agents_and_is_understood(name: str) -> None:
+def test_the_agent_accepts_every_setting(name: str) -> None:
     given = environment(name)
     assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
     load("run", {}, given)
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_every_argument_is_one_of_the_agents(name: str) -> None:
+def test_the_agent_accepts_its_arguments(name: str) -> None:
     assert make_parser().parse_args(container(name)["args"]).command.__name__ == "run"
 
 
-def test_the_agent_is_told_its_node_by_the_downward_api() -> None:
+def test_the_node_name_comes_from_the_downward_api() -> None:
     (node,) = [one for one in container("base")["env"] if one["name"] == "NODELEAK_NODE"]
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_every_path_that_the_agent_reads_is_mounted_where_it_looks(name: str) -> None:
+def test_every_path_that_the_agent_reads_is_mounted(name: str) -> None:
     config = load("run", {}, {variable("node"): "worker-1"})
     assert isinstance(config, Config)
     assert config.device_plugins_dir is not None
@@ -76,42 +76,42 @@ def test_every_path_that_the_agent_reads_is_mounted_where_it_looks(name: str) ->
     assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
 
 
-def test_who_observes_can_write_nothing_but_its_own_state() -> None:
+def test_the_base_can_write_only_its_own_state() -> None:
     assert writable("base") == {"/var/lib/nodeleak"}
 
 
 @pytest.mark.parametrize("name", ["overlays/cleanup", "overlays/cleanup-exec"])
-def test_who_cleans_can_write_reservations_and_their_cache_too(name: str) -> None:
+def test_the_cleanup_overlays_can_also_write_reservations_and_the_cni_cache(name: str) -> None:
     assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni"}
 
 
-def test_only_one_of_the_overlays_cleans_by_itself() -> None:
+def test_only_one_overlay_cleans_automatically() -> None:
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_directories_are_mounted_never_what_is_made_anew_in_them(name: str) -> None:
+def test_only_directories_are_mounted_because_sockets_are_recreated(name: str) -> None:
     for path, mount in mounts(name).items():
         assert mount["type"] in {"Directory", "DirectoryOrCreate"}
         assert not fnmatch(path, "*.sock")
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_what_the_node_unmounts_does_not_stay_mounted_in_the_agent(name: str) -> None:
-    """Below these others mount: network namespaces, volumes, secrets."""
+def test_what_the_node_unmounts_is_unmounted_in_the_pod(name: str) -> None:
+    """The node mounts network namespaces, volumes and secrets below these."""
     following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
     assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"}
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_nothing_of_the_kubelets_own_is_mounted(name: str) -> None:
+def test_the_kubelets_own_files_are_not_mounted(name: str) -> None:
     below = {path.removeprefix("/var/lib/kubelet/") for path in mounts(name) if path.startswith("/var/lib/kubelet")}
     assert below == {"device-plugins", "plugins", "pods"}
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_has_no_right_beyond_being_root(name: str) -> None:
+def test_the_agent_is_root_without_capabilities(name: str) -> None:
     assert container(name)["securityContext"] == {
         "runAsUser": 0,
         "privileged": False,
@@ -123,7 +123,7 @@ def test_the_agent_has_no_right_beyond_being_root(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_starts_on_every_node_whatever_is_wrong_with_it(name: str) -> None:
+def test_the_agent_starts_on_every_node_even_a_broken_one(name: str) -> None:
     spec = pod_spec(name)
     assert (spec["hostNetwork"], spec["hostPID"], spec["dnsPolicy"]) == (True, True, "Default")
     assert spec["tolerations"] == [{"operator": "Exists"}]
@@ -133,7 +133,7 @@ def test_the_agent_starts_on_every_node_whatever_is_wrong_with_it(name: str) -> 
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_probes_and_scrapers_ask_for_what_is_served(name: str) -> None:
+def test_probes_and_scrapers_use_paths_that_are_served(name: str) -> None:
     host, port = load("run", {}, {variable("node"): "worker-1"}).listen
     (metrics,) = container(name)["ports"]
     assert (host, metrics["name"], metrics["containerPort"]) == ("", "metrics", port)
@@ -150,13 +150,13 @@ def test_probes_and_scrapers_ask_for_what_is_served(name: str) -> None:
     assert 404 not in {answer.status for answer in answers}
 
 
-def test_the_image_is_this_versions() -> None:
+def test_the_image_has_this_version_and_cannot_be_pulled() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert container("base")["image"] == f"nodeleak/nodeleak:{version}"
+    assert container("base")["image"] == f"registry.invalid/nodeleak:{version}"
 
 
 @pytest.mark.parametrize("name", [one for one in AGENTS if one != "overlays/node-condition"])
-def test_the_account_may_look_and_tell_and_nothing_else(name: str) -> None:
+def test_the_account_has_only_the_base_rights(name: str) -> None:
     assert rules(name) == BASE_RULES
 
 
@@ -176,17 +176,17 @@ def test_the_account_may_look_and_tell_and_nothing_else(name: str) -> None:
         ),
     ],
 )
-def test_an_overlay_adds_these_rights_only(name: str, kind: str, more: set[tuple[str, str, str]]) -> None:
+def test_an_overlay_adds_only_these_rights(name: str, kind: str, more: set[tuple[str, str, str]]) -> None:
     assert rules(f"overlays/{name}", kind) == more
 
 
-def test_of_the_config_maps_only_the_autoscalers_may_be_read() -> None:
+def test_only_the_autoscalers_config_map_can_be_read() -> None:
     (role,) = of_kind("overlays/cluster-autoscaler", "Role")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_roles_are_bound_to_the_agents_account_alone(name: str) -> None:
+def test_roles_are_bound_only_to_the_agents_account(name: str) -> None:
     roles = {(kind, one["metadata"]["name"]) for kind in ("Role", "ClusterRole") for one in of_kind(name, kind)}
     bindings = [one for kind in ("RoleBinding", "ClusterRoleBinding") for one in of_kind(name, kind)]
     assert {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings} == roles
@@ -194,7 +194,7 @@ def test_roles_are_bound_to_the_agents_account_alone(name: str) -> None:
     assert all(one["subjects"] == [account] for one in bindings)
 
 
-def test_a_monitor_finds_the_agents_pods() -> None:
+def test_the_pod_monitor_selects_the_agents_pods() -> None:
     (monitor,) = of_kind("overlays/prometheus-operator", "PodMonitor")
     (daemonset,) = of_kind("base", "DaemonSet")
     labels = daemonset["spec"]["template"]["metadata"]["labels"]

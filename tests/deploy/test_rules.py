@@ -1,4 +1,4 @@
-"""Alerts: each is well formed, asks for what an agent tells, and has a case that fires and one that does not."""
+"""Alerts are well formed, use metrics that exist, and have a case that fires and one that does not."""
 
 import re
 import shutil
@@ -21,9 +21,9 @@ from tests.deploy.monitoring import (
     Rule,
     alerts,
     complaints,
+    known_metrics,
     recordings,
     selectors,
-    told,
 )
 from tests.wire import needs, run
 
@@ -31,11 +31,11 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["ur
 OBJECT = ROOT / "deploy" / "overlays" / "prometheus-operator" / "prometheusrule.yaml"
 ALERTS = [pytest.param(rule, id=f"{rule.alert}-{rule.severity}") for rule in alerts()]
 OTHERWISE = {"leaked_reservation": 'nodeleak_reservations{state="leaked"}', "rejected_pod": "nodeleak_rejected_pods{"}
-"""Detectors whose alert asks for a metric that says more than how many findings there are."""
+"""Detectors whose alert uses a more specific metric than the number of findings."""
 
 
 def promtool(*words: str) -> str:
-    needs(shutil.which("promtool") is not None, "promtool (Debian: apt-get install prometheus), to judge the rules")
+    needs(shutil.which("promtool") is not None, "promtool (Debian: apt-get install prometheus), to check the rules")
     return run("promtool", *words)
 
 
@@ -44,18 +44,18 @@ def cases() -> Iterator[dict[str, Any]]:
         yield from test["alert_rule_test"]
 
 
-# The form
+# Form
 
 
 @pytest.mark.parametrize("rule", ALERTS)
 def test_an_alert_is_well_formed(rule: Rule) -> None:
     assert re.fullmatch(r"Nodeleak([A-Z][a-z]+)+", rule.alert)
-    # One does not wait: the agent's own pod is deleted with those of its node.
+    # One alert has no `for`: the agent's own pod is deleted with those of its node.
     assert re.fullmatch(r"[1-9][0-9]*[mh]", rule.wait) or "max_over_time" in rule.expr
     assert rule.severity in set(Severity)
     assert list(rule.annotations) == ["summary", "description", "runbook_url"]
     assert rule.annotations["runbook_url"] == f"{REPOSITORY}/blob/main/docs/runbooks/{rule.alert}.md"
-    assert "{{" not in rule.annotations["summary"], "what is the same for all of a group names none of them"
+    assert "{{" not in rule.annotations["summary"], "Alertmanager groups alerts by equal summaries"
 
 
 @pytest.mark.parametrize("rule", ALERTS)
@@ -65,32 +65,32 @@ def test_an_alert_names_its_node(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("name", recordings())
-def test_a_recording_is_called_by_level_metric_and_operation(name: str) -> None:
+def test_a_recording_rule_is_named_by_level_metric_and_operation(name: str) -> None:
     assert re.fullmatch(r"[a-z_]+:nodeleak_[a-z_]+:[a-z]+", name)
 
 
-def test_the_object_of_the_operator_is_made_of_the_rules() -> None:
+def test_the_prometheusrule_is_generated_from_the_rules() -> None:
     made = subprocess.run(  # noqa: S603 (ours)
         [sys.executable, ROOT / "hack" / "prometheusrule"], capture_output=True, text=True, check=True
     ).stdout
-    assert OBJECT.read_text() == made, "hack/prometheusrule makes it anew"
+    assert OBJECT.read_text() == made, "run hack/prometheusrule again"
     rule = yaml.safe_load(made)
     assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert rule["spec"] == yaml.safe_load(RULES.read_text())
 
 
-# What is asked for
+# Expressions
 
 
 @pytest.mark.parametrize("expr", [*(rule.expr for rule in alerts()), *recordings().values()])
-def test_an_expression_asks_for_what_an_agent_tells(expr: str) -> None:
-    assert list(complaints(expr, told())) == []
+def test_an_expression_uses_only_metrics_and_labels_that_exist(expr: str) -> None:
+    assert list(complaints(expr, known_metrics())) == []
 
 
 @pytest.mark.parametrize(
     ("expr", "complaint"),
     [
-        ("nodeleak_leaks > 0", "nodeleak_leaks is no metric"),
+        ("nodeleak_leaks > 0", "nodeleak_leaks is not a metric"),
         ('nodeleak_findings{kind="shared_ip"}', "nodeleak_findings has no label kind"),
         ('rate(nodeleak_findings{detector="shared_ips"}[5m])', "detector is never shared_ips"),
         ('nodeleak_reservations{state!~"leaked|lost"}', "state is never lost"),
@@ -98,8 +98,8 @@ def test_an_expression_asks_for_what_an_agent_tells(expr: str) -> None:
         ("up == 0 and on (pod) nodeleak_build_info", "no metric in it has the label pod"),
     ],
 )
-def test_a_slip_in_an_expression_is_seen(expr: str, complaint: str) -> None:
-    assert complaint in set(complaints(expr, told()))
+def test_a_mistake_in_an_expression_is_found(expr: str, complaint: str) -> None:
+    assert complaint in set(complaints(expr, known_metrics()))
 
 
 def test_every_detector_has_an_alert() -> None:
@@ -109,7 +109,7 @@ def test_every_detector_has_an_alert() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS)
-def test_a_severity_that_is_asked_for_is_one_that_the_detector_gives(rule: Rule) -> None:
+def test_an_alert_uses_only_severities_of_its_detector(rule: Rule) -> None:
     gives = {one.NAME: {severity.value for severity in one.SEVERITIES} for one in DETECTORS}
     for one in selectors(rule.expr):
         asked = {matcher.name: matcher.value for matcher in one.matchers.matchers}
@@ -118,22 +118,22 @@ def test_a_severity_that_is_asked_for_is_one_that_the_detector_gives(rule: Rule)
 
 
 @pytest.mark.parametrize("rule", ALERTS)
-def test_an_alert_on_findings_adds_up_their_severities(rule: Rule) -> None:
-    """Else two alerts would have the same labels, their own severity taking the place of the finding's."""
+def test_an_alert_on_findings_sums_over_severity(rule: Rule) -> None:
+    """Otherwise two alerts would have the same labels: an alert's severity replaces that of the finding."""
     for one in selectors(rule.expr):
         if one.name == "nodeleak_findings":
             of_one_severity = any(m.name == "severity" and str(m.op) == "MatchOp.Equal" for m in one.matchers.matchers)
             assert of_one_severity or re.search(r"without \(\w+, severity\)|and on \(", rule.expr)
 
 
-# Whether they fire
+# Firing
 
 
-def test_promtool_has_nothing_to_say_against_them() -> None:
+def test_promtool_accepts_the_rules() -> None:
     assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
 
 
-def test_they_fire_when_they_should_and_only_then() -> None:
+def test_alerts_fire_as_expected() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(CASES))
 
 

@@ -1,64 +1,101 @@
-"""Runbooks: a page for each alert, none too many, and nothing in them that does not exist."""
+"""Runbooks: one page per alert, complete by itself, with commands that work."""
 
 import re
+import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from agent.cli.parser import make_parser
-from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, told
+from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, known_metrics
 
 INDEX = RUNBOOKS / "README.md"
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page != INDEX)
+ALERTS = [page.stem for page in PAGES]
 ALL = [pytest.param(page, id=page.stem) for page in (*PAGES, INDEX)]
-COMMAND = re.compile(r"^agent ([a-z].*?)(?: +#.*)?$|`agent ([a-z][^`]*)`", re.MULTILINE)
-HEADINGS = ["What it means", "How to see it", "What to do", "What not to do"]
+COMMAND = re.compile(r"-- nodeleak ([^#|>`\n]+)|`nodeleak ([^`]+)`")
+BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+HEADINGS = [
+    "What it means",
+    "Urgency",
+    "Diagnosis",
+    "What to do",
+    "If that is not allowed",
+    "What not to do",
+    "When to escalate",
+]
+
+
+def text_of(name: str) -> str:
+    return (RUNBOOKS / f"{name}.md").read_text()
+
+
+def blocks(text: str) -> list[str]:
+    return [textwrap.dedent(block) for block in BLOCK.findall(text)]
+
+
+def is_shell(block: str) -> bool:
+    return block.startswith(("NODE=", "kubectl "))
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
-    assert [page.stem for page in PAGES] == sorted({rule.alert for rule in alerts()})
+    assert sorted({rule.alert for rule in alerts()}) == ALERTS
 
 
-@pytest.mark.parametrize("name", [page.stem for page in PAGES])
-def test_a_page_has_its_headings_and_something_under_each(name: str) -> None:
-    title, *parts = re.split(r"^#+ (.+)\n", (RUNBOOKS / f"{name}.md").read_text(), flags=re.MULTILINE)[1:]
+@pytest.mark.parametrize("name", ALERTS)
+def test_a_page_has_all_sections_and_none_is_empty(name: str) -> None:
+    prose = BLOCK.sub("a code block\n", text_of(name))
+    title, *parts = re.split(r"^#+ (.+)\n", prose, flags=re.MULTILINE)[1:]
     assert title == name
     assert parts[1::2] == HEADINGS
     assert all(text.strip() for text in parts[2::2])
 
 
-def test_the_index_has_every_alert_with_its_severities_and_what_it_says() -> None:
+def test_the_index_lists_every_alert_with_its_severities_and_summary() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| ([a-z, ]+) \| (.+) \|$", INDEX.read_text(), re.MULTILINE)
     expected: dict[str, tuple[list[str], str]] = {}
     for rule in alerts():
         severities, _ = expected.setdefault(rule.alert, ([], rule.annotations["summary"]))
         severities.append(rule.severity)
     assert len(rows) == len(expected)
-    # A page of several alerts is listed with the words of the first.
-    assert {name: (severities.split(", "), f"{says}.") for name, severities, says in rows} == expected
+    # Several alerts with one page are listed with the summary of the first.
+    assert {name: (severities.split(", "), f"{summary}.") for name, severities, summary in rows} == expected
 
 
 @pytest.mark.parametrize("page", ALL)
-def test_a_page_names_what_there_is(page: Path) -> None:
-    text, known = page.read_text(), told()
+def test_a_page_refers_only_to_what_exists(page: Path) -> None:
+    text, known = page.read_text(), known_metrics()
     assert [name for name in re.findall(r"\bnodeleak_[a-z_]+\b", text) if name not in known] == []
     assert [link for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text) if not (RUNBOOKS / link).exists()] == []
-    assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= {one.stem for one in PAGES}
-    assert set(re.findall(r"agent explain ([a-z_]+)", text)) <= VALUES["detector"]
+    assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= set(ALERTS)
+    assert set(re.findall(r"nodeleak explain ([a-z_]+)", text)) <= VALUES["detector"]
 
 
 @pytest.mark.parametrize("page", ALL)
-def test_a_command_on_a_page_is_one_that_the_agent_takes(page: Path) -> None:
-    for by_itself, in_a_sentence in COMMAND.findall(page.read_text()):
-        make_parser().parse_args((by_itself or in_a_sentence).split())
+def test_the_parser_accepts_every_nodeleak_command(page: Path) -> None:
+    for in_a_pod, inline in COMMAND.findall(page.read_text()):
+        make_parser().parse_args((in_a_pod or inline).split())
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_commands_can_be_pasted_as_they_are(name: str) -> None:
+    shell = [block for block in blocks(text_of(name)) if is_shell(block)]
+    assert shell
+    for block in shell:
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)  # noqa: S607 (any bash)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_a_page_sets_the_variables_that_it_uses_and_needs_no_function(name: str) -> None:
+    text = text_of(name)
+    used = set(re.findall(r"\$([A-Z]+)\b", text))
+    assert used <= set(re.findall(r"^([A-Z]+)=", text, re.MULTILINE))
+    assert [line for line in text.splitlines() if re.match(r" *agent [a-z]|.*`agent [a-z]", line)] == []
 
 
 @pytest.mark.parametrize("page", ALL)
-def test_logs_that_are_searched_are_whole(page: Path) -> None:
-    # With a selector, `kubectl logs` shows the last ten lines of each pod unless it is told how many.
-    asked = re.findall(r"^kubectl .*\blogs -l .*$", page.read_text(), re.MULTILINE)
-    assert [command for command in asked if "--tail=" not in command] == []
-
-
-def test_pages_have_commands_to_take() -> None:
-    assert sum(len(COMMAND.findall(page.read_text())) for page in PAGES) > len(PAGES)
+def test_logs_are_searched_from_the_start(page: Path) -> None:
+    # With a selector, `kubectl logs` shows the last ten lines of each pod unless --tail is given.
+    logs = re.findall(r"^ *kubectl .*\blogs .*$", page.read_text(), re.MULTILINE)
+    assert [command for command in logs if "--tail=" not in command] == []

@@ -1,4 +1,4 @@
-"""What is true of a real node: kubelet with kubenet, docker, host-local, API server (hack/cluster). Needs root."""
+"""Tests on a real node: kubelet with kubenet, docker, host-local, API server (hack/cluster). Needs root."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The installed `nodeleak`, run as a command: one look, or the daemon with its log, its metrics and its report."""
+"""Runs the installed `nodeleak`: single commands, and the daemon with its log, metrics and report."""
 
 import json
 import subprocess
@@ -17,22 +17,22 @@ from .node import STORE, Cluster, environment, eventually, run
 
 NODELEAK = Path(sys.executable).with_name("nodeleak")
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-"""Before a command of root's: it keeps the user, and loses every capability."""
+"""Command prefix: run as root without any capability."""
 
 READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh")
-"""Before a command: it cannot write to the root file system. (The certificates of a kubeconfig need a file.)"""
+"""Command prefix: the root file system is read-only. (The certificates of a kubeconfig need a file.)"""
 
 NO_STORE_TO_WRITE = (
     *("unshare", "--mount", "sh", "-c"),
     'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"',
     str(STORE),
 )
-"""Before a command: host-local's directory is mounted read-only, as in observe mode, and nothing else is."""
+"""Command prefix: only host-local's directory is read-only, as in observe mode."""
 
 BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")
-"""Every setting of `clean` that lifts a refusal, lifted."""
+"""All settings of `clean` that lift refusals."""
 
-# A child of ours would be told our own peak as its own, because it begins as a copy of us: this one is small.
+# A forked child inherits the peak memory of its parent, so a small process starts the command.
 _METER = """
 import json, resource, subprocess, sys, time
 began = time.monotonic()
@@ -45,8 +45,8 @@ sys.exit(code)
 
 
 @dataclass(frozen=True)
-class Said:
-    """What one look said, as JSON."""
+class Report:
+    """The JSON report of one scan."""
 
     code: int
     document: dict[str, Any]
@@ -74,7 +74,7 @@ class Said:
         return {one["source"] for one in self.document["unavailable"]}
 
     @property
-    def blind(self) -> set[str]:
+    def insufficient_data(self) -> set[str]:
         return {one["detector"] for one in self.document["insufficient_data"]}
 
     @property
@@ -84,7 +84,7 @@ class Said:
 
     @property
     def verdicts(self) -> object:
-        """Everything that was judged, without what depends on the moment or on names."""
+        """All verdicts, without times and names."""
         return (
             self.states,
             self.network,
@@ -94,7 +94,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What `clean` said, as JSON, and what it cost."""
+    """The JSON output of `clean`, with its run time and memory."""
 
     code: int
     document: dict[str, Any]
@@ -108,12 +108,12 @@ class Cleaned:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """What came of each address; of a refused one, the weightiest reason."""
+        """The verdict for each address; for a refused one, the main reason."""
         return {ip: one["reason"] or one["verdict"] for ip, one in self.addresses.items()}
 
     @property
     def settings(self) -> list[str]:
-        """The options that are said to lift all refusals."""
+        """The options that lift all refusals, according to the output."""
         told = [one["setting"].split() for one in self.addresses.values() if one["reason"]]
         return sorted({option for options in told for option in options})
 
@@ -129,7 +129,7 @@ class Cleaned:
 
 
 class Nodeleak:
-    """The command, told where this cluster is."""
+    """The command, configured for this cluster."""
 
     def __init__(self, cluster: Cluster, logs: Path) -> None:
         self.state_dir = logs.with_name("state")
@@ -140,9 +140,9 @@ class Nodeleak:
         )
         self._logs = logs
 
-    def scan(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Said:
+    def scan(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Report:
         done = run(*wrapped, NODELEAK, "scan", "-o", "json", *options, codes=codes, env=self._settings)
-        return Said(done.returncode, json.loads(done.stdout))
+        return Report(done.returncode, json.loads(done.stdout))
 
     def clean(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Cleaned:
         meter = self._logs / "meter.json"
@@ -151,7 +151,7 @@ class Nodeleak:
         return Cleaned(done.returncode, json.loads(done.stdout), **json.loads(meter.read_text()))
 
     def cleaning(self, *options: str) -> "subprocess.Popen[str]":
-        """Begin to clean, and return at once."""
+        """Start a cleanup and return at once."""
         return subprocess.Popen(  # noqa: S603 (our own command)
             [NODELEAK, "clean", "-o", "json", *options],
             stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ class Nodeleak:
         return run(NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
 
     def journal(self) -> list[dict[str, Any]]:
-        """Return the entries of the journal, none of them damaged."""
+        """Return the entries of the journal, which must not be damaged."""
         document = json.loads(run(NODELEAK, "journal", "-o", "json", env=self._settings).stdout)
         assert document["damage"] == []
         entries: list[dict[str, Any]] = document["entries"]
@@ -174,7 +174,7 @@ class Nodeleak:
         return run(NODELEAK, "record", *options, env=self._settings).stdout
 
     def timeline(self, *options: str) -> list[dict[str, Any]]:
-        """Return what happened on the node, oldest first."""
+        """Return the events of the timeline, oldest first."""
         document = json.loads(run(NODELEAK, "timeline", "-o", "json", *options, env=self._settings).stdout)
         events: list[dict[str, Any]] = document["events"]
         return events
@@ -183,7 +183,7 @@ class Nodeleak:
     def running(
         self, *options: str, wrapped: Sequence[str] = (), settings: Mapping[str, str] | None = None
     ) -> Iterator["Daemon"]:
-        """Run the daemon; what it logged is shown where the test fails."""
+        """Run the daemon; its log is printed if the test fails."""
         log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
         command = [*wrapped, str(NODELEAK), "run", "--listen=127.0.0.1:0", "--log-format=json", *options]
         with log.open("wb") as output:
@@ -200,11 +200,11 @@ class Nodeleak:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-            print(f"{' '.join(command)}\n{log.read_text()}")  # noqa: T201 (pytest shows it where the test fails)
+            print(f"{' '.join(command)}\n{log.read_text()}")  # noqa: T201 (pytest shows it if the test fails)
 
 
 class Daemon:
-    """A daemon that runs."""
+    """A running daemon."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self._log = process, log
@@ -213,7 +213,7 @@ class Daemon:
         return [line for line in self.lines() if line["event"] == name]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what was logged, but for a line that is being written."""
+        """Return the log lines, without an incomplete last line."""
         return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     @property
@@ -228,7 +228,7 @@ class Daemon:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> str:
-        assert self.process.poll() is None, f"the agent ended: {self._log.read_text()}"
+        assert self.process.poll() is None, f"the agent exited: {self._log.read_text()}"
         connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)
@@ -239,14 +239,14 @@ class Daemon:
         assert answer.status == 200, f"{path}: {answer.status} {body}"
         return body
 
-    def report(self) -> Said:
-        return Said(0, json.loads(self.get("/api/v1/report")))
+    def report(self) -> Report:
+        return Report(0, json.loads(self.get("/api/v1/report")))
 
     def metrics(self) -> "Metrics":
         return Metrics(self.get("/metrics"))
 
     def opened(self, detector: str) -> dict[str, dict[str, Any]]:
-        """Return the findings that were logged as opened, by subject; each may be opened once."""
+        """Return the logged finding.opened events by subject; each may occur once."""
         lines = [line for line in self.events("finding.opened") if line["detector"] == detector]
         again = [subject for subject, times in Counter(line["subject"] for line in lines).items() if times > 1]
         assert not again, f"opened more than once: {again}"
@@ -254,7 +254,7 @@ class Daemon:
 
 
 class Metrics:
-    """What `/metrics` said."""
+    """The content of `/metrics`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -265,7 +265,7 @@ class Metrics:
         }
 
     def get(self, name: str, **labels: str) -> float | None:
-        """Return a value; None where it is absent, which is how the agent says that it does not know."""
+        """Return a value; None if it is absent, which means unknown."""
         return self._samples.get((f"nodeleak_{name}", frozenset(labels.items())))
 
     def up(self, source: str) -> float | None:

@@ -1,4 +1,4 @@
-"""A real browser, and what it says of a page: what it asked for, what it complained of, and what a reader can see."""
+"""A real browser: the requests of a page, its console messages, and what a reader can see."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ _CONTRASTS: Final = """
   return found.sort(([one], [other]) => one - other);
 }
 """
-"""Each text with its contrast to the worst of what is behind it (WCAG 2), the poorest first."""
+"""Each text with its lowest contrast to its background (WCAG 2), the lowest first."""
 
 _FOCUSED: Final = """
 () => { const one = document.activeElement; return one === document.body ? null
@@ -64,16 +64,16 @@ class View:
 
     page: Page
     complaints: list[str] = field(default_factory=list)
-    """What the console said, errors and warnings."""
+    """Console errors and warnings."""
     asked: list[str] = field(default_factory=list)
-    """Every address that was asked for."""
+    """All requested URLs."""
 
     @property
     def headline(self) -> str:
         return self.page.locator("h1").inner_text()
 
     def cells(self) -> dict[str, tuple[str, str]]:
-        """Return the mark of each cell of the map and what is told of it, by its address."""
+        """Return marker and title of each cell of the map, by address."""
         cells = self.page.locator("svg.grid g").evaluate_all(
             "cells => cells.map(cell => [cell.getAttribute('class').slice(2), cell.querySelector('title').textContent])"
         )
@@ -87,14 +87,14 @@ class View:
         return found[0]
 
     def overflow(self) -> int:
-        """Return by how many pixels the page is wider than its window."""
+        """Return how many pixels the page is wider than its window."""
         beyond: int = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )  # fmt: skip
         return beyond
 
     def tab_order(self) -> list[str]:
-        """Press Tab from the beginning to the end; returns what had the focus."""
+        """Press Tab from start to end and return the focused elements."""
         order: list[str] = []
         while len(order) < 60:
             self.page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""The node that every test finds: up, ready, without pods and without leaks, and left so."""
+"""Every test starts on a ready node without pods and leaks, and leaves it like that."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The agent as it is deployed: its image, its manifests, its pod and what that costs."""
+"""The deployed agent: image, manifests, pod and resource use."""
 
 import json
 import os
@@ -17,25 +17,25 @@ _PODS: Final = "app.kubernetes.io/name=nodeleak"
 
 
 def build_image() -> None:
-    """Build the image under two tags, so that there is something to upgrade to."""
+    """Build the image with two tags, to test an upgrade."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name}
     run(ROOT / "hack/image", *TAGS, env=environment(**own), seconds=600)
 
 
 class Deployment:
-    """The agent on this cluster: at most one pod of it, on its one node."""
+    """The agent on this cluster: at most one pod on its one node."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
 
     def apply(self, name: str = "base", tag: str = TAGS[0], **settings: str) -> dict[str, Any]:
-        """Apply one of the kustomizations, changed as little as this node needs; returns the pod once it is ready."""
+        """Apply a kustomization with the changes that this node needs; return the pod when it is ready."""
         self._cluster.kubectl("apply", "-k", str(self._kustomization(name, tag, settings)))
         self._wait_for_rollout()
         return self.pod()
 
     def present(self) -> None:
-        """Have it deployed, in whatever form it is."""
+        """Deploy it unless it is deployed."""
         if not self._cluster.kubectl(*_NAMESPACE, "get", "daemonset", "nodeleak", "--ignore-not-found"):
             self.apply("base")
 
@@ -46,7 +46,7 @@ class Deployment:
         self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
 
     def pod(self) -> dict[str, Any]:
-        """Return the pod, which is ready; another one may be on its way out."""
+        """Return the ready pod; another one may be terminating."""
 
         def check() -> dict[str, Any]:
             found = json.loads(self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _PODS, "-o", "json"))["items"]
@@ -61,12 +61,12 @@ class Deployment:
         return int(status["restartCount"])
 
     def execute(self, *words: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
-        """Run a command in the pod, as people do."""
+        """Run a command in the pod with kubectl exec."""
         kubectl = ("kubectl", "--kubeconfig", self._cluster.admin, *_NAMESPACE, "exec", self.pod()["metadata"]["name"])
         return run(*kubectl, "--", *words, codes=codes)
 
     def asked(self, *words: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
-        """Run one of the agent's commands in the pod; returns what it says as JSON."""
+        """Run a command of the agent in the pod and return its JSON output."""
         said: dict[str, Any] = json.loads(self.execute("nodeleak", *words, "-o", "json", codes=codes).stdout)
         return said
 
@@ -95,7 +95,7 @@ class Deployment:
         kustomization = {
             "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
             "patchesStrategicMerge": ["here.yaml"],
-            "images": [{"name": "nodeleak/nodeleak", "newTag": tag}],
+            "images": [{"name": "registry.invalid/nodeleak", "newTag": tag}],
         }
         (self._directory / "here.yaml").write_text(json.dumps(patch))
         (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -106,13 +106,13 @@ class Deployment:
 
 
 def since(pod: dict[str, Any], condition: str) -> datetime | None:
-    """Return since when a condition of a pod is true; None: it is not."""
+    """Return since when a condition of a pod is true; None if it is not."""
     true = [one for one in pod["status"].get("conditions", ()) if (one["type"], one["status"]) == (condition, "True")]
     return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
 
 
 class ConfirmationState:
-    """What a container's memory cgroup says, in bytes."""
+    """The memory cgroup of a container, in bytes."""
 
     def __init__(self, now: int, peak: int, limit: int) -> None:
         self.now, self.peak, self.limit = now, peak, limit

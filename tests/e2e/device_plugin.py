@@ -1,4 +1,4 @@
-"""The device plugin of hack/device_plugin.py as a process: it comes and goes when a test says so."""
+"""Runs hack/device_plugin.py as a process that tests start and stop."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ class DevicePlugin:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and return when it has called the kubelet; the kubelet calls back a moment later."""
+        """Start it and wait until it has registered; the kubelet calls back shortly after."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own script)
                 [sys.executable, "-W", "error", str(_SCRIPT), RESOURCE, _SOCKET.name, *DEVICES],
@@ -48,7 +48,7 @@ class DevicePlugin:
         assert said == "registered\n", self._log.read_text()
 
     def kill(self) -> None:
-        """End it so that it can tell nobody, and leaves its socket behind."""
+        """Kill it without a chance to clean up: its socket stays."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -21,7 +21,7 @@ _ATTACHMENTS: Final = "/apis/storage.k8s.io/v1/volumeattachments"
 
 
 def flex_disk(name: str) -> str:
-    """Return what the node's status calls a disk; within its pod it is named the same."""
+    """Return the name of a disk in the node's status."""
     return f"nodeleak/disk/{name}"
 
 
@@ -32,12 +32,12 @@ class Disks:
         self._cluster = cluster
 
     def make(self, name: str, attach_seconds: int = 0) -> None:
-        """Make a pod with a disk of its name."""
+        """Create a pod with a disk of the same name."""
         options = {"attachSeconds": str(attach_seconds)}
         self._make(name, {"flexVolume": {"driver": "nodeleak/disk", "fsType": "tmpfs", "options": options}})
 
     def make_with_claim(self, name: str) -> None:
-        """Make a pod with the disk of CSI."""
+        """Create a pod with the CSI disk."""
         self._make(name, {"persistentVolumeClaim": {"claimName": _CLAIM}})
 
     def _make(self, name: str, volume: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Disks:
         return str(self.get(f"/api/v1/namespaces/default/pods/{name}")["status"]["phase"])
 
     def runs(self, name: str, seconds: float = 130) -> None:
-        """The kubelet that has missed a disk for long looks for it every two minutes."""
+        """A kubelet that waits for a disk for long checks every two minutes only."""
 
         def check() -> None:
             assert self.phase(name) == "Running"
@@ -73,7 +73,7 @@ class Disks:
         eventually(check)
 
     def gone(self, *volumes: str) -> None:
-        """Wait till volumes have left both lists."""
+        """Wait until volumes are in neither list."""
 
         def check() -> None:
             assert not {*volumes} & set().union(*self.lists())
@@ -81,12 +81,12 @@ class Disks:
         eventually(check)
 
     def lost(self, *volumes: str) -> bool:
-        """Tell whether volumes are in use, not attached, and stay so."""
+        """Return whether volumes are in use, not attached, and stay like that."""
         in_use, attached = self.lists()
         return {*volumes} <= in_use - attached
 
     def looks_old(self, *names: str) -> None:
-        """Have pods been scheduled eleven minutes ago: the API server takes it, and a kubelet would undo it."""
+        """Set the PodScheduled time of pods to eleven minutes ago; a running kubelet would undo it."""
         long_ago = (datetime.now(UTC) - timedelta(minutes=11)).isoformat(timespec="seconds")  # noqa: TID251 (as the API server)
         for name in names:
             path = f"/api/v1/namespaces/default/pods/{name}"
@@ -97,7 +97,7 @@ class Disks:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
-        """Bind a claim to a disk of CSI for a while."""
+        """Bind a claim to a CSI disk during the block."""
         meta = {"name": _CLAIM, "namespace": "default"}
         size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
         volume = {
@@ -131,7 +131,7 @@ class Disks:
             self._cluster.kubectl("delete", "pv", f"pv-{_CLAIM}", "--wait=false")
 
     def attach_by_csi(self) -> None:
-        """Do what an external attacher does when a VolumeAttachment is made: say that it is attached."""
+        """Act as the external attacher: set a new VolumeAttachment to attached."""
 
         def check() -> None:
             (made,) = (one for one in self.get(_ATTACHMENTS)["items"] if one["spec"]["attacher"] == _DRIVER)
@@ -143,7 +143,7 @@ class Disks:
 
     @contextlib.contextmanager
     def detaching_fails(self) -> Iterator[None]:
-        """Refuse to detach for a while."""
+        """Fail detaching during the block."""
         role = self.get(_CONTROLLER)
         less = json.loads(json.dumps(role))
         for rule in less["rules"]:
@@ -158,7 +158,7 @@ class Disks:
             self._cluster.kubectl("patch", "--type=merge", "-p", json.dumps({"rules": role["rules"]}), *_named(role))
 
     def refused(self, name: str) -> int:
-        """Return how often the driver was asked to detach a disk."""
+        """Return the number of detach calls to the driver."""
         return (_STATE / "log").read_text().count(f" detach {name} ")
 
     def get(self, path: str) -> Any:
@@ -173,7 +173,7 @@ def _named(role: dict[str, Any]) -> tuple[str, str]:
 
 
 def _or_complaint(check: Any) -> None:
-    """Run a check in which a missing object is a complaint."""
+    """Run a check in which a missing object is a failure."""
     try:
         check()
     except ValueError as missing:

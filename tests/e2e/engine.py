@@ -1,4 +1,4 @@
-"""A stand-in for the docker engine, not docker: it answers every list of containers with an empty one.
+"""A fake docker engine that has no containers.
 
 A real engine has done so for a moment after a restart (moby#34779); it cannot be had on demand.
 """
@@ -12,7 +12,7 @@ from threading import Thread
 
 
 @contextmanager
-def standin_engine(socket: Path) -> Iterator[str]:
+def fake_engine(socket: Path) -> Iterator[str]:
     """Serve on a unix socket; yields the URL for `--docker-host`."""
     with _Server(str(socket), _Empty) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -34,4 +34,4 @@ class _Empty(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class names it so)
-        """Requests are not news."""
+        """Do not log requests."""

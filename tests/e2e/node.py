@@ -1,4 +1,4 @@
-"""The real node: the commands that change it, its pods, its reservations, and waiting for what becomes true of it."""
+"""The real node: commands that change it, its pods and reservations, and waiting for conditions."""
 
 import contextlib
 import itertools
@@ -25,17 +25,17 @@ CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 _SCRIPT: Final = Path(__file__).parents[2] / "hack" / "cluster"
 _LABEL: Final = "nodeleak-e2e"
-# What would lead a command to another node, or through a proxy.
+# Variables that point a command to another node or to a proxy.
 _ASTRAY: Final = re.compile(r"(?i:(http|https|all|no)_proxy)|(NODELEAK|DOCKER|KUBE).*")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return our environment without what would lead a command astray."""
+    """Return the environment without these variables."""
     return {name: value for name, value in os.environ.items() if not _ASTRAY.fullmatch(name)} | more
 
 
 def _cluster(*words: str, seconds: float = 180) -> str:
-    """Run hack/cluster with the settings that are its own."""
+    """Run hack/cluster with its own settings."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name or name == "KUBELET_EXTRA"}
     return run(_SCRIPT, *words, env=environment(**own), seconds=seconds).stdout
 
@@ -48,7 +48,7 @@ def run(
     cwd: Path | None = None,
     seconds: float = 180,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. It fails with all it said when its exit code is not one of `codes`."""
+    """Run a command; fail with its output if its exit code is not in `codes`."""
     done = subprocess.run(  # noqa: S603 (every command is spelled out in a test)
         [str(word) for word in command],
         input=text,
@@ -64,7 +64,7 @@ def run(
 
 
 def eventually(check: Callable[[], T], seconds: float = 60) -> T:
-    """Return what `check` returns once it passes; after `seconds`, its last complaint stands."""
+    """Repeat `check` until it passes and return its result; after `seconds`, raise its last failure."""
     deadline = time.monotonic() + seconds  # noqa: TID251 (a real node takes real time)
     while True:
         try:
@@ -76,7 +76,7 @@ def eventually(check: Callable[[], T], seconds: float = 60) -> T:
 
 
 def throughout(check: Callable[[], object], seconds: float) -> None:
-    """See that `check` passes for some time, again and again."""
+    """Repeat `check` for some time; it must always pass."""
     deadline = time.monotonic() + seconds  # noqa: TID251 (as above)
     while time.monotonic() < deadline:  # noqa: TID251
         check()
@@ -84,7 +84,7 @@ def throughout(check: Callable[[], object], seconds: float) -> None:
 
 
 def reservations(store: Path = STORE) -> dict[str, str]:
-    """Read host-local's directory without any of the agent's code: container id by address."""
+    """Read host-local's directory without the agent's code: container id by address."""
     found = {}
     for file in store.iterdir() if store.is_dir() else ():
         if file.name != "lock" and not file.name.startswith("last_reserved_ip"):
@@ -94,7 +94,7 @@ def reservations(store: Path = STORE) -> dict[str, str]:
 
 
 def host_local(verb: str, container_id: str, ranges: Iterable[str], network: str = NETWORK, store: Path = STORE) -> Any:
-    """Have the real host-local ADD or DEL the addresses of a container; an ADD returns its result."""
+    """Run ADD or DEL of the real host-local for a container; return the result of ADD."""
     ipam = {"type": "host-local", "ranges": [[{"subnet": one}] for one in ranges], "dataDir": str(store.parent)}
     done = run(
         HOST_LOCAL,
@@ -118,12 +118,12 @@ class Cluster:
     admin: Path
     """The kubeconfig of its administrator."""
     kubelet: Path
-    """The kubelet's own: what an agent on the node can use."""
+    """The kubelet's kubeconfig, which an agent on the node can use."""
     pod_cidr: str
 
     @classmethod
     def up(cls) -> "Cluster":
-        """Start whatever does not run, and return when the node is ready."""
+        """Start all parts and wait until the node is ready."""
         _cluster("start", seconds=300)
         told = dict(re.findall(r"^export (\w+)=(.*)$", _cluster("env"), re.MULTILINE))
         node, admin = told["NODE_NAME"], Path(told["KUBECONFIG"])
@@ -137,7 +137,7 @@ class Cluster:
         _cluster("stop", *parts)
 
     def pid(self, part: str) -> int:
-        """Return the process of a part; skips the test where it is not the cluster's own to stop."""
+        """Return the pid of a part; skip the test if the cluster did not start it."""
         (line,) = [line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")]
         if not line[1].isdecimal():
             pytest.skip(f"DID NOT RUN: it needs a {part} that hack/cluster started, and may stop")
@@ -145,7 +145,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def stopped(self, part: str) -> Iterator[None]:
-        """Stop a part, and start it again, whatever happens."""
+        """Stop a part during the block."""
         self.pid(part)
         self.stop(part)
         try:
@@ -155,7 +155,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def frozen(self, part: str) -> Iterator[None]:
-        """Suspend a part where it is: it forgets nothing, and goes on afterwards."""
+        """Suspend a part (SIGSTOP) during the block."""
         pid = self.pid(part)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -164,21 +164,21 @@ class Cluster:
             os.kill(pid, signal.SIGCONT)
 
     def leak(self) -> None:
-        """Play the incident: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
+        """Cause leaks: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
         _cluster("leak")
 
     def kubectl(self, *words: str, text: str = "") -> str:
         return run("kubectl", "--kubeconfig", self.admin, *words, text=text).stdout
 
     def reserve(self, count: int) -> list[str]:
-        """Have the real host-local reserve addresses for containers that docker never had: leaks, ready-made."""
+        """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
         return [
             host_local("ADD", secrets.token_hex(32), [self.pod_cidr])["ips"][0]["address"].partition("/")[0]
             for _ in range(count)
         ]
 
     def release_ownerless(self) -> None:
-        """Give back what no container of docker's has, as an operator would: with host-local's DEL."""
+        """Release addresses without a container with host-local's DEL, as an operator would."""
         held = reservations()
         known = set(docker("ps", "--all", "--quiet", "--no-trunc").split())
         for container_id in set(held.values()) - known:
@@ -188,7 +188,7 @@ class Cluster:
 
 
 class Pods:
-    """Pods of one container on the node, made and removed through the API server."""
+    """Pods with one container on the node, created and removed through the API server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -196,19 +196,19 @@ class Pods:
         self._names = (f"e2e-{family}-{number}" for number in itertools.count())
 
     def __call__(self, count: int) -> dict[str, str]:
-        """Make some, and return the addresses of all once they run: `namespace/name` by address."""
+        """Create pods and wait until all run; return `namespace/name` by address."""
         self.ask_for(count)
         return self.running()
 
     def ask_for(self, count: int) -> list[str]:
-        """Make some, without waiting for them; returns their names."""
+        """Create pods without waiting, and return their names."""
         names = list(itertools.islice(self._names, count))
         items = [_pod(name, self._cluster.node) for name in names]
         self._cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         return names
 
     def running(self) -> dict[str, str]:
-        """Wait till every pod runs in a sandbox that docker runs too, with the address that the API server shows."""
+        """Wait until every pod runs in a running sandbox with the address that the API server shows."""
 
         def check() -> dict[str, str]:
             pods = self.now()
@@ -230,15 +230,15 @@ class Pods:
         return items
 
     def wait_for(self, names: Iterable[str], what: str) -> None:
-        """Wait till something is true of these pods, as `kubectl wait` understands it."""
+        """Wait for a condition of `kubectl wait`."""
         self._cluster.kubectl("wait", "pods", *names, f"--for={what}", "--timeout=120s")
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete pods as people do, without waiting for it."""
+        """Delete pods without waiting."""
         self._cluster.kubectl("delete", "pods", *names, "--grace-period=1", "--wait=false")
 
     def clear(self) -> None:
-        """Have the API server forget every pod of these tests at once, and wait till the kubelet has ended them."""
+        """Force-delete all pods of these tests and wait until the kubelet has stopped them."""
         self._cluster.kubectl("delete", "pods", "-l", f"app={_LABEL}", "--grace-period=0", "--force")
 
         def check() -> None:
@@ -251,18 +251,18 @@ class Pods:
 
 @dataclass(frozen=True)
 class Trace:
-    """All that a change of a file or directory would show in."""
+    """The metadata and content that show a change of a file or directory."""
 
     inode: int
     mode: int
     owner: tuple[int, int]
     mtime_ns: int
     content: bytes | None
-    """None: it is a directory."""
+    """None for a directory."""
 
 
 def traces(*directories: Path) -> dict[Path, Trace]:
-    """Return directories and all that is in them, as they are."""
+    """Return the traces of directories and their content."""
     return {path: _trace(path) for one in directories for path in (one, *one.rglob("*"))}
 
 
@@ -304,7 +304,7 @@ def running_sandboxes() -> dict[str, str]:
 
 
 def remove_pod_containers(pods: Iterable[str]) -> None:
-    """Remove the containers of pods (`namespace/name`) by force, as people do."""
+    """Remove the containers of pods (`namespace/name`) with docker rm -f."""
     for pod in pods:
         namespace, name = pod.split("/")
         filters = (
@@ -328,7 +328,7 @@ def process_in_the_namespace_of(sandbox: str) -> Iterator[subprocess.Popen[bytes
 
 @contextlib.contextmanager
 def moved_away(path: Path) -> Iterator[None]:
-    """Rename a file or a directory of the node, and put it back, whatever happens."""
+    """Rename a file or directory of the node during the block."""
     away = path.parent.parent / f"nodeleak-e2e-{path.name}"
     path.rename(away)
     try:
@@ -338,7 +338,7 @@ def moved_away(path: Path) -> Iterator[None]:
 
 
 def applied(cluster: Cluster, *objects: dict[str, Any]) -> None:
-    """Have the API server take objects as they are."""
+    """Create objects in the API server."""
     cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
 
@@ -368,7 +368,7 @@ def deployment_of(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget_resource(cluster: Cluster, resource: str) -> None:
-    """Take a resource from the node's status, where the kubelet leaves it for ever."""
+    """Remove a resource from the node's status, where the kubelet keeps it forever."""
     path = f"/api/v1/nodes/{cluster.node}"
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus (Debian's) beside the agent: it scrapes every second, and judges by our rules."""
+"""A real Prometheus (Debian's package) that scrapes the agent every second and evaluates the rules of deploy/."""
 
 import json
 import shutil
@@ -19,8 +19,8 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 AT_ONCE = "2s"
 
 
-def hasty(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules with every `for` cut to two seconds. Nothing else is changed, and no expression."""
+def with_short_for(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return the rules with every `for` reduced to two seconds, otherwise unchanged."""
     groups = [
         group | {"rules": [rule | {"for": AT_ONCE} if "alert" in rule else rule for rule in group["rules"]]}
         for group in rules["groups"]
@@ -29,7 +29,7 @@ def hasty(rules: dict[str, Any]) -> dict[str, Any]:
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
@@ -39,7 +39,7 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def firing(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the alerts that fire, by name."""
+        """Return the firing alerts by name."""
         found: dict[str, list[dict[str, Any]]] = {}
         for one in self.get("/api/v1/alerts")["alerts"]:
             if one["state"] == "firing":
@@ -58,7 +58,7 @@ def prometheus_of(agent_port: int, node: str, directory: Path) -> Iterator[Prome
     if binary is None:
         pytest.skip("DID NOT RUN: it needs Prometheus (Debian: apt-get install prometheus), to have alerts fire")
     directory.mkdir()
-    (directory / "rules.yaml").write_text(yaml.safe_dump(hasty(yaml.safe_load(RULES.read_text()))))
+    (directory / "rules.yaml").write_text(yaml.safe_dump(with_short_for(yaml.safe_load(RULES.read_text()))))
     target = {"targets": [f"127.0.0.1:{agent_port}"], "labels": {"node": node}}
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -1,4 +1,4 @@
-"""A relay between the agent and the API server: it writes down what was asked for, and can cut the line.
+"""A relay between the agent and the API server: it records requests and can cut connections.
 
 The API server's own counters cannot tell our requests from the kubelet's. `kubectl proxy` takes TLS off on its way.
 """
@@ -20,7 +20,7 @@ _REQUEST = re.compile(rb"GET (\S+) HTTP/1\.1\r\n")
 
 
 class Relay(ThreadingTCPServer):
-    """Passes bytes on in both directions."""
+    """Forwards bytes in both directions."""
 
     daemon_threads = True
 
@@ -40,7 +40,7 @@ class Relay(ThreadingTCPServer):
             self._asked += [target.decode() for target in _REQUEST.findall(sent)]
 
     def cut(self) -> int:
-        """Cut every line; returns how many there were."""
+        """Close every connection and return their number."""
         with self._lock:
             ends, self._lines = self._lines, set()
         for end in ends:
@@ -83,7 +83,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, listener: Relay | None)
 
 @contextmanager
 def relay_to_the_api_server(cluster: Cluster, kubeconfig: Path) -> Iterator[Relay]:
-    """Start a relay, and write the kubeconfig of whoever is to use it."""
+    """Start a relay and write a kubeconfig that uses it."""
     command = ["kubectl", f"--kubeconfig={cluster.kubelet}", "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as proxy:  # noqa: S603 (spelled out above)
         try:

@@ -1,6 +1,6 @@
 """Alerts, from the node to Prometheus: a leak fires and resolves when it is released, and so does a silent source.
 
-The rules are those that are deployed, with every `for` cut to two seconds (`prometheus.hasty`), no expression touched.
+The rules are those of deploy/, with every `for` reduced to two seconds (`prometheus.with_short_for`).
 """
 
 from pathlib import Path
@@ -10,9 +10,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from .agent import BOLD, Daemon, Nodeleak
-from .engine import standin_engine
+from .engine import fake_engine
 from .node import Cluster, Pods, eventually, throughout
-from .prometheus import AT_ONCE, RULES, Prometheus, hasty, prometheus_of
+from .prometheus import AT_ONCE, RULES, Prometheus, prometheus_of, with_short_for
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,10 @@ def test_a_leak_fires_until_it_is_released(cluster: Cluster, pods: Pods, nodelea
             "instance": f"127.0.0.1:{_port(daemon)}",
             "node": cluster.node,
         }
-        assert f"network kubenet on {cluster.node}: {len(leaked)}." in alert["annotations"]["description"]
+        assert (
+            f"{len(leaked)} leaked pod addresses on {cluster.node} (network kubenet)"
+            in alert["annotations"]["description"]
+        )
 
         assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
         eventually(lambda: _fires_nothing(prometheus), 20)
@@ -54,7 +57,7 @@ def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
     leaked = cluster.reserve(1)
     path = tmp_path / "docker.sock"
     with (
-        standin_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
+        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
     ):
@@ -63,7 +66,7 @@ def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
 
         path.unlink()
         path.symlink_to(DOCKER)
-        # The leak was there all the time, and nobody could know.
+        # The leak existed all the time, but could not be seen.
         eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"), 40)
         assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
         eventually(lambda: _fires_nothing(prometheus), 20)
@@ -71,7 +74,7 @@ def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
 
 def test_nothing_but_for_is_cut() -> None:
     deployed = yaml.safe_load(RULES.read_text())
-    cut = hasty(deployed)
+    cut = with_short_for(deployed)
     rules = [rule for group in deployed["groups"] for rule in group["rules"]]
     for rule, one in zip(rules, [rule for group in cut["groups"] for rule in group["rules"]], strict=True):
         assert one == rule | ({"for": AT_ONCE} if "alert" in rule else {})

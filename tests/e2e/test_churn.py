@@ -1,4 +1,4 @@
-"""Pods come and go while the node is looked at without pause: haste must not make a leak of any of them."""
+"""Pods come and go during continuous snapshots: races must not be reported as leaks."""
 
 import secrets
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from .agent import Nodeleak, Said
+from .agent import Nodeleak, Report
 from .node import Cluster, Pods, docker, eventually, host_local, reservations
 
 pytestmark = pytest.mark.e2e
@@ -23,9 +23,9 @@ def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: 
         pods.delete([*coming, *pods.ask_for(8)])  # the last of them before they have come
         eventually(lambda: _nobody(pods), 120)
 
-    said = _looks_during(come_and_go, nodeleak)
+    report = _reports_during(come_and_go, nodeleak)
 
-    assert "in_use" in {state for one in said for state in one.states.values()}
+    assert "in_use" in {state for one in report for state in one.states.values()}
     assert not reservations()
 
 
@@ -34,7 +34,7 @@ def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
 ) -> None:
     def come_and_go() -> None:
         for _ in range(150):
-            # In the order of dockershim: the container is there before its address, and goes after it.
+            # dockershim's order: the container exists before its reservation, and is removed after it.
             name = f"nodeleak-e2e-{secrets.token_hex(4)}"
             container_id = docker("create", "--name", name, "--network=none", "nodeleak/busybox:1").strip()
             host_local("ADD", container_id, [cluster.pod_cidr])
@@ -42,24 +42,24 @@ def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
             host_local("DEL", container_id, [cluster.pod_cidr])
             docker("rm", name)
 
-    said = _looks_during(come_and_go, nodeleak)
+    report = _reports_during(come_and_go, nodeleak)
 
-    assert "not_ready" in {state for one in said for state in one.states.values()}
+    assert "not_ready" in {state for one in report for state in one.states.values()}
 
 
 def _nobody(pods: Pods) -> None:
     assert pods.now() == []
 
 
-def _looks_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[Said]:
-    """Look as hastily as can be asked for, and as patiently as by default; return all that was said."""
+def _reports_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[Report]:
+    """Scan with the shortest intervals and with the defaults, and return all reports."""
     over = Event()
 
-    def without_pause() -> list[Said]:
-        said = []
+    def without_pause() -> list[Report]:
+        report = []
         while not over.is_set():
-            said += [nodeleak.scan("--grace=0s"), nodeleak.scan()]
-        return said
+            report += [nodeleak.scan("--grace=0s"), nodeleak.scan()]
+        return report
 
     with (
         nodeleak.running("--interval=100ms", "--confirm-after=0s", "--grace=0s") as daemon,
@@ -70,11 +70,11 @@ def _looks_during(come_and_go: Callable[[], None], nodeleak: Nodeleak) -> list[S
             come_and_go()
         finally:
             over.set()
-        said = snapshots.result()
+        report = snapshots.result()
         metrics, opened = daemon.metrics(), daemon.events("finding.opened")
 
-    assert len(said) > 10
-    assert [one.document for one in said if one.findings or "leaked" in one.states.values()] == []
+    assert len(report) > 10
+    assert [one.document for one in report if one.findings or "leaked" in one.states.values()] == []
     assert (opened, metrics.leaks_confirmed) == ([], {})
-    assert metrics.total("sync_seconds_count") > len(said)
-    return said
+    assert metrics.total("sync_seconds_count") > len(report)
+    return report

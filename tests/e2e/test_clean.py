@@ -1,4 +1,4 @@
-"""`nodeleak clean` on a real node: what it gives back, what it leaves alone, and how it is taken back."""
+"""`nodeleak clean` on a real node: what it releases, what it keeps, and how a release is restored."""
 
 import errno
 import socket
@@ -38,7 +38,7 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     by_the_kubelet = _leaked_by_the_kubelet(cluster, pods, times=2)
     healthy = pods.running()
     free = nodeleak.scan().network["free"]
-    # What the kubelet leaks is the same file, but slower to make.
+    # Leaks of the kubelet are identical files, but take longer to create.
     leaked = by_the_kubelet.keys() | set(cluster.reserve(free))
     held = reservations()
     (waiting,) = pods.ask_for(1)
@@ -81,7 +81,7 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     (taken,) = everyone.keys() - healthy.keys()
     assert taken in leaked
     for consent in ((), ("--apply",)):
-        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, *consent, codes=[1])
+        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, *consent, codes=[4])
     assert reservations()[taken] == running_sandboxes()[everyone[taken]]
 
     ip, id_ = next((ip, id_) for ip, id_ in by_the_kubelet.items() if ip != taken)
@@ -112,16 +112,16 @@ def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
         said = nodeleak.clean("--apply", *HASTY)
         assert said.verdicts == {one: "teardown_pending"}
         assert said.addresses[one]["setting"] is None
-        assert f"the pod {gone} has {one}" in said.addresses[one]["why"]
+        assert f"pod {gone} has {one}" in said.addresses[one]["why"]
 
         remove_pod_containers([last])
-        # Now docker has nothing of what runs by the API server's word.
+        # Now docker lists no container of the pods that run according to the API server.
         assert nodeleak.clean("--apply", *HASTY, codes=[3]).unavailable == {"containers"}
         said = nodeleak.clean("--apply", *HASTY, "--api=off")
         assert said.verdicts == dict.fromkeys((one, other), "teardown_pending")
         assert reservations() == before
 
-    # Once a minute it tears down every sandbox that it has nothing but a checkpoint of.
+    # Once a minute the kubelet tears down sandboxes that have only a checkpoint.
     eventually(lambda: _holds_none_of(before.values()), 90)
     assert nodeleak.journal() == []
 
@@ -191,7 +191,7 @@ def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: P
 def test_while_docker_is_stopped_nothing_is_touched(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     pods(1)
     (leaked,) = cluster.reserve(1)
-    # The kubelet tears down what the engine ends on its way out.
+    # The kubelet tears down containers that the engine stops during its shutdown.
     with cluster.frozen("kubelet"), cluster.stopped("docker"):
         before = traces(STORE, CNI_CACHE)
         said = nodeleak.clean("--apply", *HASTY, codes=[3])
@@ -209,9 +209,9 @@ def test_it_needs_no_capability_and_says_that_a_read_only_mount_is_one(
     leaked = cluster.reserve(2)
     before = traces(STORE)
 
-    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[1])
+    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
     assert said.verdicts == dict.fromkeys(leaked, "failed")
-    assert all(f"{STORE}: mounted read-only" in one["why"] for one in said.addresses.values())
+    assert all(f"{STORE}: read-only mount" in one["why"] for one in said.addresses.values())
     assert nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE).verdicts == dict.fromkeys(leaked, "would_release")
     assert traces(STORE) == before
     assert nodeleak.journal() == []
@@ -231,7 +231,7 @@ def _holds_none_of(container_ids: Iterable[str]) -> None:
 
 
 def _leaked_by_the_kubelet(cluster: Cluster, pods: Pods, times: int) -> dict[str, str]:
-    """Play the incident some times: container id by address of what the kubelet forgot."""
+    """Cause leaks several times; return container id by leaked address."""
     leaked: dict[str, str] = {}
     for _ in range(times):
         leaked |= {ip: reservations()[ip] for ip in (pods.running() or pods(3))}
@@ -240,7 +240,7 @@ def _leaked_by_the_kubelet(cluster: Cluster, pods: Pods, times: int) -> dict[str
 
 
 def _still() -> dict[Path, Trace]:
-    """Return the node's files once nobody changes them any more."""
+    """Return the node's files once they stop changing."""
     before = traces(STORE, CNI_CACHE)
     throughout(lambda: None, 0.5)
     assert traces(STORE, CNI_CACHE) == before
@@ -252,7 +252,7 @@ def _files(found: Mapping[Path, Trace]) -> dict[Path, Trace]:
 
 
 def _files_of(leaked: Mapping[str, str], found: Iterable[Path]) -> set[Path]:
-    """The files of some sandboxes: their reservations, and whatever libcni's cache has under their ids."""
+    """The files of sandboxes: their reservations and their entries in libcni's cache."""
     cached = {path for path in found if path.parent == CNI_CACHE and any(id_ in path.name for id_ in leaked.values())}
     return cached | {STORE / ip for ip in leaked}
 
@@ -274,7 +274,7 @@ def _runs(name: str, pods: Pods) -> None:
 
 
 def _answers(ip: str) -> None:
-    """Nothing listens in a pod, and a live one says so at once; a dead address says nothing."""
+    """A connection to a live pod without a listener is refused at once; a dead address times out."""
     with socket.socket() as knocking:
         knocking.settimeout(5)
         assert knocking.connect_ex((ip, 9)) == errno.ECONNREFUSED

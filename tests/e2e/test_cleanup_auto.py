@@ -1,4 +1,4 @@
-"""`nodeleak run --cleanup=...` on a real node: off, trying and doing, its budget, its stop, its company."""
+"""`nodeleak run --cleanup=...` on a real node: modes, budget, halting, and concurrent cleaners."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         eventually(lambda: _tells_of(off, "finding.opened", "subject", {f"kubenet/{ip}" for ip in old}))
         eventually(lambda: _tells_of(trying, "release.dry_run", "ip", old))
         eventually(lambda: _tells_of(settling, "release.refused", "ip", old))
-        _lets_rounds_pass(off, trying, settling)
+        _lets_syncs_pass(off, trying, settling)
 
         assert [_mode(one) for one in (off, trying, settling)] == ["observe", "dry-run", "clean"]
         assert _tells_nothing_of_releases(off)
@@ -53,11 +53,11 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     frugal = (*AUTO, "--max-per-sync=1", "--max-per-hour=2")
     with nodeleak.running(*frugal) as daemon:
         eventually(lambda: _counts(daemon, "address.released", 2))
-        _lets_rounds_pass(daemon)
+        _lets_syncs_pass(daemon)
         metrics = daemon.metrics()
         released = {line["ip"]: line for line in daemon.events("address.released")}
         last = set(old) - set(released)
-        # The second had to wait for its round, and so did the third, in vain.
+        # The second release waited for the next sync; the third exceeded the hourly budget.
         _, second = released
         _tells_of_refusal(daemon, "over_budget", {second, *last})
 
@@ -74,10 +74,10 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     }
     assert all(later - sooner > timedelta(seconds=0.9) for sooner, later in pairwise(map(_when, released.values())))
 
-    # What is left of the hour is in the journal, and not in the memory of a process.
+    # The hourly budget is kept in the journal, so a restart does not reset it.
     with nodeleak.running(*frugal) as daemon:
         eventually(lambda: _tells_of_refusal(daemon, "over_budget", last))
-        _lets_rounds_pass(daemon)
+        _lets_syncs_pass(daemon)
         assert _tells_nothing_of_releases(daemon, but="release.refused")
         assert all("--max-per-hour" in line["why"] for line in daemon.events("release.refused"))
     assert reservations().keys() == last | set(new)
@@ -101,7 +101,7 @@ def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_rel
         assert daemon.metrics().get("cleanup_halted") == 0
 
         shutil.copy2(tmp_path / back, STORE)
-        eventually(lambda: _has_stopped(daemon, held[back]))
+        eventually(lambda: _has_halted(daemon, held[back]))
         said = nodeleak.clean("--apply", *BOLD, "--confirm-after=100ms")
         assert said.verdicts == {back: "halted"}
         assert held[back][:12] in said.document["halted"]
@@ -109,11 +109,11 @@ def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_rel
         (leaked,) = cluster.reserve(1)
         eventually(lambda: _tells_of_refusal(daemon, "halted", {leaked, back}))
         (STORE / back).unlink()
-        _lets_rounds_pass(daemon)
+        _lets_syncs_pass(daemon)
         assert daemon.metrics().get("cleanup_halted") == 1
         assert _refused(daemon)["halted"] > 0
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(old)}
-        assert len(daemon.events("cleanup.stopped")) == 1
+        assert len(daemon.events("cleanup.halted")) == 1
         _holds({leaked, *new})
 
     with nodeleak.running(*AUTO):
@@ -160,7 +160,7 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
 
 
 def _tells_of(daemon: Daemon, event: str, field: str, subjects: Iterable[str]) -> None:
-    """The event was logged of each of them, once."""
+    """The event was logged once for each of them."""
     assert Counter(line[field] for line in daemon.events(event)) == Counter(list(subjects))
 
 
@@ -177,8 +177,8 @@ def _counts(daemon: Daemon, event: str, times: int) -> None:
     assert len(daemon.events(event)) == times
 
 
-def _lets_rounds_pass(*processes: Daemon) -> None:
-    """Let each look at the node three times more, and once for what was under way."""
+def _lets_syncs_pass(*processes: Daemon) -> None:
+    """Wait for three more syncs of each daemon, and one for the sync in progress."""
     wanted = [(daemon, daemon.metrics().total("sync_seconds_count") + 4) for daemon in processes]
     for daemon, number in wanted:
         eventually(lambda daemon=daemon, number=number: _rounds(daemon, number), 20)  # type: ignore[misc]
@@ -201,8 +201,8 @@ def _when(line: dict[str, str]) -> datetime:
     return datetime.fromisoformat(line["timestamp"])
 
 
-def _has_stopped(daemon: Daemon, container_id: str) -> None:
-    assert [container_id[:12] in line["why"] for line in daemon.events("cleanup.stopped")] == [True]
+def _has_halted(daemon: Daemon, container_id: str) -> None:
+    assert [container_id[:12] in line["why"] for line in daemon.events("cleanup.halted")] == [True]
     assert daemon.metrics().get("cleanup_halted") == 1
 
 

@@ -1,4 +1,4 @@
-"""A real kubelet and a real device plugin that is late, gone, or all given out: what the agent says of the pods."""
+"""A real kubelet and a device plugin that is late, missing, or fully allocated: findings about the pods."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .agent import Daemon, Nodeleak, Said
+from .agent import Daemon, Nodeleak, Report
 from .device_plugin import CHECKPOINT, RESOURCE, DevicePlugin, kubelet_up, plugin_up
 from .node import Cluster, Pods, applied, deployment_of, eventually, forget_resource, pod_with, throughout
 
@@ -20,7 +20,7 @@ FINALIZER = "example.com/hold"
 
 @pytest.fixture(scope="module", autouse=True)
 def _node_as_found(whole_cluster: Cluster) -> Iterator[None]:
-    """Neither the kubelet nor the API server keeps what it learnt here of a resource."""
+    """Remove the resource from kubelet and API server afterwards."""
     yield
     with whole_cluster.stopped("kubelet"):
         CHECKPOINT.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ class Vms:
         applied(self._cluster, pod_with(self._cluster, name, {RESOURCE: devices}, finalizers))
 
     def deploy(self, name: str) -> None:
-        """Make a Deployment of one pod, and wait till the scheduler has sent that to the node."""
+        """Create a Deployment of one pod and wait until the pod is scheduled."""
         applied(self._cluster, deployment_of(pod_with(self._cluster, name, {RESOURCE: 1})))
 
         def check() -> None:
@@ -67,7 +67,7 @@ class Vms:
         return {pod["status"]["phase"] for pod in self.called(start)}
 
     def runs(self, name: str) -> None:
-        """Wait till one runs."""
+        """Wait until one runs."""
 
         def check() -> None:
             assert "Running" in self.phases(name)
@@ -75,7 +75,7 @@ class Vms:
         eventually(check)
 
     def refused(self, name: str, reason: str = "UnexpectedAdmissionError") -> None:
-        """Wait till the kubelet has refused it."""
+        """Wait until the kubelet has rejected it."""
 
         def check() -> None:
             assert reason in {pod["status"].get("reason") for pod in self.called(name)}
@@ -83,14 +83,14 @@ class Vms:
         eventually(check)
 
     def delete(self, name: str) -> None:
-        """Delete a pod plainly, as people are told to, and wait till it is gone."""
+        """Delete a pod without --force and wait until it is gone."""
         self._cluster.kubectl("delete", "pod", name, "--timeout=60s")
 
     def begin_to_delete(self, name: str) -> None:
         self._cluster.kubectl("delete", "pod", name, "--wait=false")
 
     def let_go(self) -> None:
-        """End what makes pods anew, and what keeps them."""
+        """Delete the controllers and finalizers."""
         self._cluster.kubectl("delete", "deployments", "--all")
         for pod in self._pods.now():
             if pod["metadata"].get("finalizers"):
@@ -105,16 +105,16 @@ def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
     assert told == f"{capacity} {allocatable}"
 
 
-def _stranded(said: Said) -> dict[str, dict[str, Any]]:
-    """Return the refused pods by name: alone, or of one controller."""
-    return {one["pod"]: one for one in said.findings if one["detector"] == "rejected_pod"}
+def _rejected(report: Report) -> dict[str, dict[str, Any]]:
+    """Return the findings about rejected pods by pod."""
+    return {one["pod"]: one for one in report.findings if one["detector"] == "rejected_pod"}
 
 
 def _alone(daemon: Daemon, pod: str, words: str = "", **expected: str) -> dict[str, Any]:
-    """Wait till a pod is confirmed to be refused, and all this is said of it."""
+    """Wait until a rejected pod is confirmed with these attributes."""
 
     def check() -> dict[str, Any]:
-        found = _stranded(daemon.report()).get(pod)
+        found = _rejected(daemon.report()).get(pod)
         assert found is not None
         assert found["confirmed"]
         assert {name: found[name] for name in expected} == expected
@@ -125,15 +125,15 @@ def _alone(daemon: Daemon, pod: str, words: str = "", **expected: str) -> dict[s
     return eventually(check, 30)
 
 
-def _about(said: Said, detector: str) -> set[str]:
-    return {one["pod"] for one in said.findings if one["detector"] == detector}
+def _about(report: Report, detector: str) -> set[str]:
+    return {one["pod"] for one in report.findings if one["detector"] == detector}
 
 
 def _happened(events: list[dict[str, Any]], *kinds: str) -> list[str]:
     return [one["what"] for one in events if one["what"] in kinds]
 
 
-def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_deleted(
+def test_a_pod_that_was_refused_before_the_plugin_came_is_rejected_until_it_is_deleted(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     vms.make("healthy")
@@ -160,7 +160,7 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
         assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
         vms.runs("web-")
-        assert "default/healthy" not in _stranded(daemon.report())
+        assert "default/healthy" not in _rejected(daemon.report())
         assert _happened(
             nodeleak.timeline("--since=10m"),
             "kubelet_started",
@@ -169,13 +169,13 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_stranded_until_it_is_d
             "registered",
         )[-4:] == ["kubelet_started", "device_manager_started", "socket_appeared", "registered"]
 
-        # Another agent, which comes when all is over: the files still tell of the last start of each.
-        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'late'}", codes=(0, 1)))
+        # An agent that starts afterwards: the files still show the last start of each.
+        late_comer = _rejected(nodeleak.scan(f"--state-dir={tmp_path / 'late'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "kubelet_restart"
         with cluster.stopped("kubelet"):
             plugin.kill()
         plugin.start()
-        late_comer = _stranded(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
+        late_comer = _rejected(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "unverified"
         assert late_comer["default/refused"]["pod_outcome"] == "stuck"
         assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", "who was there knows"
@@ -196,7 +196,7 @@ def _is_not_registered(daemon: Daemon) -> None:
 
 
 def _closed(daemon: Daemon, pod: str) -> None:
-    assert pod not in _stranded(daemon.report())
+    assert pod not in _rejected(daemon.report())
     assert any(line.get("subject") == f"pod {pod}" for line in daemon.events("finding.closed"))
 
 
@@ -229,15 +229,15 @@ def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_bac
             "refused",
             "registered",
         ]
-        # Nobody saw when the plugin went; but it is not blamed for a pod that was refused before.
-        assert _stranded(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
-        assert "default/greedy" not in _stranded(daemon.report())
+        # The time at which the plugin went is unknown, but it is not the cause of earlier rejections.
+        assert _rejected(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
+        assert "default/greedy" not in _rejected(daemon.report())
         assert not _about(daemon.report(), "started_without_device")
         assert vms.phases("greedy") == {"Running"}
 
 
 def _let_clocks_tell_apart(daemon: Daemon) -> None:
-    """Wait: the API server's clock is another and tells seconds, so what is 5 s apart has no order."""
+    """Wait: the API server has its own clock and second resolution, so events within 5 s have no order."""
     throughout(lambda: daemon.get("/healthz"), 7)
 
 
@@ -252,7 +252,7 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         vms.begin_to_delete("held")
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
-        assert "the kubelet drops it after five minutes" in late["message"]
+        assert "the kubelet drops it after 5 minutes" in late["message"]
         held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
         assert FINALIZER in held["message"]
 
@@ -301,7 +301,7 @@ def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
             assert _about(daemon.report(), "started_without_device") == {"default/without"}
 
         eventually(check, 30)
-        assert not _stranded(daemon.report())
+        assert not _rejected(daemon.report())
         vms.make("with")
         vms.runs("with")
         assert _about(daemon.report(), "started_without_device") == {"default/without"}

@@ -1,4 +1,4 @@
-"""A real API server is told of leaks and of full ranges: Events that kubectl shows, and a condition of the node."""
+"""Events and the node condition in a real API server, as kubectl shows them."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ NAME = "nodeleak-e2e-events"
 
 @pytest.fixture
 def silence(cluster: Cluster) -> Iterator[None]:
-    """The node without Events of ours, before and after."""
+    """No Events of nodeleak before and after the test."""
     forget(cluster)
     yield
     forget(cluster)
@@ -65,7 +65,7 @@ def modest(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 def token(cluster: Cluster) -> str:
-    """Return the account's token: up to 1.23 its controller makes a secret of it."""
+    """Return the account's token: up to 1.23 a controller creates a secret for it."""
     account = json.loads(cluster.kubectl("get", "serviceaccount", NAME, "-o", "json"))
     assert account.get("secrets"), "its token is not made yet"
     secret = json.loads(cluster.kubectl("get", "secret", account["secrets"][0]["name"], "-o", "json"))
@@ -73,7 +73,7 @@ def token(cluster: Cluster) -> str:
 
 
 def credentials(cluster: Cluster, bearer: str, at: Path) -> Path:
-    """Write those of the admin's kubeconfig for somebody else."""
+    """Write a copy of the admin's kubeconfig with another token."""
     config = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
     config["users"][0]["user"] = {"token": bearer}
     at.write_text(json.dumps(config))
@@ -81,7 +81,7 @@ def credentials(cluster: Cluster, bearer: str, at: Path) -> Path:
 
 
 def events(cluster: Cluster, reason: str = "") -> list[dict[str, Any]]:
-    """Return our Events, whatever they are about."""
+    """Return all Events of nodeleak."""
     found = json.loads(cluster.kubectl("get", "events", "--all-namespaces", "-o", "json"))["items"]
     ours = [one for one in found if one.get("source", {}).get("component") == "nodeleak"]
     return [one for one in ours if one["reason"] == reason or not reason]
@@ -126,7 +126,7 @@ def test_describe_node_shows_the_leak_and_its_release_to_whoever_may_only_create
     assert (refused["what"], refused["cause"]) == ("condition", "refused")
     assert "nodes/status" in refused["why"] or "cannot patch" in refused["why"]
 
-    # An agent that restarts goes on with the Event that is there; then it cleans, which it tells too.
+    # A restarted agent continues the existing Event; then it cleans, which also creates an Event.
     with nodeleak.running(*QUICK, f"--kubeconfig={modest}") as daemon:
         eventually(lambda: _is_later(cluster, "LeakedReservation", leaked["lastTimestamp"]), 20)
         assert daemon.metrics().total("events_dropped_total") == 0
@@ -151,7 +151,7 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
     name, uid = item["metadata"]["name"], item["metadata"]["uid"]
     pod = Pod(f"default/{name}", uid, "Running", host_network=False, deleting=False, ips=())
     found = Finding("unreserved_pod_ip", "10.0.0.1", "not reserved", identity=(uid,))
-    with told_to(cluster) as exporter:
+    with exporter_to(cluster) as exporter:
 
         def export(minutes: int) -> None:
             report = confirmed(found, leak(9), pods=(pod,), later=timedelta(minutes=minutes))
@@ -175,14 +175,14 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
 
 
 @contextmanager
-def told_to(cluster: Cluster) -> Iterator[EventExporter]:
-    """Tell this API server with the kubelet's credentials."""
-    tally, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
-    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), tally, lambda *words: lost.append(words))
+def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
+    """Write to this API server with the kubelet's credentials."""
+    metrics, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
+    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *words: lost.append(words))
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
-        yield EventExporter(delivery.put, tally.failed)
+        yield EventExporter(delivery.put, metrics.failed)
     finally:
         delivery.stop()
         thread.join(10)

@@ -1,4 +1,4 @@
-"""A node on which nothing is wrong."""
+"""A healthy node."""
 
 import pytest
 
@@ -7,22 +7,22 @@ from .node import Cluster, Pods, eventually
 
 pytestmark = pytest.mark.e2e
 
-ONE_LOOK = {"replayed_watch"}
-"""What cannot be judged by it."""
+WITHOUT_DATA = {"replayed_watch"}
+"""Detectors without data on this node."""
 
 
 def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(3)
 
-    said = nodeleak.scan("--exit-code", "--grace=0s")
+    report = nodeleak.scan("--exit-code", "--grace=0s")
 
-    assert said.code == 0
-    assert said.states == dict.fromkeys(owners, "in_use")
-    assert said.pods == owners
-    assert (said.findings, said.unavailable, said.blind) == ([], set(), ONE_LOOK)
-    assert said.document["server_version"] == "v1.20.2"
-    assert said.network["reserved"] == len(owners)
-    assert said.network["free"] == said.network["usable"] - len(owners)
+    assert report.code == 0
+    assert report.states == dict.fromkeys(owners, "in_use")
+    assert report.pods == owners
+    assert (report.findings, report.unavailable, report.insufficient_data) == ([], set(), WITHOUT_DATA)
+    assert report.document["server_version"] == "v1.20.2"
+    assert report.network["reserved"] == len(owners)
+    assert report.network["free"] == report.network["usable"] - len(owners)
 
 
 def test_on_a_healthy_node_the_daemon_logs_that_it_came_and_went_and_goes_at_once(
@@ -43,11 +43,11 @@ def test_every_source_is_read_by_one_that_may_do_nothing_else(
     owners = pods(2)
     (ownerless,) = cluster.reserve(1)  # so that the namespaces of processes are looked into too
 
-    said = nodeleak.scan("--grace=0s", wrapped=wrapped)
+    report = nodeleak.scan("--grace=0s", wrapped=wrapped)
 
-    assert said.states == {**dict.fromkeys(owners, "in_use"), ownerless: "leaked"}
-    assert (said.unavailable, said.blind) == (set(), ONE_LOOK)
-    assert said.verdicts == nodeleak.scan("--grace=0s").verdicts
+    assert report.states == {**dict.fromkeys(owners, "in_use"), ownerless: "leaked"}
+    assert (report.unavailable, report.insufficient_data) == (set(), WITHOUT_DATA)
+    assert report.verdicts == nodeleak.scan("--grace=0s").verdicts
 
 
 def test_without_the_api_server_a_scan_says_the_same(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:

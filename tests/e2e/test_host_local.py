@@ -1,4 +1,4 @@
-"""The files of this machine's host-local, whatever its version, are read as what they are."""
+"""The files of this machine's host-local are read correctly, whatever its version."""
 
 import secrets
 from pathlib import Path

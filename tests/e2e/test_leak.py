@@ -8,9 +8,7 @@ from .node import Cluster, Pods, eventually, run
 pytestmark = pytest.mark.e2e
 
 
-def test_what_the_kubelet_forgot_is_young_then_leaked_and_everybody_says_so(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     old = pods(3)
     with nodeleak.running("--interval=1s", "--confirm-after=8s", "--grace=1s") as daemon:
         eventually(lambda: _says(daemon, dict.fromkeys(old, "in_use")))
@@ -32,7 +30,7 @@ def test_what_the_kubelet_forgot_is_young_then_leaked_and_everybody_says_so(
     assert {one["pod"] for one in found.values()} == set(old.values())
     assert {one["cause"] for one in found.values()} == {"kubelet_restart"}
     assert report.pods == old | new
-    # Whoever looks after the leak finds no record of the pods' names: kubenet tells libcni none.
+    # A scan after the leak finds no pod names: kubenet passes none to libcni.
     assert scan.verdicts == report.verdicts
     assert {one["since"] for one in scan.findings} == {one["since"] for one in found.values()}
 

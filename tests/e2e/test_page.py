@@ -1,4 +1,4 @@
-"""The page of the real agent in a real browser: a healthy node, the leak, and an agent that cannot see."""
+"""The page of the real agent in a real browser: a healthy node, the leak, and an agent without its sources."""
 
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 QUICK = ("--interval=1s", "--confirm-after=2s", "--grace=1s")
 STILL = "/?refresh=off"
-SCHEMES = ("light", "dark")
+SCHEMES = ("light", "no source available")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 
 def check_as_a_document(browser: Browser, url: str) -> None:
-    """See what holds of every page: nothing from elsewhere, no complaint, readable in any light and on a phone."""
+    """Check every page: no external requests, no console messages, legible in both color schemes and on a phone."""
     for scheme in SCHEMES:
         with looking_at(browser, f"{url}{STILL}", color_scheme=scheme) as view:
             assert view.complaints == []
@@ -49,7 +49,7 @@ def check_as_a_document(browser: Browser, url: str) -> None:
         assert view.overflow() == 0
 
 
-def test_a_healthy_node_is_green_and_each_pod_is_on_the_map(
+def test_a_healthy_node_is_ok_and_each_pod_is_on_the_map(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak, browser: Browser
 ) -> None:
     owners = pods(2)
@@ -69,7 +69,7 @@ def test_a_healthy_node_is_green_and_each_pod_is_on_the_map(
 
 
 def check_refreshing(browser: Browser, url: str) -> None:
-    """Stop the page from refreshing itself, and let it again."""
+    """Pause and resume the automatic refresh."""
     with looking_at(browser, f"{url}/") as view:
         view.page.get_by_role("link", name="Pause").click()
         assert view.page.url == f"{url}{STILL}"
@@ -103,7 +103,7 @@ def test_a_leak_is_seen_and_reached_by_keyboard(
 
 
 def check_keyboard(browser: Browser, daemon: Daemon) -> None:
-    """Go through the page with Tab alone: every link and every list, in the order in which they are read."""
+    """Reach every link and list with the Tab key, in reading order."""
     with looking_at(browser, daemon.url + STILL) as view:
         order = view.tab_order()
         assert order[:2] == ["a: Refresh now", "a: Refresh every 30 s"]
@@ -116,7 +116,9 @@ def check_keyboard(browser: Browser, daemon: Daemon) -> None:
         assert all_entries.locator("tbody tr").count() == 4
 
 
-def test_an_agent_without_docker_looks_blind(pods: Pods, nodeleak: Nodeleak, browser: Browser, tmp_path: Path) -> None:
+def test_the_page_without_docker_is_incomplete(
+    pods: Pods, nodeleak: Nodeleak, browser: Browser, tmp_path: Path
+) -> None:
     owners = pods(1)
     with nodeleak.running(*QUICK, f"--docker-host=unix://{tmp_path}/nobody.sock") as daemon:
         with looking_at(browser, daemon.url + STILL) as view:
@@ -129,25 +131,27 @@ def test_an_agent_without_docker_looks_blind(pods: Pods, nodeleak: Nodeleak, bro
 
 
 def drawings() -> dict[str, Report | None]:
-    """Return reports whose pages have every mark, every mood and every warning."""
+    """Return reports whose pages have every marker, status and warning."""
     lost = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 10 + len(State))]
     seen = scanned(node(*lost, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8", "10.244.0.0/16")], node=[]))
-    every = zip(seen.assessment.classified_reservations, cycle(State), strict=False)
-    motley = replace(seen.assessment, classified_reservations=tuple(replace(one, state=state) for one, state in every))
-    doubtful = tuple(replace(one, confirmed=False) for one in seen.findings)
-    stopped = cleaning(released(), refused(UNMANAGED), halted="it was there again")
+    pairs = zip(seen.assessment.classified_reservations, cycle(State), strict=False)
+    every_state = replace(
+        seen.assessment, classified_reservations=tuple(replace(one, state=state) for one, state in pairs)
+    )
+    unconfirmed = tuple(replace(one, confirmed=False) for one in seen.findings)
+    halted = cleaning(released(), refused(UNMANAGED), halted="it reappeared")
     return {
-        "before the first round": None,
-        "every state": replace(seen, assessment=motley, cleaning=stopped),
-        "doubt": replace(seen, findings=doubtful),
-        "trouble in the twilight": scanned(without(node(*lost), "device_plugins")),
-        "dark": scanned(dark_node()),
+        "before the first snapshot": None,
+        "every state": replace(seen, assessment=every_state, cleaning=halted),
+        "unconfirmed": replace(seen, findings=unconfirmed),
+        "findings and missing data": scanned(without(node(*lost), "device_plugins")),
+        "no source available": scanned(dark_node()),
         "unavailable": scanned(without(node(), "reservations")),
     }
 
 
 @pytest.mark.parametrize("name", drawings())
-def test_every_mark_and_every_mood_can_be_read_in_any_light(browser: Browser, name: str) -> None:
+def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser: Browser, name: str) -> None:
     exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
     exporter.start()
     try:
@@ -163,7 +167,7 @@ def test_the_pictures_of_the_documentation_can_be_made(browser: Browser, tmp_pat
     script = Path(__file__).parents[2] / "hack" / "screenshots"
     subprocess.run([script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)
     made = {one.name: one.stat().st_size for one in tmp_path.iterdir()}
-    assert made.keys() == {"page-healthy.png", "page-leak.png", "page-blind.png", "page-dark.png"}
+    assert made.keys() == {"page-healthy.png", "page-leak.png", "page-incomplete.png", "page-dark.png"}
     assert all(10_000 < size <= 200_000 for size in made.values())
 
 

@@ -1,4 +1,4 @@
-"""What the agent costs the API server: one list and one watch of each resource, and no list again."""
+"""The load on the API server: one list and one watch of each resource, and no second list."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, 
         pods(2)
         throughout(one_of_each, 8)
 
-    # This node has no provider ID: whether others have one is asked once in ten minutes, and nothing else is.
+    # This node has no provider ID, so the agent asks once in ten minutes whether other nodes have one.
     assert [one for one in relay.asked("/api/v1/nodes")[0] if "fieldSelector" not in one] == [{"limit": "50"}]
     (listed,), (watched,) = relay.asked("/api/v1/pods")
     assert listed["fieldSelector"].startswith("spec.nodeName=")
@@ -73,7 +73,7 @@ def _watches_begun(relay: Relay, times: int) -> None:
 
 
 def _hears_of_a_new_pod(daemon: Daemon, pods: Pods) -> None:
-    """Only who has heard of the pod can tell that its address is not reserved."""
+    """The finding needs the new pod from the watch."""
     before = pods.now()
     ip, pod = next((ip, name) for ip, name in pods(1).items() if ip not in {one["status"]["podIP"] for one in before})
 

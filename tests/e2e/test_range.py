@@ -1,4 +1,4 @@
-"""Addresses in use that nobody reserved, and a range that has run out of addresses."""
+"""Addresses in use without a reservation, and an exhausted range."""
 
 from ipaddress import ip_address
 
@@ -33,7 +33,7 @@ def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_on
 ) -> None:
     owners = pods(1)
     network = nodeleak.scan().network
-    # The scheduler will send as many pods as the node takes: the trouble begins when there are fewer addresses.
+    # The scheduler sends as many pods as the node allows: a shortage begins when fewer addresses are free.
     room = int(cluster.kubectl("get", "node", cluster.node, "-o", "jsonpath={.status.allocatable.pods}")) - len(owners)
     leaked = cluster.reserve(network["free"] - room)
     assert nodeleak.scan("--grace=0s").subjects("exhausted_range") == {}

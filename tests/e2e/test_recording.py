@@ -1,4 +1,4 @@
-"""A recording of this node says, anywhere, what was said here."""
+"""A recording gives the same report on another machine."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .agent import NODELEAK, Nodeleak, Said
+from .agent import NODELEAK, Nodeleak, Report
 from .node import STORE, Cluster, Pods, run
 
 pytestmark = pytest.mark.e2e
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def sick(cluster: Cluster, pods: Pods) -> set[str]:
-    """A node with leaks of two causes; returns what must not be told of it."""
+    """A node with leaks of two causes; return the names that must not appear."""
     names = set(pods(2).values())
     cluster.leak()
     cluster.reserve(1)
@@ -44,23 +44,23 @@ def test_an_anonymous_recording_says_the_same_without_names(nodeleak: Nodeleak, 
     live = nodeleak.scan("--grace=0s")
     recording = nodeleak.record("--grace=0s", "--anonymous")
 
-    said = Said(0, json.loads(run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout))
+    report = Report(0, json.loads(run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout))
 
-    assert said.verdicts == live.verdicts
+    assert report.verdicts == live.verdicts
     told = [name for name in sick for part in name.split("/") if part != "default" and part in recording]
     assert told == []
 
 
 class _Elsewhere:
-    """A place with no network and no process but its own, where the node's directories are empty."""
+    """An isolated environment: no network, no other processes, empty node directories."""
 
     def __init__(self, empty: Path, hidden: Iterable[Path]) -> None:
         empty.mkdir()
         self._cwd = empty
         self._hiding = " && ".join(f"mount -t tmpfs none {directory}" for directory in hidden if directory.is_dir())
 
-    def run(self, *words: str, text: str = "", codes: Iterable[int] = (0,)) -> Said:
+    def run(self, *words: str, text: str = "", codes: Iterable[int] = (0,)) -> Report:
         isolated = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc")
         hidden = ("/bin/sh", "-c", f'{self._hiding} && exec "$@"', "sh", "env", "-i")
         done = run(*isolated, *hidden, NODELEAK, *words, text=text, codes=codes, cwd=self._cwd)
-        return Said(done.returncode, json.loads(done.stdout))
+        return Report(done.returncode, json.loads(done.stdout))

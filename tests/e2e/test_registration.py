@@ -45,7 +45,7 @@ def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: 
     assert "may not `get` configmap kube-system/cluster-autoscaler-status" in required["message"]
 
     with _made(cluster, OTHER), _made(cluster, STATUS):
-        # The kubelet may list nodes here, and read no configmap; the administrator may do both.
+        # The kubelet may list nodes but not read configmaps; the administrator may do both.
         found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
         told = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
         assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
@@ -63,14 +63,14 @@ def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_an
     (leak,) = cluster.reserve(1)
     with _registered_afterwards(cluster):
         _give_id(cluster, "lab:///i-1")
-        # It sees the node before, as the agent of a node does; and releases nothing.
+        # It has seen the Node before, as a running agent has, and releases nothing.
         with nodeleak.running(*QUICK) as before:
             eventually(lambda: _all_read(before))
         assert json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"] == "lab:///i-1"
 
         cluster.kubectl("delete", "node", cluster.node)
         began = time.monotonic()  # noqa: TID251 (a real node takes real time)
-        # Of the boldest, so that only the Node's absence keeps the leak.
+        # All other refusals are lifted, so that only the missing Node prevents the release.
         with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
             (found,) = eventually(lambda: _gone(daemon, cluster), 15)
             assert time.monotonic() - began < 15  # noqa: TID251
@@ -112,7 +112,7 @@ def test_the_taints_of_the_autoscaler_are_good_to_know_and_no_trouble(cluster: C
 
 
 def _by_age(cluster: Cluster) -> str:
-    """Return how bad it is by the age of the Node, which nothing can make older."""
+    """Return the expected severity by the age of the Node."""
     made = json.loads(cluster.kubectl("get", "node", cluster.node, "-o", "json"))["metadata"]["creationTimestamp"]
     seconds = time.time() - datetime.fromisoformat(made).timestamp()  # noqa: TID251 (a real node's age)
     needs(seconds > 190, "a Node that registered more than three minutes ago")
@@ -122,19 +122,19 @@ def _by_age(cluster: Cluster) -> str:
 
 @contextmanager
 def _registered_afterwards(cluster: Cluster) -> Iterator[None]:
-    """Whatever becomes of the Node, leave one that is registered, and has no provider ID as it had none before."""
+    """Always leave a registered Node without a provider ID, as before."""
     cluster.pid("kubelet")
     try:
         yield
     finally:
-        # Once it is set, nothing but a new Node is without it.
+        # A provider ID cannot be removed: only a new Node is without one.
         if _provider_id(cluster) != "":
             with cluster.stopped("kubelet"):
                 cluster.kubectl("delete", "node", cluster.node, "--ignore-not-found")
 
 
 def _provider_id(cluster: Cluster) -> str | None:
-    """Return the Node's provider ID; None where there is no Node."""
+    """Return the Node's provider ID; None without a Node."""
     found = cluster.kubectl("get", "node", cluster.node, "--ignore-not-found", "-o", "json")
     return str(json.loads(found)["spec"].get("providerID", "")) if found else None
 

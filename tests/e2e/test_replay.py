@@ -1,4 +1,4 @@
-"""The real API server, whose deletions have versions of their own: pods come and go, and nothing is held against it."""
+"""No findings about replayed watches with a real API server, whose deletions have their own versions."""
 
 import json
 from typing import Any
@@ -14,18 +14,18 @@ VERSION = "v1.20.2"
 
 
 def test_a_real_api_server_gives_no_evidence_while_pods_come_and_go(cluster: Cluster, nodeleak: Nodeleak) -> None:
-    # Watches that last a second or two: each deletion ends some of them, and begins others.
+    # Watches of one or two seconds, so that they restart during the deletions.
     with nodeleak.running("--interval=200ms", "--confirm-after=0s", "--stale-after=3s") as daemon:
         eventually(lambda: _hears(daemon))
         for batch in range(4):
             names = [f"e2e-replay-{batch}-{number}" for number in range(10)]
             applied(cluster, *(_unwanted(cluster, name) for name in names))
-            # The oldest last, as in the incident.
+            # Oldest last, as in the incident.
             cluster.kubectl("delete", "pods", *reversed(names), "--grace-period=0", "--force")
         eventually(lambda: _is_done(daemon))
-        said = daemon.report()
-        assert (said.subjects("replayed_watch"), said.document["server_version"]) == ({}, VERSION)
-        assert "replayed_watch" not in said.blind, "it was looked for"
+        report = daemon.report()
+        assert (report.subjects("replayed_watch"), report.document["server_version"]) == ({}, VERSION)
+        assert "replayed_watch" not in report.insufficient_data, "the detector must run"
         metrics = daemon.metrics()
         assert metrics.get("findings", detector="replayed_watch", severity="warning", phase="confirmed") == 0
         for resource in ("pods", "node"):
@@ -37,11 +37,11 @@ def test_a_record_has_the_servers_version_and_one_look_watches_nothing(pods: Pod
     assert pods.now() == []
     (look, *_) = json.loads(nodeleak.record())["snapshots"]
     assert look["server_version"] == VERSION
-    assert look["watches"] == {"not_requested": {"source": "watches", "why": "one look watches nothing"}}
+    assert look["watches"] == {"not_requested": {"source": "watches", "why": "a single command watches nothing"}}
 
 
 def _unwanted(cluster: Cluster, name: str) -> dict[str, Any]:
-    """Return a pod of the node that the kubelet refuses, and starts nothing for: it asks for another node."""
+    """Return a pod that the kubelet rejects, because its node selector names another node."""
     pod = pod_with(cluster, name, {})
     pod["spec"]["nodeSelector"] = {"nodeleak": "another-node"}
     return pod

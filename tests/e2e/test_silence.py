@@ -1,4 +1,4 @@
-"""A source falls silent, or says nonsense: what depends on it is unknown, and nothing is called leaked for it."""
+"""A source becomes unavailable or returns nonsense: dependent states are unknown, and nothing is reported as leaked."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .agent import DROPPED, Daemon, Nodeleak
-from .engine import standin_engine
+from .engine import fake_engine
 from .node import STORE, Cluster, Pods, eventually, moved_away, reservations, throughout
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ def owners(pods: Pods) -> dict[str, str]:
 
 @pytest.fixture
 def leak(cluster: Cluster) -> str:
-    """One leaked address, known to the daemon before anything falls silent."""
+    """One leaked address that the daemon knows before a source fails."""
     (ip,) = cluster.reserve(1)
     return ip
 
@@ -43,9 +43,9 @@ def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
 ) -> None:
     cluster.pid("docker")
     with _stopped(cluster, "docker"):
-        # The kubelet may have torn down what the engine ended on its way out.
-        eventually(lambda: _unread(daemon, "containers", set(reservations())), 30)
-        throughout(lambda: _unread(daemon, "containers", set(reservations())), 3)
+        # The kubelet may have torn down containers that the engine stopped.
+        eventually(lambda: _unavailable(daemon, "containers", set(reservations())), 30)
+        throughout(lambda: _unavailable(daemon, "containers", set(reservations())), 3)
         assert leak in reservations()
         assert daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed") is None
 
@@ -59,8 +59,8 @@ def test_when_docker_hangs_everything_is_unknown_until_it_answers(
     engine = cluster.pid("docker")
     os.kill(engine, signal.SIGSTOP)
     try:
-        eventually(lambda: _unread(daemon, "containers", {*owners, leak}), 30)
-        throughout(lambda: _unread(daemon, "containers", {*owners, leak}), 3)
+        eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}), 30)
+        throughout(lambda: _unavailable(daemon, "containers", {*owners, leak}), 3)
     finally:
         os.kill(engine, signal.SIGCONT)
 
@@ -88,11 +88,11 @@ def test_when_the_api_server_is_stopped_what_needs_its_word_is_unknown_until_it_
 
 def test_while_the_directory_is_away_nothing_is_said_of_it(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
     with moved_away(STORE):
-        eventually(lambda: _unread(daemon, "reservations", set()), 30)
-        throughout(lambda: _unread(daemon, "reservations", set()), 2)
+        eventually(lambda: _unavailable(daemon, "reservations", set()), 30)
+        throughout(lambda: _unavailable(daemon, "reservations", set()), 2)
         metrics = daemon.metrics()
         assert not metrics.by("state", "reservations")
-        # Those of other things than addresses have their own sources, and see.
+        # Detectors with other sources still work.
         assert not _OF_ADDRESSES & set(metrics.by("detector", "findings"))
 
     eventually(lambda: _knows(daemon, owners, leak))
@@ -115,12 +115,12 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str
 ) -> None:
     mode = STORE.stat().st_mode
-    # Without capabilities root is held to the mode; the kubelet is not, and goes on.
+    # Without capabilities, file modes apply to root; the kubelet is not affected.
     with nodeleak.running(*QUICK, wrapped=DROPPED) as daemon:
         eventually(lambda: _knows(daemon, owners, leak))
         STORE.chmod(0)
         try:
-            eventually(lambda: _unread(daemon, "reservations", set()), 30)
+            eventually(lambda: _unavailable(daemon, "reservations", set()), 30)
         finally:
             STORE.chmod(mode)
         eventually(lambda: _knows(daemon, owners, leak))
@@ -130,21 +130,21 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
 def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with standin_engine(tmp_path / "docker.sock") as url:
+    with fake_engine(tmp_path / "docker.sock") as url:
         said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
         assert said.unavailable == {"containers"}
         assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
-            eventually(lambda: _unread(daemon, "containers", {*owners, leak}))
-            throughout(lambda: _unread(daemon, "containers", {*owners, leak}), 3)
+            eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}))
+            throughout(lambda: _unavailable(daemon, "containers", {*owners, leak}), 3)
             assert not daemon.events("finding.opened")
 
 
 def test_without_the_api_server_to_contradict_an_empty_docker_no_pod_loses_its_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with standin_engine(tmp_path / "docker.sock") as url:
+    with fake_engine(tmp_path / "docker.sock") as url:
         blind = ("--grace=0s", "--api=off", f"--docker-host={url}")
         with_checkpoints = nodeleak.scan(*blind)
         without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory
@@ -169,8 +169,8 @@ def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
     assert not [source for source, up in daemon.metrics().by("source", "source_up").items() if not up]
 
 
-def _unread(daemon: Daemon, source: str, unknown: set[str]) -> None:
-    """The source is down, alone, and by the same round nothing is known of the reservations."""
+def _unavailable(daemon: Daemon, source: str, unknown: set[str]) -> None:
+    """Only this source is unavailable, and in the same sync all reservations are unknown."""
     metrics, report = daemon.metrics(), daemon.report()
     assert (metrics.up(source), report.unavailable) == (0, {source})
     assert report.states == dict.fromkeys(unknown, "unknown")
@@ -178,7 +178,7 @@ def _unread(daemon: Daemon, source: str, unknown: set[str]) -> None:
 
 
 def _only_leak_ever_was(daemon: Daemon, leak: str) -> None:
-    """The leak was found once, before the silence; nobody else ever was, and no finding was taken back."""
+    """The leak was found once, before the outage; nothing else was found, and no finding was closed."""
     assert daemon.process.poll() is None
     assert daemon.opened("leaked_reservation").keys() == {f"kubenet/{leak}"}
     assert {line["detector"] for line in daemon.events("finding.opened")} == {"leaked_reservation"}

@@ -1,6 +1,6 @@
-"""Cleaners beside the real docker and the real host-local: ours takes no address from its holder, others are seen to.
+"""Cleaners under stress with real docker and host-local: nodeleak takes no address from its holder, the one-liner does.
 
-It needs docker alone of the real node; the store is one of its own.
+Of the real node it needs only docker; it has its own store.
 """
 
 import json
@@ -19,46 +19,46 @@ _ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
-class Torture:
-    """What became of one."""
+class StressRun:
+    """The result of one run."""
 
     code: int
     output: str
     report: dict[str, Any]
 
     @property
-    def wrongs(self) -> set[str]:
-        return {one["wrong"] for one in self.report["violations"]}
+    def kinds(self) -> set[str]:
+        return {one["kind"] for one in self.report["violations"]}
 
     @property
     def codes(self) -> set[str]:
-        """The exit codes of all that cleaned."""
+        """The exit codes of all cleaners and daemons."""
         return {code for one in (*self.report["cleaners"], *self.report["daemons"]) for code in one["codes"]}
 
 
-def _torture(report: Path, *options: str) -> Torture:
+def _stress(report: Path, *options: str) -> StressRun:
     run(_ROOT / "hack" / "cluster", "start", "docker")
     command: list[str | Path] = [sys.executable, "-m", "tests.stress", f"--report={report}", *options]
     done = run(*command, codes=(0, 1), env=environment(), cwd=_ROOT, seconds=300)
-    return Torture(done.returncode, done.stdout + done.stderr, json.loads(report.read_text()))
+    return StressRun(done.returncode, done.stdout + done.stderr, json.loads(report.read_text()))
 
 
 def test_nodeleak_reclaims_every_leak_and_takes_no_address_from_its_holder(tmp_path: Path) -> None:
-    torture = _torture(tmp_path / "report.json", "--cleaner=nodeleak", "--daemon=nodeleak", "--seconds=60")
-    counts = torture.report["counts"]
+    played = _stress(tmp_path / "report.json", "--cleaner=nodeleak", "--daemon=nodeleak", "--seconds=60")
+    counts = played.report["counts"]
 
-    assert torture.code == 0, torture.output
-    assert torture.report["violations"] == []
-    assert "2" not in torture.codes
-    # Or else it would have been no torture.
-    assert counts["allocations"] > 300, torture.output
-    assert counts["exhausted"] > 10, torture.output
-    assert counts["leaked"] == counts["reclaimed"] > 50, torture.output
-    assert counts["adds_killed"] > counts["half_added"] > 0, torture.output
+    assert played.code == 0, played.output
+    assert played.report["violations"] == []
+    assert "2" not in played.codes
+    # Otherwise the run put no stress on anything.
+    assert counts["allocations"] > 300, played.output
+    assert counts["exhausted"] > 10, played.output
+    assert counts["leaked"] == counts["reclaimed"] > 50, played.output
+    assert counts["adds_killed"] > counts["half_added"] > 0, played.output
 
 
 def test_the_one_liner_that_people_copy_takes_addresses_in_use(tmp_path: Path) -> None:
-    torture = _torture(tmp_path / "report.json", "--cleaner=one-liner", "--seconds=30")
+    played = _stress(tmp_path / "report.json", "--cleaner=one-liner", "--seconds=30")
 
-    assert torture.code == 1, torture.output
-    assert {"taken from its holder", "held twice"} <= torture.wrongs, torture.output
+    assert played.code == 1, played.output
+    assert {"taken from its holder", "held twice"} <= played.kinds, played.output

@@ -1,4 +1,4 @@
-"""What a docker upgrade that moves its directory leaves: a process in a namespace that nobody manages any more."""
+"""A docker upgrade that moves its directory leaves a process in an unmanaged namespace."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from .node import Cluster, Pods, docker, eventually, running_sandboxes
 pytestmark = pytest.mark.e2e
 
 
-def test_an_address_held_by_a_process_that_docker_has_lost_is_alive_until_the_process_ends(
+def test_an_address_of_a_process_that_docker_lost_is_unmanaged_until_the_process_ends(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     ((ip, pod),) = pods(1).items()

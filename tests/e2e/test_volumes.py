@@ -15,7 +15,7 @@ import pytest
 from agent.model.volumes import Mount
 from agent.sources.host import mounts
 
-from .agent import Daemon, Nodeleak, Said
+from .agent import Daemon, Nodeleak, Report
 from .disks import CSI_DISK, Disks, flex_disk
 from .node import Cluster, applied, eventually, run
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 OFTEN = ("--interval=500ms", "--confirm-after=1s")
 TRIES = 3
 SLOW = 60
-"""Seconds that one disk takes to attach."""
+"""Seconds until one disk is attached."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def disks(cluster: Cluster) -> Iterator[Disks]:
 
 
 def _wait_till_the_kubelet_has_settled(cluster: Cluster) -> None:
-    """Nothing is said of volumes in the first two minutes of a kubelet, and other tests have started it anew."""
+    """Wait: volumes are not checked in the first two minutes after a kubelet start."""
 
     def check() -> None:
         assert int(run("ps", "-o", "etimes=", "-p", str(cluster.pid("kubelet"))).stdout) > 125
@@ -45,12 +45,12 @@ def _wait_till_the_kubelet_has_settled(cluster: Cluster) -> None:
     eventually(check, 130)
 
 
-def _told(said: Said) -> dict[str, dict[str, Any]]:
-    return {one["subject"]: one for one in said.findings if one["detector"] == "detached_volume"}
+def _findings(report: Report) -> dict[str, dict[str, Any]]:
+    return {one["subject"]: one for one in report.findings if one["detector"] == "detached_volume"}
 
 
 def _lose_both(disks: Disks) -> None:
-    """Delete both pods while detaching fails, and make them again before the controller's next try."""
+    """Delete both pods while detaching fails, and recreate them before the controller's next attempt."""
     for _ in range(TRIES):
         before = disks.refused("e2e-lost")
         with disks.detaching_fails():
@@ -74,7 +74,7 @@ def _lose_both(disks: Disks) -> None:
 
 
 def _account_without_rights(cluster: Cluster, at: Path) -> Path:
-    """Write the credentials of an account that may read pods and nodes, and nothing else."""
+    """Write a kubeconfig of an account that may only read pods and nodes."""
     name = "e2e-volumes"
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": "default"}}
@@ -116,7 +116,7 @@ def stranger(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 def _confirmed(daemon: Daemon, volume: str) -> dict[str, Any]:
     def check() -> dict[str, Any]:
-        found = _told(daemon.report()).get(f"volume {volume}")
+        found = _findings(daemon.report()).get(f"volume {volume}")
         assert found is not None
         assert found["confirmed"]
         return found
@@ -135,7 +135,7 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.runs("e2e-lost")
         disks.attached(CSI_DISK)
         _mounts_are_read(disks)
-        # Before the loss: the longer a disk is lost, the more rarely the kubelet looks for it, up to every two minutes.
+        # Before the loss: the longer a disk is missing, the less often the kubelet checks, down to every two minutes.
         _wait_till_the_kubelet_has_settled(cluster)
         _lose_both(disks)
 
@@ -154,16 +154,16 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
             "critical",
             "default/e2e-claim",
         )
-        # The kubelet's own account may read what its pods need, and no events.
-        assert confirmed["message"].endswith("(not asked: list events)")
-        found = _told(scanned)
+        # The kubelet's account may read what its pods need, but no events.
+        assert confirmed["message"].endswith("(not requested: list events)")
+        found = _findings(scanned)
         assert {one["strength"] for one in found.values()} == {"probable", "confirmed"}
-        assert not [one for one in found.values() if "not asked" in one["message"]]
-        lacking = _told(without)[f"volume {CSI_DISK}"]
+        assert not [one for one in found.values() if "not requested" in one["message"]]
+        lacking = _findings(without)[f"volume {CSI_DISK}"]
         assert (lacking["strength"], without.unavailable) == ("probable", set())
-        assert "pods that wait with a claim: default/e2e-claim since" in lacking["message"]
+        assert "waiting pods with a claim: default/e2e-claim since" in lacking["message"]
         assert lacking["message"].endswith(
-            "(not asked: get persistentvolumeclaims, get volumeattachments, list events)"
+            "(not requested: get persistentvolumeclaims, get volumeattachments, list events)"
         )
 
         # The remedy.
@@ -173,10 +173,10 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
         disks.runs("e2e-lost")
 
         def closed() -> None:
-            assert _told(daemon.report()) == {}
+            assert _findings(daemon.report()) == {}
 
         eventually(closed)
-        # What takes a minute to attach was in nobody's way.
+        # The disk that takes a minute to attach was never reported.
         disks.runs("e2e-slow", SLOW + 30)
         assert {*daemon.opened("detached_volume")} == {f"volume {flex_disk('e2e-lost')}", f"volume {CSI_DISK}"}
 

@@ -1,5 +1,5 @@
-"""Stand-ins for what surrounds the agent on a node, so that the demo and the figures need neither docker nor a cluster.
+"""Fakes of the agent's surroundings, so that the demo, tests and benchmarks need neither docker nor a cluster.
 
-nodes says what is on a node, in the words of the node; host, engine and apiserver show it as its files, docker and the
-API server would. Only the standard library is used, and nothing of the agent: who reads must not write.
+nodes describes what is on a node; host, engine and apiserver present it as files, docker and the API server do. They
+use only the standard library and no code of the agent, so that the agent cannot confirm its own mistakes.
 """

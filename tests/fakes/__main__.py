@@ -1,6 +1,6 @@
-"""Stand-ins in a process of their own, until its standard input ends: `python -m standins ROOT PODS CIDR LEAST MOST`.
+"""Serve a fake node until standard input ends: `python -m tests.fakes ROOT PODS CIDR LEAST MOST`.
 
-A healthy node of PODS pods, each of LEAST to MOST bytes, in a new directory ROOT. It stands in for nothing itself.
+A healthy node with PODS pods of LEAST to MOST bytes each, in a new directory ROOT. Prints the API server's URL.
 """
 
 import sys

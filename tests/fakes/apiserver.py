@@ -1,8 +1,7 @@
-"""A stand-in for the Kubernetes API server (1.20) on loopback: one node's pods and its Node object, listed and watched.
+"""A fake Kubernetes API server (1.20) on loopback: list and watch one node's pods and its Node object.
 
-The real one has TLS, tokens and etcd behind it. This one speaks plain HTTP to anybody, and knows `/api/v1/pods` and
-`/api/v1/nodes` with field selectors, resource versions, bookmarks and watches that stay open. `/standin/requests` tells
-how often each was asked.
+Plain HTTP without authentication. It serves `/api/v1/pods` and `/api/v1/nodes` with field selectors, resource versions,
+bookmarks and long watches. `/fake/requests` returns the number of requests of each kind.
 """
 
 import random
@@ -16,11 +15,11 @@ from threading import Event
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
-from tests.fakes.nodes import PodSandbox, StandinNode
+from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, serving
 
 _VERSION = 48_213_007
-"""The resource version of everything here."""
+"""The resource version of all objects."""
 _BOOKMARK_EVERY = 10.0
 """Seconds; the real one sends a bookmark about every minute."""
 _LONGEST_WATCH = 1800.0
@@ -29,12 +28,12 @@ Tree = dict[str, Any]
 
 
 @contextmanager
-def apiserver(node: StandinNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[str]:
+def apiserver(node: FakeNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[str]:
     """Serve a node's objects while the block runs, and give the server's URL.
 
-    `pod_bytes`: the least and the most that a pod's JSON is filled up to, as injected environments do.
+    `pod_bytes`: minimum and maximum size of a pod's JSON; pods are padded, as injected environments do.
     """
-    chance = random.Random(len(node.running))  # noqa: S311 (sizes that are the same every time)
+    chance = random.Random(len(node.running))  # noqa: S311 (reproducible sizes)
     pods = [_pod(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
     pods += [_pending_pod(node, namespace, name) for namespace, name in node.pending]
     server = _Server({"pods": pods, "nodes": [_node(node)]})
@@ -62,7 +61,7 @@ class _ApiHandler(Handler):
     def answer(self, url: SplitResult) -> None:
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         resource = url.path.removeprefix("/api/v1/")
-        if url.path == "/standin/requests":
+        if url.path == "/fake/requests":
             self.send_tree(self.server.requests)
         elif resource not in self.server.objects:
             self.send_tree(_not_found(url.path), HTTPStatus.NOT_FOUND)
@@ -131,13 +130,13 @@ def _not_found(path: str) -> Tree:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": f"the stand-in API server has no {path}",
+        "message": f"the fake API server has no {path}",
         "reason": "NotFound",
         "code": 404,
     }
 
 
-def _node(node: StandinNode) -> Tree:
+def _node(node: FakeNode) -> Tree:
     room = {"cpu": "32", "memory": "131072Mi", "pods": str(node.max_pods)}
     return {
         "kind": "Node",
@@ -149,7 +148,7 @@ def _node(node: StandinNode) -> Tree:
             "creationTimestamp": _moment(node.booted),
             "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"},
         },
-        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"standin:///{node.name}"},
+        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"fake:///{node.name}"},
         "status": {
             "capacity": room,
             "allocatable": room,
@@ -160,7 +159,7 @@ def _node(node: StandinNode) -> Tree:
     }
 
 
-def _pod(node: StandinNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
+def _pod(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
     pod = _blank_pod(node, sandbox.namespace, sandbox.pod, sandbox.uid)
     pod["metadata"]["creationTimestamp"] = _moment(sandbox.made)
     ip = sandbox.ip or node.ip
@@ -195,13 +194,13 @@ def _pod(node: StandinNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
     return pod
 
 
-def _pending_pod(node: StandinNode, namespace: str, name: str) -> Tree:
+def _pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
     pod = _blank_pod(node, namespace, name, "5b1d7c1e-0000-4000-8000-000000000001")
     pod["status"] = {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
     return pod
 
 
-def _blank_pod(node: StandinNode, namespace: str, name: str, uid: str) -> Tree:
+def _blank_pod(node: FakeNode, namespace: str, name: str, uid: str) -> Tree:
     return {
         "kind": "Pod",
         "apiVersion": "v1",

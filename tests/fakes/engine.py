@@ -1,7 +1,7 @@
-"""A stand-in for the docker engine's API (dockerd 20.10, API 1.41) on a unix socket.
+"""A fake docker engine API (dockerd 20.10, API 1.41) on a unix socket.
 
-The real one is `/var/run/docker.sock`. This one answers what docker's own clients ask: `/_ping`, `/version`,
-`/containers/json` and `/containers/<id>/json`, with and without a version before the path; all else is not found.
+It answers the requests of docker's own clients: `/_ping`, `/version`, `/containers/json` and `/containers/<id>/json`,
+with or without a version prefix. Everything else is 404.
 """
 
 import re
@@ -14,7 +14,7 @@ from socketserver import UnixStreamServer
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
-from tests.fakes.nodes import PodSandbox, StandinNode
+from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, serving
 
 _API_VERSION = "1.41"
@@ -25,10 +25,10 @@ Tree = dict[str, Any]
 
 
 @contextmanager
-def engine(socket: Path, node: StandinNode) -> Iterator[None]:
+def engine(socket: Path, node: FakeNode) -> Iterator[None]:
     """Serve the containers of a node while the block runs. Raises OSError."""
     if len(str(socket).encode()) > _LONGEST_SOCKET:
-        raise OSError(f"{socket} is too long for a socket's path: set TMPDIR to a shorter directory")
+        raise OSError(f"{socket} is too long for a socket's path: set TMPDIR to a shorter path")
     with serving(_Server(socket, [tree for sandbox in node.running for tree in _containers(sandbox)])):
         yield
 
@@ -37,7 +37,7 @@ class _Server(Threads, UnixStreamServer):
     request_queue_size = 64
 
     def __init__(self, socket: Path, containers: list[Tree]) -> None:
-        # Newest first, as docker lists them; written once, because an engine's answers are not what is measured.
+        # Newest first, as docker lists them; serialized once, because benchmarks do not measure the engine.
         newest = sorted(containers, key=lambda container: -container["Created"])
         self.all = compact(newest)
         self.running = compact([container for container in newest if container["State"] == "running"])
@@ -75,7 +75,7 @@ class _EngineHandler(Handler):
 
 
 _VERSION = {
-    "Platform": {"Name": "stand-in of nodeleak's demo"},
+    "Platform": {"Name": "fake of nodeleak's demo"},
     "Version": "20.10.24",
     "ApiVersion": _API_VERSION,
     "MinAPIVersion": "1.12",

@@ -1,7 +1,7 @@
-r"""A stand-in for a kubenet node's file system: host-local's store, libcni's cache, checkpoints and `/proc`.
+r"""A fake of a kubenet node's file system: host-local's store, libcni's cache, checkpoints and `/proc`.
 
 The formats are those of host-local >= 0.8 (`<id>\r\neth0`), libcni >= 0.8 (`cniCacheV1`), dockershim's checkpoints v1
-and proc(5), as far as anybody reads them.
+and proc(5), as far as the agent reads them.
 """
 
 import base64
@@ -13,16 +13,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.nodes import PodSandbox, StandinNode
+from tests.fakes.nodes import FakeNode, PodSandbox
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DOCKERD, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
-"""Process ids; the kubelet's is the incident's."""
+"""Process ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One stand-in node's directory, laid out as a real root is."""
+    """One fake node's directory, laid out like a real root."""
 
     root: Path
 
@@ -55,23 +55,32 @@ class Host:
         return self.root / "etc/kubeconfig"
 
     @property
-    def restoring(self) -> tuple[str, ...]:
-        """Return nodeleak's options to put back here, and nowhere else."""
-        return (f"--cni-networks-dir={self.networks}", f"--cni-cache-dir={self.cache}")
+    def state(self) -> Path:
+        return self.root / "var/lib/nodeleak"
+
+    @property
+    def restore_options(self) -> tuple[str, ...]:
+        """Return the options that make `nodeleak restore` write here and nowhere else."""
+        return (
+            f"--cni-networks-dir={self.networks}",
+            f"--cni-cache-dir={self.cache}",
+            f"--state-dir={self.state}",
+        )
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return nodeleak's options to look here, and nowhere else."""
+        """Return the options that make nodeleak read and write here and nowhere else."""
         return (
             f"--docker-host=unix://{self.docker_socket}",
-            *self.restoring,
+            *self.restore_options,
             f"--checkpoint-dir={self.checkpoints}",
             "--device-plugins-dir=off",
+            "--kubelet-dir=off",
             f"--proc={self.proc}",
         )
 
 
-def build(root: Path, node: StandinNode) -> Host:
+def build(root: Path, node: FakeNode) -> Host:
     """Write a node's files under a directory."""
     host = Host(root)
     for directory in (host.store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
@@ -102,10 +111,10 @@ def write_kubeconfig(host: Host, server: str) -> None:
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "current-context": "standin",
-                "clusters": [{"name": "standin", "cluster": {"server": server}}],
-                "users": [{"name": "standin", "user": {}}],
-                "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "standin"}}],
+                "current-context": "fake",
+                "clusters": [{"name": "fake", "cluster": {"server": server}}],
+                "users": [{"name": "fake", "user": {}}],
+                "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
             }
         )
     )
@@ -116,11 +125,11 @@ def _write(path: Path, text: str, when: datetime) -> None:
     os.utime(path, (when.timestamp(), when.timestamp()))
 
 
-def _write_results(cache: Path, node: StandinNode, sandbox: PodSandbox) -> None:
+def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
     """Write what libcni keeps of the two ADDs of a kubenet sandbox.
 
     kubenet itself passes no CNI arguments, so its cache names no pod; dockershim's cni plugin does. They are here
-    because otherwise only a daemon that ran before would know whose a leaked address was.
+    because otherwise only a daemon that ran before the leak would know the pod of a leaked address.
     """
     gateway = str(node.cidr.network_address + 1)
     arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]
@@ -183,7 +192,7 @@ def _write_checkpoint(directory: Path, sandbox: PodSandbox) -> None:
     _write(directory / sandbox.id, json.dumps(tree, separators=(",", ":")), sandbox.made)
 
 
-def _write_proc(proc: Path, node: StandinNode) -> None:
+def _write_proc(proc: Path, node: FakeNode) -> None:
     booted = int(node.booted.timestamp())
     (proc / "stat").write_text(f"cpu  1 0 1 1 0 0 0 0 0 0\nbtime {booted}\nprocesses 1\n")
     boot_id = proc / "sys/kernel/random/boot_id"

@@ -1,4 +1,4 @@
-"""What is on a stand-in node: plain facts, from which host, engine and apiserver make what a real node would show."""
+"""The content of fake nodes, which host, engine and apiserver present as a real node does."""
 
 import hashlib
 import random
@@ -30,7 +30,7 @@ class PodSandbox:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandinNode:
+class FakeNode:
     name: str
     ip: str
     cidr: IPv4Network
@@ -39,9 +39,9 @@ class StandinNode:
     docker_started: datetime
     kubelet_started: datetime
     running: tuple[PodSandbox, ...]
-    """Pods whose sandbox and container run."""
+    """Pods with a running sandbox and container."""
     leaked: tuple[PodSandbox, ...] = ()
-    """Sandboxes of which only host-local's file and libcni's results are left."""
+    """Sandboxes that left only host-local's file and libcni's results."""
     pending: tuple[tuple[str, str], ...] = ()
     """Namespace and name of pods that wait for an address."""
 
@@ -70,14 +70,14 @@ _WORKLOADS = (
 )
 
 
-def the_incident(now: datetime) -> StandinNode:
-    """Return the node of the incident: every address of a /25 reserved, 118 in use, seven left by removed pods.
+def the_incident(now: datetime) -> FakeNode:
+    """Return the node of the incident: every address of a /25 reserved, 118 in use, seven leaked by removed pods.
 
-    docker was upgraded by stopping the kubelet and removing all containers; the kubelet, started again, dropped the
-    checkpoints of sandboxes it could not tear down. Every pod that runs now was made after that.
+    docker was upgraded by stopping the kubelet and removing all containers; the restarted kubelet dropped the
+    checkpoints of sandboxes that it could not tear down. Every running pod was created after that.
     """
     kubelet_started = now - timedelta(hours=9)
-    chance = random.Random(4)  # noqa: S311 (names and times that are the same every time)
+    chance = random.Random(4)  # noqa: S311 (reproducible names and times)
     leaked = tuple(
         PodSandbox(
             id_, namespace, pod, f"10.253.6.{last}", now - timedelta(days=chance.randint(2, 19), hours=chance.random())
@@ -86,7 +86,7 @@ def the_incident(now: datetime) -> StandinNode:
     )
     cidr = IPv4Network("10.253.6.128/25")
     taken = {sandbox.ip for sandbox in leaked}
-    return StandinNode(
+    return FakeNode(
         name="10.12.97.31",
         ip="10.12.97.31",
         cidr=cidr,
@@ -103,12 +103,12 @@ def the_incident(now: datetime) -> StandinNode:
     )
 
 
-def healthy(now: datetime, pods: int, cidr: str) -> StandinNode:
+def healthy(now: datetime, pods: int, cidr: str) -> FakeNode:
     """Return a node on which every reservation is in use."""
     network = IPv4Network(cidr)
     chance = random.Random(pods)  # noqa: S311 (as above)
     started = now - timedelta(days=3)
-    return StandinNode(
+    return FakeNode(
         name="worker-1",
         ip="10.12.97.31",
         cidr=network,
@@ -121,7 +121,7 @@ def healthy(now: datetime, pods: int, cidr: str) -> StandinNode:
 
 
 def addresses(cidr: IPv4Network, taken: set[str] | frozenset[str] = frozenset()) -> list[str]:
-    """Return what host-local can give out in a subnet: all but its own address, the gateway and the broadcast."""
+    """Return what host-local can assign in a subnet: all but the network, gateway and broadcast addresses."""
     gateway = str(ip_network(cidr).network_address + 1)
     return [ip for ip in map(str, cidr.hosts()) if ip != gateway and ip not in taken]
 
@@ -142,10 +142,10 @@ def _host_network(name: str, since: datetime, chance: random.Random) -> PodSandb
 
 
 def _digits(*parts: str) -> str:
-    """Return 64 hex digits: an id that is the same every time."""
+    """Return 64 reproducible hex digits."""
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def _letters(text: str) -> str:
-    # The alphabet of Kubernetes' own random suffixes, which spells no words.
+    # The alphabet of Kubernetes' random suffixes.
     return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in hashlib.sha256(text.encode()).digest()[:5])

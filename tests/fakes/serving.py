@@ -1,4 +1,4 @@
-"""What the stand-ins' servers share: JSON over HTTP/1.1, a thread for each connection."""
+"""Shared by the fake servers: JSON over HTTP/1.1, one thread per connection."""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ class Threads(ThreadingMixIn):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that disconnect."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD; a subclass says with what."""
+    """Answers GET and HEAD; subclasses implement `answer`."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body leave together, or each answer waits for a delayed acknowledgement
+    wbufsize = -1  # send head and body together: separate writes wait for a delayed ACK
 
     def answer(self, url: SplitResult) -> None:
         raise NotImplementedError
@@ -46,11 +46,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send(compact(tree), status=status)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
-        """Requests are not news."""
+        """Do not log requests."""
 
 
 def compact(tree: Any) -> bytes:
-    """Write JSON as Go does: without spaces, with a line's end."""
+    """Write JSON as Go does: no spaces, a final newline."""
     return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
 
 

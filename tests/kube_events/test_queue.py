@@ -23,7 +23,7 @@ from agent.model.finding import Finding
 from agent.sources.error import SourceError
 from tests.builders import node, pod
 from tests.kube_events.syncs import Syncs, confirmed, leak
-from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig, until
+from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig, until
 
 EVENTS = "/api/v1/namespaces/default/events"
 LATER = timedelta(minutes=5)
@@ -110,13 +110,13 @@ def agent(tmp_path: Path) -> Start:
     return start
 
 
-def methods(server: Standin) -> list[str]:
+def methods(server: FakeServer) -> list[str]:
     return [request.method for request in server.requests]
 
 
 def test_an_event_is_created_and_then_patched_and_there_is_one(agent: Start) -> None:
     store = Store()
-    with Standin(store) as server, agent(server.url) as one:
+    with FakeServer(store) as server, agent(server.url) as one:
         one.export(leak(2))
         until(lambda: one.sent() == 1, "it is created")
         one.export(leak(2), later=timedelta(minutes=1))
@@ -133,7 +133,7 @@ def test_an_event_is_created_and_then_patched_and_there_is_one(agent: Start) -> 
 
 def test_a_restarted_agent_patches_the_existing_event(agent: Start) -> None:
     store = Store()
-    with Standin(store) as server:
+    with FakeServer(store) as server:
         with agent(server.url) as before:
             before.export(leak(2))
             before.export(leak(2), later=LATER)
@@ -152,7 +152,7 @@ def test_a_restarted_agent_patches_the_existing_event(agent: Start) -> None:
 
 def test_an_expired_event_is_created_again(agent: Start) -> None:
     store = Store()
-    with Standin(store) as server, agent(server.url) as one:
+    with FakeServer(store) as server, agent(server.url) as one:
         one.export(leak(2))
         until(lambda: one.sent() == 1, "it is created")
         store.events.clear()
@@ -166,7 +166,7 @@ def test_an_expired_event_is_created_again(agent: Start) -> None:
 def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
     store = Store()
     refused = Finding("unreserved_pod_ip", "10.244.1.2", "not reserved", identity=("uid of shop/web",))
-    with Standin(store) as server, agent(server.url) as one:
+    with FakeServer(store) as server, agent(server.url) as one:
         one.export(refused)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
     about = [event["involvedObject"] for event in store.events.values()]
@@ -175,7 +175,7 @@ def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "422 Unprocessable Entity"])
 def test_a_refusal_is_logged_once_and_counted_each_time(agent: Start, status: str) -> None:
-    with Standin(lambda _: [no(status, "not for you")]) as server, agent(server.url) as one:
+    with FakeServer(lambda _: [no(status, "not for you")]) as server, agent(server.url) as one:
         for number in range(3):
             one.export(leak(2), later=LATER * number)
             expected = {"refused": number + 1}
@@ -199,7 +199,7 @@ def test_a_refusal_is_logged_once_and_counted_each_time(agent: Start, status: st
 )
 def test_a_failing_server_is_unreachable_until_it_recovers(agent: Start, answer: bytes) -> None:
     store = Store()
-    with Standin(lambda _: [answer]) as server, agent(server.url) as one:
+    with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
         one.export(leak(2))
         until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
         server.answers = store
@@ -218,7 +218,7 @@ def test_a_server_that_is_not_there_is_unreachable(agent: Start) -> None:
 
 
 def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped(agent: Start) -> None:
-    with Standin(lambda _: hang(server)) as server, agent(server.url, timeout=60) as one:
+    with FakeServer(lambda _: hang(server)) as server, agent(server.url, timeout=60) as one:
         many = [leak(2, network=f"n{number}") for number in range(25)]
         started = time.perf_counter()
         for number in range(4):
@@ -233,7 +233,7 @@ def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped(agen
 
 
 def test_excess_events_are_rate_limited_and_not_sent(agent: Start) -> None:
-    with Standin(Store()) as server, agent(server.url) as one:
+    with FakeServer(Store()) as server, agent(server.url) as one:
         one.export(*(leak(2, network=f"n{number}") for number in range(200)))
         until(lambda: one.sent() == 25, "the burst is told")
         assert one.dropped == {"rate_limited": 175}
@@ -245,7 +245,7 @@ def test_excess_events_are_rate_limited_and_not_sent(agent: Start) -> None:
 
 def test_a_throttled_request_is_retried_after_the_given_time(agent: Start) -> None:
     store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 1")]
-    with Standin(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
+    with FakeServer(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
         started = time.perf_counter()
         one.export(leak(2))
         until(lambda: one.sent() == 1, "it is told")
@@ -255,7 +255,7 @@ def test_a_throttled_request_is_retried_after_the_given_time(agent: Start) -> No
 
 def test_a_request_throttled_twice_is_dropped(agent: Start) -> None:
     answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
-    with Standin(lambda _: [answer]) as server, agent(server.url) as one:
+    with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
         one.export(leak(2))
         until(lambda: one.dropped == {"throttled": 1}, "it is counted")
     assert len(server.requests) == 2
@@ -264,7 +264,7 @@ def test_a_request_throttled_twice_is_dropped(agent: Start) -> None:
 
 def test_stop_interrupts_the_wait_for_a_throttled_server(agent: Start) -> None:
     with (
-        Standin(lambda _: [no("429 Too Many Requests", "slow down", "Retry-After: 3600")]) as server,
+        FakeServer(lambda _: [no("429 Too Many Requests", "slow down", "Retry-After: 3600")]) as server,
         agent(server.url) as one,
     ):
         one.export(leak(2))
@@ -277,7 +277,7 @@ def test_stop_interrupts_the_wait_for_a_throttled_server(agent: Start) -> None:
 
 def test_the_condition_is_patched_by_the_same_thread_and_counted(agent: Start) -> None:
     answers = [no("403 Forbidden", "not yours"), http("{}")]
-    with Standin(lambda _: [answers.pop()]) as server, agent(server.url) as one:
+    with FakeServer(lambda _: [answers.pop()]) as server, agent(server.url) as one:
         syncs = Syncs()
         one.condition.export(syncs.report(node()), 0.1)
         until(lambda: one.patches("sent") == 1, "it is patched")
@@ -298,7 +298,7 @@ def test_credentials_are_read_again_after_a_refusal(tmp_path: Path, agent: Start
     def for_the_new_token(request: Request) -> Answer:
         return store(request) if request.headers.get("authorization") == "Bearer new" else [no("401 Unauthorized")]
 
-    with Standin(for_the_new_token) as server, agent(server.url) as one:
+    with FakeServer(for_the_new_token) as server, agent(server.url) as one:
         one.export(leak(2))
         until(lambda: one.dropped == {"refused": 1}, "the old credentials are refused")
         kubeconfig(tmp_path / "kubeconfig", server.url, user="{token: new}")
@@ -308,7 +308,7 @@ def test_credentials_are_read_again_after_a_refusal(tmp_path: Path, agent: Start
 
 def test_names_from_the_cluster_are_escaped_in_paths(agent: Start) -> None:
     odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
-    with Standin(Store()) as server, agent(server.url) as one:
+    with FakeServer(Store()) as server, agent(server.url) as one:
         one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]

@@ -1,1 +1,1 @@
-"""Recorded nodes, and beside each the diagnosis that is expected of it."""
+"""Recorded nodes, each with its expected diagnosis."""

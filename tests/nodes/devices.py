@@ -71,7 +71,7 @@ def refused(
     init: bool = False,
     **metadata: Any,
 ) -> Pod:
-    """A pod as the API server sends it after the kubelet has refused it."""
+    """A pod as the API server sends it after the kubelet has rejected it."""
     asks = [{"name": "vm", "resources": {"limits": {KVM: "1"}}}]
     owners = [{"kind": controller[0], "name": controller[1], "controller": True}] if controller else []
     return parse({
@@ -89,7 +89,7 @@ def refused(
 
 
 def written_by_kubelet(at: str) -> Mapping[str, Any]:
-    """Say by the API server's clock when the kubelet wrote the status last."""
+    """Set when the kubelet last wrote the status, by the API server's clock."""
     return {"managedFields": [{"manager": "kubelet", "operation": "Update", "subresource": "status", "time": at}]}
 
 
@@ -104,7 +104,7 @@ def lab(
     at: datetime = WRITTEN + timedelta(minutes=2),
     uptime: timedelta = timedelta(days=30),
 ) -> Snapshot:
-    """The node of the laboratory, two minutes after its plugin came."""
+    """The test node, two minutes after its plugin registered."""
     plugins = DevicePlugins(
         kubelet_socket=bound,
         sockets=() if socket is None else (PluginSocket("lab-kvm.sock", socket, connected=True),),
@@ -117,7 +117,7 @@ def lab(
 
 
 def kubelet_restart() -> Snapshot:
-    """As it was: one pod bound while the kubelet was down, one that had run; both refused."""
+    """One pod bound while the kubelet was down, and one that had run: both rejected."""
     message = f"Pod Allocate failed due to {TOO_FEW}, which is unexpected"
     return lab(refused("bound-meanwhile", message), refused("had-run", message, controller=("ReplicaSet", "vm-5d8f")))
 
@@ -129,7 +129,7 @@ def node_reboot() -> Snapshot:
 
 
 def words_of_all_versions() -> Snapshot:
-    """What each version of the kubelet says in the same race."""
+    """The message of each kubelet version in the same race."""
     pods = [refused(name, frame.format(cause)) for name, (frame, cause) in FORMS.items()]
     pods.append(refused("v1-20-out-of", f"Pod {OUT_OF}", reason=f"OutOf{KVM}"))
     pods.append(refused("v1-30-out-of", f"Pod was rejected: {OUT_OF}", reason=f"OutOf{KVM}"))
@@ -137,7 +137,7 @@ def words_of_all_versions() -> Snapshot:
 
 
 def no_device_trouble() -> Snapshot:
-    """Pods that failed otherwise: of these nobody says that a device was missing."""
+    """Pods that failed for other reasons than a missing device."""
     other = {
         "cpus": (
             "UnexpectedAdmissionError",
@@ -152,7 +152,7 @@ def no_device_trouble() -> Snapshot:
 
 
 def init_container() -> Snapshot:
-    """A newer kubelet asks a running pod's init container again; a Job's pod that had completed is asked as well."""
+    """A newer kubelet checks the init container of a running pod again, and a completed pod of a Job too."""
     frame, cause = FORMS["v1-29-previously"]
     api = written_by_kubelet("2026-03-26T01:25:49Z")
     pods = (
@@ -164,14 +164,14 @@ def init_container() -> Snapshot:
 
 
 def all_given_out() -> Snapshot:
-    """The plugin was there, and its devices were others'."""
+    """The plugin was registered, and its devices were allocated to other pods."""
     users = [f"uid-of-user-{n}" for n in range(3)]
     late = refused("vm", f"Pod Allocate failed due to {TOO_FEW}, which is unexpected", "2026-03-26T01:26:40Z")
     return lab(late, allocations=[Allocation(uid, "vm", KVM, (f"d{n}",)) for n, uid in enumerate(users)])
 
 
 def plugin_missing() -> Snapshot:
-    """Nobody started the plugin again: the kubelet has dropped the resource, and goes on refusing pods."""
+    """The plugin was not restarted: the kubelet dropped the resource and keeps rejecting pods."""
     frame, cause = FORMS["v1-18-unregistered"]
     seen = lab(
         refused("vm", frame.format(cause)),
@@ -189,7 +189,7 @@ def node_with(seen: Snapshot, devices: DevicePlugins) -> Snapshot:
 
 
 def silently_started() -> Snapshot:
-    """With the checkpoint gone the kubelet knew nothing of the resource: it started the pod without a device."""
+    """Without its checkpoint the kubelet did not know the resource, and started the pod without a device."""
     running = parse({
         "metadata": {"namespace": "shop", "name": "vm", "uid": "uid-of-vm"},
         "spec": {"nodeName": "worker-1", "containers": [{"name": "vm", "resources": {"limits": {KVM: "1"}}}]},
@@ -209,7 +209,7 @@ def storm() -> Snapshot:
 
 
 def deleted_and_stuck() -> Snapshot:
-    """Somebody deleted the refused pods, and two do not go."""
+    """The rejected pods were deleted, and two are stuck."""
     frame, cause = FORMS["v1-27-no-healthy"]
     long_ago = "2026-03-26T01:26:20Z"
     return lab(

@@ -1,7 +1,7 @@
-"""How the first recordings were made: `python -m tests.nodes.make NAME...` writes them anew.
+"""Creates the synthetic recordings: `python -m tests.nodes.make NAME...` writes them again.
 
-They are kept as text, because recordings outlive code: a change of the format must go on reading these. A recording of
-a real node (`nodeleak record --anonymous`) is as welcome here: put it beside them, with the diagnosis you expect.
+The recordings are in the repository, because later versions must still read them. Recordings of real nodes are welcome:
+add the output of `nodeleak record --anonymous` with the diagnosis that you expect.
 """
 
 import json
@@ -32,7 +32,7 @@ from agent.model.watches import Evidence, Watch
 from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
 from tests.nodes import devices, registration, volumes
 
-# What the report of the incident tells: the addresses, ids and pods of its leaks, from its own logs.
+# The leaks of the incident report: addresses, container ids and pods.
 SEED_LEAKS: Final = {
     130: ("950b9e02d470d2a3bf7c39100827b0b49ef00f251d4abf354069c78bc25e0a5f", "eventwatcher/container-exporter-m9d2r"),
     131: ("7e7a27ecd60f42446fe5ac4709e444f125ac88d6810de9dfd71e5721fdad0d71", "weimob-ops/k8s-sla-wqm6b"),
@@ -98,14 +98,14 @@ def _file(ip: str, container_id: str, made: datetime) -> Reservation:
 
 
 def docker_silent() -> Snapshot:
-    """docker is down; a reservation without owner, an empty file and a full house are all unjudged."""
+    """docker is down: nothing is concluded from a reservation without an owner, an empty file, or a full range."""
     refused = Unavailable("containers", "docker: Error while fetching server API version: connection refused")
     unasked = NotRequested("addresses", "no reservation is known to be without an owner")
     return node(reservation("10.244.1.9"), empty_file("10.244.1.10"), containers=refused, addresses=unasked)
 
 
 def dual_stack() -> Snapshot:
-    """Two sandboxes are gone: of one both addresses leaked, of the other a process still holds the IPv6 one."""
+    """Two sandboxes are gone: both addresses of one leaked; a process still uses the IPv6 address of the other."""
     lost, orphan = "7" * 64, "8" * 64
     return node(
         reservation("10.244.1.7", lost),
@@ -119,23 +119,23 @@ def dual_stack() -> Snapshot:
 
 
 def api_off() -> Snapshot:
-    """Nobody has credentials: docker, checkpoints and namespaces judge."""
+    """No API server credentials: classified by docker, checkpoints and namespaces."""
     gone = cni_result("9" * 64, "shop/cart", "10.244.1.0/24")
     return without_api(node(reservation("10.244.1.9"), gone))
 
 
 def clock_moved() -> Snapshot:
-    """The clock was set back two days: files are newer than now, and nothing is concluded from their age."""
+    """The clock was set back two days: files lie in the future, and nothing is concluded from their age."""
     return replace(node(reservation("10.244.1.9")), taken_at=node().taken_at - timedelta(days=2))
 
 
 def docker_upgrade_orphan() -> Snapshot:
-    """docker lost a container that goes on running."""
+    """docker lost a container that still runs."""
     return node(reservation("10.244.1.9"), Address("10.244.1.9", 4711, "java"))
 
 
 def files_removed_by_hand() -> Snapshot:
-    """The one-liner that everybody copies took away addresses in use, and one was handed out again."""
+    """The widely copied one-liner removed addresses in use, and one was assigned again."""
     return node(
         reservation("10.244.1.2", "4" * 64),
         sandbox("4" * 64, "shop/cart"),
@@ -145,18 +145,18 @@ def files_removed_by_hand() -> Snapshot:
 
 
 def power_cut() -> Snapshot:
-    """The node lost power while host-local wrote."""
+    """The node lost power while host-local was writing."""
     return node(empty_file("10.244.1.9"))
 
 
 def old_api_server() -> Snapshot:
-    """An API server of the incident's age, as a daemon saw it: a pod was deleted, and nothing has changed since."""
+    """An API server of the incident's age, as a daemon sees it: a pod was deleted, and nothing changed since."""
     now = node()
     return replace(now, server_version="v1.9.2", watches=Known((_shown(now, Evidence.DELETED_BELOW, "v1.9.2", 14),)))
 
 
 def etcd_restored() -> Snapshot:
-    """Etcd came back from a backup while one of its API servers lagged: nobody replays anything."""
+    """etcd was restored from a backup while one API server lagged: no event is replayed."""
     now = node()
     several = Evidence.RV_RESET, Evidence.OLDER_LIST
     told = tuple(_shown(now, evidence, "v1.20.2", 1) for evidence in several)

@@ -1,4 +1,4 @@
-"""Nodes that their cluster does not know: read from raw objects, as the API server sends them."""
+"""Nodes with registration problems, parsed from raw objects as the API server sends them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ def worker(registered: str, *taints: Mapping[str, Any], **spec: Any) -> Node:
 
 
 def node_object_deleted() -> Snapshot:
-    """`kubectl delete node`, a minute ago; one address leaked before, and is not judged while pods are swept."""
+    """`kubectl delete node` a minute ago; an earlier leak is not reported while the pods are being deleted."""
     return node(
         reservation("10.244.1.9"),
         node=[],
@@ -53,7 +53,7 @@ def node_object_deleted() -> Snapshot:
 
 
 def wrong_node_name() -> Snapshot:
-    """The agent was told another name than its kubelet's."""
+    """The agent has another node name than its kubelet."""
     return node(
         node=[],
         pods=Unavailable("pods", "the API server has no Node named 'worker-1': is the node's name right?"),
@@ -62,7 +62,7 @@ def wrong_node_name() -> Snapshot:
 
 
 def cloud_lost_sight() -> Snapshot:
-    """The cloud-controller-manager is down: a new node waits for its provider ID, and nobody may read the status."""
+    """The cloud-controller-manager is down: a new node waits for its provider ID; the status cannot be read."""
     waiting = {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}
     return replace(
         node(
@@ -75,7 +75,7 @@ def cloud_lost_sight() -> Snapshot:
 
 
 def without_provider_id() -> Snapshot:
-    """A kubelet without --provider-id, in a group of instances of which the others have theirs."""
+    """A kubelet without --provider-id in a group of nodes that have provider IDs."""
     return node(
         node=[worker("2026-03-26T19:48:00Z")],
         registration=Registration(kubelet_name="worker-1"),
@@ -84,7 +84,7 @@ def without_provider_id() -> Snapshot:
 
 
 def bare_metal() -> Snapshot:
-    """No node of the cluster has a provider ID, and none needs one."""
+    """No node of the cluster has or needs a provider ID."""
     return node(
         node=[worker("2026-03-01T08:00:00Z")],
         registration=Registration(kubelet_name="worker-1"),
@@ -93,7 +93,7 @@ def bare_metal() -> Snapshot:
 
 
 def scaled_down() -> Snapshot:
-    """The autoscaler takes the node away in the ordinary way; and its disk was another instance's before."""
+    """The autoscaler removes the node as intended; its disk belonged to another instance before."""
     taken = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555140", "effect": "NoSchedule"}
     return node(
         node=[worker("2026-03-26T19:20:00Z", taken, providerID=INSTANCE)],

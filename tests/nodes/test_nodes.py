@@ -1,4 +1,4 @@
-"""Recorded nodes: the diagnosis of each is the one written down beside it."""
+"""The diagnosis of each recorded node is the one in the file beside it."""
 
 import tomllib
 from pathlib import Path
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 NODES = sorted(HERE.glob("*.json"))
 
 NOT_YET = "the snapshot was taken by a version that did not read it"
-"""What is said of a source that is younger than the recording."""
+"""The reason of a source that is newer than the recording."""
 
 each = pytest.mark.parametrize("path", NODES, ids=lambda path: path.stem)
 
@@ -34,27 +34,27 @@ def diagnosis(report: Report) -> dict[str, Any]:
         | {state.value: n for state, n in (one.states or {}).items() if n}
         for one in report.networks
     }
-    told = (
+    findings = (
         (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.strength)
         for one in (judged.finding for judged in report.findings)
     )
     return {
         **networks,
         "complete": report.complete,
-        "findings": sorted(" ".join(str(part) for part in parts if part) for parts in told),
+        "findings": sorted(" ".join(str(part) for part in parts if part) for parts in findings),
         "unavailable": [one.source for one in report.unavailable],
         "insufficient_data": sorted(gap.detector for gap in report.gaps if not gap.why.endswith(NOT_YET)),
     }
 
 
 def test_there_are_recorded_nodes_each_with_its_diagnosis() -> None:
-    """A glob finds nothing in silence."""
+    """An empty glob would pass silently."""
     assert len(NODES) >= 8
     assert {path.stem for path in NODES} == {path.stem for path in HERE.glob("*.toml")}
 
 
 @each
-def test_the_diagnosis_is_the_one_beside_it(path: Path) -> None:
+def test_the_diagnosis_is_the_expected_one(path: Path) -> None:
     expected = tomllib.loads(path.with_suffix(".toml").read_text())
     says = expected.pop("says")
     report = replayed(path.read_text())

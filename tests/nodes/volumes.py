@@ -38,7 +38,7 @@ def worker(in_use: Sequence[str], attached: Sequence[str] = (), ready: str = "Tr
 
 
 def waits(name: str, *volumes: Mapping[str, Any], minutes: int) -> Pod:
-    """A pod in ContainerCreating, scheduled so long ago."""
+    """A pod in ContainerCreating, scheduled this many minutes ago."""
     since = (NOW - timedelta(minutes=minutes)).isoformat()
     return parse({
         "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}", "creationTimestamp": since},
@@ -71,7 +71,7 @@ def cluster(*pods: Pod, of: Mapping[str, Any], **more: Any) -> Snapshot:
 
 
 def lost() -> Snapshot:
-    """Two StatefulSets came back to the node during the back-off of a detach that failed."""
+    """Pods of two StatefulSets returned to the node during the back-off of a failed detach."""
     return cluster(
         waits("db-0", claim("data-db-0"), minutes=3),
         waits("cache-0", FLEX_DATA, minutes=11),
@@ -81,7 +81,7 @@ def lost() -> Snapshot:
 
 
 def lost_without_rights() -> Snapshot:
-    """The same to an account that may read pods and nodes only: which pod waits for which volume is a guess."""
+    """The same with an account that may only read pods and nodes: which pod waits for which volume is unknown."""
     lacking = ["get volumeattachments", "get persistentvolumeclaims", "list events"]
     return cluster(
         waits("db-0", claim("data-db-0"), minutes=30),
@@ -92,12 +92,12 @@ def lost_without_rights() -> Snapshot:
 
 
 def mounted() -> Snapshot:
-    """The controller took a volume for not needed any more while it was mounted, and may detach it."""
+    """The controller considers a mounted volume unused, and may detach it."""
     return cluster(of=worker([EBS]), mounts=[Mount(EBS), Mount(EBS, "uid of shop/db")])
 
 
 def no_volume_trouble() -> Snapshot:
-    """Pods that wait for a volume for other reasons, and are in good hands."""
+    """Pods that wait for a volume for other reasons."""
     return cluster(
         waits("slow-0", claim("data-slow-0"), minutes=9),
         waits("elsewhere-0", claim("data-elsewhere-0"), minutes=90),
@@ -113,7 +113,7 @@ def no_volume_trouble() -> Snapshot:
 
 
 def kubelet_just_started() -> Snapshot:
-    """A kubelet that has been up for a minute has not told yet what it uses."""
+    """A kubelet that started a minute ago has not reported its volumes yet."""
     return cluster(
         waits("db-0", FLEX_DATA, minutes=30),
         of=worker([FLEX]),

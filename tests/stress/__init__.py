@@ -1,4 +1,4 @@
-"""The stress test: sandboxes come, go, die and leak around one store while cleaners release from it.
+"""Stress test: create, delete, kill and leak sandboxes around one host-local store while cleaners release from it.
 
-It knows a cleaner only as a command. docker and host-local are the real ones; what libcni would write is written here.
+A cleaner is only a command to this test. docker and host-local are real; the libcni cache is written by this package.
 """

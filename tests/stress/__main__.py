@@ -1,4 +1,4 @@
-"""`python -m tests.stress`: plays, tells, and says by its exit code whether an address was ever wrongly released."""
+"""`python -m tests.stress`: run the stress test and exit with 1 if an address was released wrongly."""
 
 import json
 import signal
@@ -9,54 +9,58 @@ from typing import NoReturn
 from tests.stress import options, report
 from tests.stress.engine import BROKEN
 from tests.stress.options import Options
-from tests.stress.run import Torture, torture
+from tests.stress.run import StressRun, run_stress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play; returns the exit code."""
+    """Run the stress test and return the exit code."""
     given = options.parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _leave)
-    _announce(given)
+    _print_options(given)
     try:
-        played = torture(given)
+        finished = run_stress(given)
     except KeyboardInterrupt:
-        print("torture: interrupted; nothing is left behind", file=sys.stderr)
+        print("stress: interrupted; everything was cleaned up", file=sys.stderr)
         return 128 + signal.SIGINT
     except (OSError, *BROKEN) as error:
-        print(f"torture: {error}", file=sys.stderr)
+        print(f"stress: {error}", file=sys.stderr)
         return 1
-    return _tell(given, played)
+    return _print_result(given, finished)
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def _announce(given: Options) -> None:
-    commands = [f"{one.name} again and again" for one in given.cleaners] + [
-        f"{one.name} all the time" for one in given.daemons
+def _print_options(given: Options) -> None:
+    commands = [f"{one.name} in a loop" for one in given.cleaners] + [
+        f"{one.name} as a daemon" for one in given.daemons
     ]
     print(
-        f"torture: {given.seconds:g} s, {given.workers} workers, {given.addresses} addresses, "
-        f"{given.habits.leak:g} % leaked, {given.habits.kill:g} % killed, seed {given.seed}",
-        f"cleaning: {', '.join(commands) or 'nobody'}",
+        f"stress: {given.seconds:g} s, {given.workers} workers, {given.addresses} addresses, "
+        f"{given.rates.leak:g} % leaked, {given.rates.kill:g} % killed, seed {given.seed}",
+        f"cleaners: {', '.join(commands) or 'none'}",
         sep="\n",
         flush=True,
     )
 
 
-def _tell(given: Options, played: Torture) -> int:
-    told = report.document(played)
+def _print_result(given: Options, finished: StressRun) -> int:
+    document = report.document(finished)
     if given.report is not None:
-        given.report.write_text(json.dumps(told, indent=1) + "\n")
-    print(*report.table(told), sep="\n")
-    violations = played.ledger.violations()
+        given.report.write_text(json.dumps(document, indent=1) + "\n")
+    print(*report.table(document), sep="\n")
+    violations = finished.ledger.violations()
     for violation in violations:
-        print(violation.line(played.ledger.began))
-    for failure in played.history.failures:
-        print(f"torture: {failure}", file=sys.stderr)
-    if played.history.failures or violations:
-        print(f"FAILED: {len(violations)} violations, {len(played.history.failures)} failures")
+        print(violation.line(finished.ledger.began))
+    for failure in finished.state.failures:
+        print(f"stress: {failure}", file=sys.stderr)
+    if finished.state.failures or violations:
+        print(f"FAILED: {len(violations)} violations, {len(finished.state.failures)} failures")
         return 1
-    print("no violation")
+    print("no violations")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

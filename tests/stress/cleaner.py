@@ -1,4 +1,4 @@
-"""A cleaner that is run again and again, as soon as its last run has ended."""
+"""A cleaner command that is run in a loop."""
 
 import json
 import time
@@ -10,100 +10,98 @@ from typing import Any, Final
 
 from tests.stress import command
 from tests.stress.command import Command
-from tests.stress.course import Course
 from tests.stress.ledger import Ledger
-from tests.stress.place import Place
+from tests.stress.run_state import RunState
+from tests.stress.workspace import Workspace
 
-_FATAL: Final = {2: "it was wrongly used", 70: "it is broken", 126: "it cannot be run", 127: "it was not found"}
-"""Exit codes after which another run would say nothing new."""
+_FATAL: Final = {2: "wrong usage", 70: "internal error", 126: "not executable", 127: "command not found"}
+"""Exit codes after which another run is pointless."""
 _LONGEST_RUN: Final = 60.0
 _EVERY: Final = 0.01
 
 
 class Cleaner:
-    """One command's runs, and what became of them."""
+    """The runs of one command and their results."""
 
     def __init__(
-        self, given: Command, place: Place, number: int, history: Course, ledger: Ledger, pause: float
+        self, given: Command, workspace: Workspace, number: int, state: RunState, ledger: Ledger, pause: float
     ) -> None:
-        """`pause`: seconds between one run and the next."""
+        """`pause`: seconds between two runs."""
         self.command = given
         self.codes: Counter[int] = Counter()
-        self.complaints: dict[int, str] = {}
-        """What it said last on its way to each exit code but 0."""
+        self.last_errors: dict[int, str] = {}
+        """The end of stderr by exit code, for codes other than 0."""
         self.verdicts: Counter[str] = Counter()
         self.run_seconds: list[float] = []
-        self._place, self._course, self._ledger, self._pause = place, history, ledger, pause
-        self._output = place.logs / f"cleaner-{number}.out"
-        self._errors = place.logs / f"cleaner-{number}.err"
-        self._may_run, self._at_rest = Event(), Event()
+        self._workspace, self._state, self._ledger, self._pause = workspace, state, ledger, pause
+        self._output = workspace.logs / f"cleaner-{number}.out"
+        self._errors = workspace.logs / f"cleaner-{number}.err"
+        self._may_run, self._paused = Event(), Event()
         self._may_run.set()
 
     def work(self) -> None:
-        while not self._course.over.is_set():
+        while not self._state.over.is_set():
             if self._may_run.is_set():
                 self._run()
-                self._course.over.wait(self._pause)
+                self._state.over.wait(self._pause)
             else:
-                self._at_rest.set()
-                self._course.over.wait(_EVERY)
-        self._at_rest.set()
+                self._paused.set()
+                self._state.over.wait(_EVERY)
+        self._paused.set()
 
-    def go_on(self) -> None:
-        self._at_rest.clear()
+    def resume(self) -> None:
+        self._paused.clear()
         self._may_run.set()
 
-    def rest(self) -> None:
-        """Return when the run that is under way has ended; there is no other until `go_on`."""
+    def pause_runs(self) -> None:
+        """Wait for the current run to end; the next one starts after `resume`."""
         self._may_run.clear()
-        self._at_rest.wait()
+        self._paused.wait()
 
     def _run(self) -> None:
         begun = time.monotonic()
-        child = command.start(self.command, self._place, self._output, self._errors)
+        child = command.start(self.command, self._workspace, self._output, self._errors)
         try:
-            while (
-                child.poll() is None and time.monotonic() < begun + _LONGEST_RUN and not self._course.aborted.is_set()
-            ):
+            while child.poll() is None and time.monotonic() < begun + _LONGEST_RUN and not self._state.aborted.is_set():
                 time.sleep(_EVERY)
             hangs = child.poll() is None
         finally:
-            code = command.end(child, patience=5.0)
+            code = command.end(child, timeout=5.0)
         self.run_seconds.append(time.monotonic() - begun)
         self.codes[code] += 1
         if code:
-            self.complaints[code] = command.tail(self._errors)
-        if self._course.aborted.is_set():
-            pass  # its code says no more than that it was ended
+            self.last_errors[code] = command.tail(self._errors)
+        if self._state.aborted.is_set():
+            pass  # the code only says that it was terminated
         elif hangs:
-            self._course.fail(f"cleaner {self.command.name}: a run took longer than {_LONGEST_RUN:.0f} s")
+            self._state.fail(f"cleaner {self.command.name}: a run took longer than {_LONGEST_RUN:.0f} s")
         elif code in _FATAL:
-            self._course.fail(
+            self._state.fail(
                 f"cleaner {self.command.name} exited with {code}, {_FATAL[code]}:\n{command.tail(self._errors)}"
             )
-        self._tally()
+        self._count_verdicts()
 
-    def _tally(self) -> None:
+    def _count_verdicts(self) -> None:
         for ip, verdict in _verdicts(self._output):
             self.verdicts[verdict] += 1
-            self._ledger.said(ip, f"{self.command.name} said {verdict}")
+            self._ledger.claim(ip, f"{self.command.name} said {verdict}")
 
 
 def _verdicts(output: Path) -> Iterator[tuple[str, str]]:
-    """Find what a run said of addresses, if it speaks JSON and says `verdict`."""
+    """Find the verdict for each address in the JSON output of a run, if it has any."""
     try:
         document = json.loads(output.read_bytes())
     except ValueError:
         return
-    yield from _said(document)
+    yield from _find(document)
 
 
-def _said(tree: Any) -> Iterator[tuple[str, str]]:
+def _find(tree: Any) -> Iterator[tuple[str, str]]:
     if isinstance(tree, dict):
         if "ip" in tree and isinstance(tree.get("verdict"), str):
             yield str(tree["ip"]), tree["verdict"]
         for branch in tree.values():
-            yield from _said(branch)
+            yield from _find(branch)
     elif isinstance(tree, list):
         for branch in tree:
-            yield from _said(branch)
+            yield from _find(branch)

@@ -1,4 +1,4 @@
-"""What cleans: a shell command, known by what it does alone; and the few that have a name here."""
+"""Cleaners as shell commands, and the few that have short names."""
 
 import os
 import shlex
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.stress.place import Place
+from tests.stress.workspace import Workspace
 
 NODELEAK: Final = "nodeleak"
 NOTHING: Final = "none"
 _ONE_LINER: Final = "one-liner"
 _AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
-"""No span to wait out and no share to keep: what protects an address then is the order of reads and the lock."""
+"""No waiting periods and no share limit: only the read order and the lock protect an address then."""
 _WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 
 
@@ -28,7 +28,7 @@ class Command:
 
 
 def cleaner(text: str) -> Command:
-    """Return what is to be run again and again."""
+    """Return the command that is run in a loop."""
     if text == NODELEAK:
         return Command(text, shlex.join([_nodeleak(), "clean", "--apply", "--output=json", *_AT_ONCE]))
     if text == _ONE_LINER:
@@ -37,11 +37,11 @@ def cleaner(text: str) -> Command:
 
 
 def daemon(text: str) -> Command:
-    """Return what is to be started once."""
+    """Return the command that is started once."""
     if text != NODELEAK:
         return Command(text, text)
     settings = ("--cleanup=auto", "--interval=100ms", "--listen=127.0.0.1:0", "--log-format=json")
-    # exec: a shell in between would not pass on its exit code.
+    # exec: otherwise the shell would hide the exit code.
     return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *_AT_ONCE, *_WITHOUT_CAPS]))
 
 
@@ -50,26 +50,26 @@ def _nodeleak() -> str:
     return str(beside) if beside.exists() else shutil.which(NODELEAK) or NODELEAK
 
 
-def start(command: Command, place: Place, output: Path, errors: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in a session of its own, so that all of it can be ended."""
+def start(command: Command, workspace: Workspace, output: Path, errors: Path) -> "subprocess.Popen[bytes]":
+    """Start a command in its own session, so that all its processes can be terminated."""
     with output.open("wb") as out, errors.open("wb") as err:
         return subprocess.Popen(
             ["/bin/sh", "-c", command.shell],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env=dict(place.environment()),
+            env=dict(workspace.environment()),
             start_new_session=True,
         )
 
 
-def end(child: "subprocess.Popen[bytes]", patience: float) -> int:
-    """End a command and all that it started; returns its exit code. `patience`: seconds before they are killed."""
+def end(child: "subprocess.Popen[bytes]", timeout: float) -> int:
+    """Terminate a command and its children, kill them after `timeout` seconds, and return the exit code."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(patience)
-        with suppress(ProcessLookupError):  # what it has left behind, and itself if it has not ended
+            child.wait(timeout)
+        with suppress(ProcessLookupError):  # its children, and the command itself if it still runs
             os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
 

@@ -1,4 +1,4 @@
-"""The real docker: containers that are only created, which is all that an owner of an address needs to be."""
+"""The real docker: containers that are created and never started, which is enough to own an address."""
 
 import contextlib
 import secrets
@@ -10,31 +10,31 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 HOST: Final = "unix:///var/run/docker.sock"
-"""Where hack/cluster has its engine."""
+"""The engine of hack/cluster."""
 BROKEN: Final = (DockerException, RequestException)
-"""What a docker that fails raises."""
+"""The exceptions of a failing docker."""
 _IMAGE: Final = "nodeleak/busybox:1"
-_LABEL: Final = "nodeleak-torture"
+_LABEL: Final = "nodeleak-stress"
 _SECONDS: Final = 60
 
 
 class Engine:
-    """The containers of one torture, known by a label of their own. A connection belongs to one thread."""
+    """The containers of one run, identified by a label. Each thread needs its own connection."""
 
-    def __init__(self, torture: str | None = None) -> None:
-        """`torture`: whose containers; None begins another."""
-        self.torture = torture or secrets.token_hex(4)
+    def __init__(self, run_id: str | None = None) -> None:
+        """`run_id`: the run whose containers these are; None starts a new run."""
+        self.run_id = run_id or secrets.token_hex(4)
         self._client = docker.APIClient(HOST, version="auto", timeout=_SECONDS)
 
     def another(self) -> "Engine":
         """Return a connection for another thread."""
-        return Engine(self.torture)
+        return Engine(self.run_id)
 
     def create(self) -> str:
-        """Make a container, and return its id."""
+        """Create a container and return its id."""
         made = self._client.create_container(
             _IMAGE,
-            labels={_LABEL: self.torture},
+            labels={_LABEL: self.run_id},
             host_config=self._client.create_host_config(network_mode="none"),
         )
         return str(made["Id"])
@@ -48,7 +48,7 @@ class Engine:
 
 @contextlib.contextmanager
 def engine() -> Iterator[Engine]:
-    """Connect; whatever containers of this torture are left are removed in the end."""
+    """Connect; on exit, remove every container of this run that is left."""
     ours = Engine()
     try:
         yield ours
@@ -58,8 +58,8 @@ def engine() -> Iterator[Engine]:
 
 def _sweep(ours: Engine) -> None:
     client = docker.APIClient(HOST, version="auto", timeout=_SECONDS)
-    for container in client.containers(all=True, filters={"label": f"{_LABEL}={ours.torture}"}):
-        with contextlib.suppress(NotFound, APIError):  # another thread's last deed
+    for container in client.containers(all=True, filters={"label": f"{_LABEL}={ours.run_id}"}):
+        with contextlib.suppress(NotFound, APIError):  # another thread's last action
             client.remove_container(container["Id"], v=True, force=True)
     client.close()
     ours.close()

@@ -1,23 +1,23 @@
-"""Where every thread tells what it does and sees: one at a time, stamped with the time, and judged at once."""
+"""Thread-safe event log: threads record what they do and see, and the checker processes each event at once."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
-from tests.stress.history import Deed, Did, Looked, Said, Violation
-from tests.stress.oracle import Oracle
+from tests.stress.checker import Checker
+from tests.stress.events import Action, ActionEvent, Claim, FileRead, Violation
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has happened so far."""
+    """Counters of the run so far."""
 
     allocations: int
     exhausted: int
     adds_killed: int
     half_added: int
-    """Of the killed ADDs: those that had reserved an address."""
+    """Killed ADDs that had already reserved an address."""
     leaked: int
     reclaimed: int
     violations: int
@@ -30,62 +30,62 @@ class Counts:
 
 
 class Ledger:
-    """The oracle, and the one lock around it."""
+    """The checker and its lock."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self._oracle = Oracle(self.began)
+        self._checker = Checker(self.began)
         self._lock = Lock()
 
-    def did(self, deed: Deed, sandbox: str, ip: str = "") -> None:
-        """Tell a deed: what is called before the call, what returned after it."""
+    def action(self, action: Action, sandbox: str, ip: str = "") -> None:
+        """Record an action: a call before it starts, a result after it returned."""
         with self._lock:
-            self._oracle.hear(Did(time.monotonic(), deed, sandbox, ip))
+            self._checker.record(ActionEvent(time.monotonic(), action, sandbox, ip))
 
-    def looked(self, since: float, ip: str, found: str | None) -> None:
-        """Tell what was found at an address. `since`: when the look began, by the monotonic clock."""
+    def file_read(self, since: float, ip: str, found: str | None) -> None:
+        """Record what was found at an address. `since`: when the read began, monotonic clock."""
         with self._lock:
-            self._oracle.hear(Looked(time.monotonic(), since, ip, found))
+            self._checker.record(FileRead(time.monotonic(), since, ip, found))
 
-    def said(self, ip: str, claim: str) -> None:
-        """Keep what a cleaner claims, to be shown beside what was seen."""
+    def claim(self, ip: str, claim: str) -> None:
+        """Record what a cleaner claims, to show it beside the observations."""
         with self._lock:
-            self._oracle.hear(Said(time.monotonic(), ip, claim))
+            self._checker.record(Claim(time.monotonic(), ip, claim))
 
-    def settle(self, left: Mapping[str, str]) -> None:
-        """Have the end judged."""
+    def finish(self, left: Mapping[str, str]) -> None:
+        """Check the final content of the store."""
         with self._lock:
-            self._oracle.settle(time.monotonic(), left)
+            self._checker.finish(time.monotonic(), left)
 
     def owned(self, sandbox: str) -> tuple[str, ...]:
         with self._lock:
-            return self._oracle.owned(sandbox)
+            return self._checker.owned(sandbox)
 
     def leaks(self) -> dict[str, str]:
         with self._lock:
-            return self._oracle.leaks
+            return self._checker.leaks
 
     def occupied(self) -> int:
         with self._lock:
-            return self._oracle.occupied
+            return self._checker.occupied
 
     def reclaim_seconds(self) -> list[float]:
         with self._lock:
-            return list(self._oracle.reclaim_seconds)
+            return list(self._checker.reclaim_seconds)
 
     def violations(self) -> tuple[Violation, ...]:
         with self._lock:
-            return tuple(self._oracle.violations)
+            return tuple(self._checker.violations)
 
     def counts(self) -> Counts:
         with self._lock:
-            deeds = self._oracle.deeds
+            actions = self._checker.actions
             return Counts(
-                deeds[Deed.ADDED],
-                deeds[Deed.EXHAUSTED],
-                deeds[Deed.KILLED],
-                self._oracle.half_added,
-                self._oracle.leaked,
-                len(self._oracle.reclaim_seconds),
-                len(self._oracle.violations),
+                actions[Action.ADDED],
+                actions[Action.EXHAUSTED],
+                actions[Action.KILLED],
+                self._checker.half_added,
+                self._checker.leaked,
+                len(self._checker.reclaim_seconds),
+                len(self._checker.violations),
             )

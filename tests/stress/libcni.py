@@ -1,4 +1,4 @@
-"""A stand-in for libcni's cache of results, because libcni is a library and no command: `cniCacheV1`, as since 0.8."""
+"""A fake of libcni's result cache (libcni is a library, not a command): `cniCacheV1`, the format since 0.8."""
 
 import base64
 import json
@@ -6,11 +6,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tests.stress.plugin import IFNAME, NETWORK
+from tests.stress.host_local import IFNAME, NETWORK
 
 
 class Cache:
-    """`cache/results`: two entries for each sandbox of kubenet, its own network's and the loopback's."""
+    """`cache/results`: two entries for each kubenet sandbox, one per network (kubenet and loopback)."""
 
     def __init__(self, directory: Path, netconf: dict[str, Any]) -> None:
         self._directory = directory
@@ -20,11 +20,11 @@ class Cache:
         }
         self._lock = Lock()
         self._written: set[str] = set()
-        self.taken = 0
-        """Entries of sandboxes that still had their container, removed by somebody else."""
+        self.removed_early = 0
+        """Entries that a cleaner removed while their container still existed."""
 
     def write(self, sandbox: str, result: Any) -> None:
-        """Write what libcni writes once ADD has succeeded."""
+        """Write what libcni writes after a successful ADD."""
         with self._lock:
             self._written.add(sandbox)
         for (network, ifname), netconf in self._configurations.items():
@@ -41,17 +41,17 @@ class Cache:
             file.write_text(json.dumps(entry))
 
     def forget(self, sandbox: str) -> None:
-        """Remove what libcni removes once DEL has succeeded; there may be nothing."""
+        """Remove what libcni removes after a successful DEL; the files may be missing."""
         files = [self._file(network, sandbox, ifname) for network, ifname in self._configurations]
         with self._lock:
             if sandbox in self._written:
-                self.taken += sum(not file.exists() for file in files)
+                self.removed_early += sum(not file.exists() for file in files)
             self._written.discard(sandbox)
         for file in files:
             file.unlink(missing_ok=True)
 
     def left(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         return sum(1 for _ in self._directory.iterdir())
 
     def _file(self, network: str, sandbox: str, ifname: str) -> Path:

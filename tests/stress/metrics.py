@@ -1,4 +1,4 @@
-"""Histograms, read from `/metrics`."""
+"""Read histograms from `/metrics`."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 class Histogram:
     count: int
     buckets: dict[float, int]
-    """How many were at most so many seconds."""
+    """Cumulative counts by upper bound in seconds."""
 
     def __add__(self, other: "Histogram") -> "Histogram":
         return Histogram(self.count + other.count, dict(Counter(self.buckets) + Counter(other.buckets)))
 
     def bound(self, share: float) -> float | None:
-        """Return the smallest bound of a bucket that holds this share of all; None where nothing was counted."""
+        """Return the smallest bucket bound that covers this share; None if nothing was counted."""
         enough = (bound for bound, held in sorted(self.buckets.items()) if held >= share * self.count)
         return next(enough, None) if self.count else None
 
@@ -26,7 +26,7 @@ def nothing() -> Histogram:
 
 
 def histogram(text: str, name: str) -> Histogram:
-    """Add up a histogram over all its labels; one that is not there has counted nothing."""
+    """Sum a histogram over all labels; a missing histogram counts as empty."""
     count, buckets = 0, Counter[float]()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""What a torture is made of: its command line."""
+"""The command line of the stress test."""
 
 import argparse
 import secrets
@@ -9,23 +9,26 @@ from typing import Final
 
 from tests.stress import command
 from tests.stress.command import NOTHING, Command
-from tests.stress.worker import Habits
+from tests.stress.worker import Rates
 
 MOST_ADDRESSES: Final = 240
 _PAUSE_OF_COMPARE: Final = 1.0
 
 _ABOUT = """
-Churn one store of host-local's with the real docker and the real host-local, leak and kill on the way, run cleaners
-beside it, and see that no address is ever taken from a holder, none is held twice, every leak is reclaimed in the end,
-and nothing else is left.
+Stress-test cleaners of leaked addresses: churn one host-local store with the real docker and host-local, leak addresses
+and kill plugins, run cleaners at the same time, and check that no address is taken from its holder, none is held twice,
+every leak is reclaimed in the end, and nothing else is left in the store.
 """
 _MORE = """
-A cleaner is a shell command. It finds the store in TORTURE_STORE (one network's directory; TORTURE_NETWORKS above it),
-libcni's cache in TORTURE_CACHE, a place for its own state in TORTURE_STATE, docker in DOCKER_HOST; and the same in
-nodeleak's own variables. By name: nodeleak; one-liner (a cleaner: the shell one-liner that people copy); none.
+COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only); none.
+A command gets these variables, and the same values in nodeleak's own variables:
+  STRESS_STORE     the directory of the network's reservations (its parent: STRESS_NETWORKS)
+  STRESS_CACHE     libcni's result cache
+  STRESS_STATE     a directory for its own state
+  DOCKER_HOST      the docker engine
 
-exit codes: 0 no violation; 1 violations, or a cleaner or a daemon that failed; 2 wrong usage.
-It needs root, host-local, and docker with the image of hack/cluster: hack/cluster start docker
+Exit codes: 0 no violations; 1 violations, or a cleaner or daemon failed; 2 wrong usage.
+Requires root, host-local, and docker with the image of hack/cluster (hack/cluster start docker).
 """
 
 
@@ -36,7 +39,7 @@ class Options:
     seconds: float
     workers: int
     addresses: int
-    habits: Habits
+    rates: Rates
     seed: int
     reclaim: float
     pause: float
@@ -46,11 +49,11 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line; exits with 2 where it is wrong."""
+    """Parse the command line; exit with 2 on wrong usage."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.leak + given.kill > 100:
-        parser.error("--leak and --kill are shares of the same hundred sandboxes")
+        parser.error("--leak and --kill together must not exceed 100")
     cleaners = [command.cleaner(text) for text in given.cleaner if text != NOTHING]
     daemons = [command.daemon(text) for text in given.daemon if text != NOTHING]
     if given.compare and not cleaners + daemons:
@@ -62,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Options:
         seconds=given.seconds,
         workers=given.workers,
         addresses=given.addresses,
-        habits=Habits(given.leak, given.kill),
+        rates=Rates(given.leak, given.kill),
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         reclaim=given.reclaim,
         pause=pause,
@@ -80,19 +83,19 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it again and again; may be repeated")
-    add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once; may be repeated")
-    add("--seconds", type=_positive, default=60.0, help="how long sandboxes come and go (60)")
-    add("--workers", type=_count, default=8, help="how many of them at a time (8)")
-    add("--addresses", type=_addresses, default=12, help="how many addresses there are for them (12)")
-    add("--leak", type=_percent, default=15.0, help="of 100 sandboxes, how many are removed without DEL (15)")
-    add("--kill", type=_percent, default=10.0, help="of 100 sandboxes, in how many the kubelet is killed (10)")
-    add("--seed", type=int, help="of all that is left to chance but time; default: another one each time")
-    add("--reclaim", type=_positive, default=30.0, metavar="SECONDS", help="how long the cleaners have in the end (30)")
-    add("--pause", type=_positive, metavar="SECONDS", help="between the runs of a cleaner (0; with --compare 1)")
-    add("--report", type=Path, metavar="FILE", help="write what happened, as JSON")
-    add("--compare", action="store_true", help="compare the time of ADD in slices with and without the cleaners")
-    add("--keep", action="store_true", help="leave the directory to look at")
+    add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it in a loop; may be repeated")
+    add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once, as a daemon; may be repeated")
+    add("--seconds", type=_positive, default=60.0, help="duration of the churn (60)")
+    add("--workers", type=_count, default=8, help="concurrent sandboxes (8)")
+    add("--addresses", type=_addresses, default=12, help="size of the address range (12)")
+    add("--leak", type=_percent, default=15.0, help="percentage of sandboxes that are removed without DEL (15)")
+    add("--kill", type=_percent, default=10.0, help="percentage of sandboxes during which the kubelet is killed (10)")
+    add("--seed", type=int, help="random seed (default: a new one for each run)")
+    add("--reclaim", type=_positive, default=30.0, metavar="SECONDS", help="time for the cleaners after the churn (30)")
+    add("--pause", type=_positive, metavar="SECONDS", help="pause between two runs of a cleaner (0; with --compare 1)")
+    add("--report", type=Path, metavar="FILE", help="write the result as JSON")
+    add("--compare", action="store_true", help="compare ADD latency in slices with and without cleaners")
+    add("--keep", action="store_true", help="keep the working directory")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""One torture from its begin to its end: churn, wind down, reclaim, judge; and everything that it made is removed."""
+"""One stress run: churn, wind down, reclaim, check; then remove everything it created."""
 
 import shutil
 import signal
@@ -14,120 +14,120 @@ from threading import Thread
 from typing import Any, Final
 
 from tests import processes
-from tests.stress.abandoned import Abandoned, Collector
 from tests.stress.cleaner import Cleaner
-from tests.stress.course import Course, Crew
+from tests.stress.daemon import Daemon
 from tests.stress.engine import Engine, engine
+from tests.stress.garbage_collector import Abandoned, GarbageCollector
+from tests.stress.host_local import HostLocal
 from tests.stress.ledger import Ledger
 from tests.stress.libcni import Cache
 from tests.stress.node import Node
 from tests.stress.options import Options
-from tests.stress.place import Place
-from tests.stress.plugin import HostLocal
-from tests.stress.resident import Resident
+from tests.stress.run_state import RunState, Threads
 from tests.stress.slices import Slices
 from tests.stress.stopwatch import Beside, Stopwatch
 from tests.stress.store import Store
-from tests.stress.watcher import watch
+from tests.stress.store_watcher import watch
 from tests.stress.worker import Worker
+from tests.stress.workspace import Workspace
 
 _SUBNET: Final = IPv4Network("10.254.77.0/24")
 _FIRST: Final = 10
 _PROGRESS: Final = 5.0
 
 
-class Torture:
-    """Everything that takes part, and the acts in which it does."""
+class StressRun:
+    """All parts of a run and its phases."""
 
-    def __init__(self, options: Options, place: Place, ours: Engine) -> None:
-        self.options, self.place = options, place
-        self.history, self.ledger, self.adds = Course(), Ledger(), Stopwatch()
+    def __init__(self, options: Options, workspace: Workspace, containers: Engine) -> None:
+        self.options, self.workspace = options, workspace
+        self.state, self.ledger, self.adds = RunState(), Ledger(), Stopwatch()
         self.cleaners = tuple(
-            Cleaner(given, place, number, self.history, self.ledger, options.pause)
+            Cleaner(given, workspace, number, self.state, self.ledger, options.pause)
             for number, given in enumerate(options.cleaners)
         )
         self.daemons = tuple(
-            Resident(given, place, number, self.history) for number, given in enumerate(options.daemons)
+            Daemon(given, workspace, number, self.state) for number, given in enumerate(options.daemons)
         )
-        self.node = _node(options, place, ours, self.ledger)
+        self.node = _node(options, workspace, containers, self.ledger)
         self.cache_left = 0
-        """Entries of libcni's cache that the leaks have left, and nobody removed."""
-        self._crew = Crew(self.history)
+        """libcni cache entries of leaks that no cleaner removed."""
+        self._threads = Threads(self.state)
         self._next_progress = time.monotonic() + _PROGRESS
 
-    def play(self) -> None:
-        """Play all acts; whatever happens, no thread and no process is left behind."""
+    def execute(self) -> None:
+        """Run all phases; no thread or process is left behind, whatever happens."""
         try:
             self._churn()
             self._reclaim()
         except BaseException:
-            self.history.abort()
+            self.state.abort()
             raise
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)  # it is ending already
+                signal.signal(number, signal.SIG_IGN)  # shutdown has started
             for daemon in self.daemons:
                 daemon.end()
-            self.history.end()
-            self._crew.join()
-        if not self.history.failures:
-            self.ledger.settle(self.node.store.left())
+            self.state.end()
+            self._threads.join()
+        if not self.state.failures:
+            self.ledger.finish(self.node.store.left())
         self.cache_left = self.node.cache.left()
 
     def _churn(self) -> None:
         chance = Random(self.options.seed)  # noqa: S311 (chance, not secrecy)
         abandoned = Abandoned(Random(chance.random()))  # noqa: S311
-        collector = Collector(
+        collector = GarbageCollector(
             self.node.for_another_thread(),
             abandoned,
             Random(chance.random()),  # noqa: S311
-            self.history,
-            leaks=self.options.habits.leak > 0,
+            self.state,
+            leaks=self.options.rates.leak > 0,
         )
         self._start_cleaning()
-        self._crew.start(lambda: watch(self.node.store, self.history))
-        collecting = self._crew.start(collector.work)
+        self._threads.start(lambda: watch(self.node.store, self.state))
+        collecting = self._threads.start(collector.work)
         workers = [
-            self._crew.start(self._worker(abandoned, Random(chance.random())).work)  # noqa: S311
+            self._threads.start(self._worker(abandoned, Random(chance.random())).work)  # noqa: S311
             for _ in range(self.options.workers)
         ]
-        self._wait_out_the_churn()
-        self.history.winding_down.set()
+        self._wait_for_churn()
+        self.state.stopping.set()
         _join(workers)
         collector.no_more()
         _join([collecting])
 
     def _worker(self, abandoned: Abandoned, chance: Random) -> Worker:
         node = self.node.for_another_thread()
-        return Worker(node, self.options.habits, chance, self.history, abandoned, self.adds)
+        return Worker(node, self.options.rates, chance, self.state, abandoned, self.adds)
 
     def _start_cleaning(self) -> None:
         for daemon in self.daemons:
             daemon.start()
         for cleaner in self.cleaners:
-            self._crew.start(cleaner.work)
+            self._threads.start(cleaner.work)
         self.adds.now(Beside.CLEANERS if self.daemons or self.cleaners else Beside.NOTHING)
 
-    def _wait_out_the_churn(self) -> None:
+    def _wait_for_churn(self) -> None:
         slices = None
         if self.options.compare:
             slices = Slices(self.cleaners, self.daemons, self.adds, self.node, self.options.pause)
         for _ in processes.until(time.monotonic() + self.options.seconds):
-            if self.history.winding_down.is_set():
+            if self.state.stopping.is_set():
                 return
             if slices:
                 slices.turn()
             self._watch()
         self.adds.now(None)
         if slices:
-            slices.go_on()
+            slices.resume()
 
     def _reclaim(self) -> None:
-        """Give the cleaners time for what has leaked; without any there is nothing to wait for."""
+        """Give the cleaners time to reclaim the leaks; return at once without cleaners."""
         if not self.daemons and not self.cleaners:
             return
         for _ in processes.until(time.monotonic() + self.options.reclaim):
-            if self.history.over.is_set() or self.node.store.is_empty():
+            if self.state.over.is_set() or self.node.store.is_empty():
                 return
             self._watch()
 
@@ -139,38 +139,38 @@ class Torture:
             print(f"{now - self.ledger.began:5.0f} s  {self.ledger.counts()}", flush=True)
 
 
-def torture(options: Options) -> Torture:
-    """Play a torture, and return what became of it; nothing that it made is left."""
-    with directory(keep=options.keep) as place, engine() as ours:
-        played = Torture(options, place, ours)
-        played.play()
-        return played
+def run_stress(options: Options) -> StressRun:
+    """Run the stress test and return its result; everything that it created is removed."""
+    with directory(keep=options.keep) as workspace, engine() as containers:
+        stress_run = StressRun(options, workspace, containers)
+        stress_run.execute()
+        return stress_run
 
 
 @contextmanager
-def directory(*, keep: bool) -> Iterator[Place]:
-    """Make the directories of a torture, and remove them in the end."""
-    place = Place(Path(tempfile.mkdtemp(prefix="nodeleak-torture-")))
+def directory(*, keep: bool) -> Iterator[Workspace]:
+    """Create the directories of a run, and remove them at the end."""
+    workspace = Workspace(Path(tempfile.mkdtemp(prefix="nodeleak-stress-")))
     try:
-        place.make()
-        yield place
+        workspace.make()
+        yield workspace
     finally:
         if keep:
-            print(f"kept: {place.root}", file=sys.stderr)
+            print(f"kept: {workspace.root}", file=sys.stderr)
         else:
-            shutil.rmtree(place.root, ignore_errors=True)
+            shutil.rmtree(workspace.root, ignore_errors=True)
 
 
-def _node(options: Options, place: Place, ours: Engine, ledger: Ledger) -> Node:
+def _node(options: Options, workspace: Workspace, containers: Engine, ledger: Ledger) -> Node:
     addresses = [str(_SUBNET[_FIRST + number]) for number in range(options.addresses)]
-    host_local = HostLocal(place.root / "netconf.json", _ipam(place, addresses))
-    cache = Cache(place.cache, host_local.netconf)
-    return Node(ours, host_local, cache, Store(place.store, addresses, ledger), ledger)
+    host_local = HostLocal(workspace.root / "netconf.json", _ipam(workspace, addresses))
+    cache = Cache(workspace.cache, host_local.netconf)
+    return Node(containers, host_local, cache, Store(workspace.store, addresses, ledger), ledger)
 
 
-def _ipam(place: Place, addresses: list[str]) -> dict[str, Any]:
+def _ipam(workspace: Workspace, addresses: list[str]) -> dict[str, Any]:
     span = {"subnet": str(_SUBNET), "rangeStart": addresses[0], "rangeEnd": addresses[-1]}
-    return {"ranges": [[span]], "dataDir": str(place.networks)}
+    return {"ranges": [[span]], "dataDir": str(workspace.networks)}
 
 
 def _join(threads: Sequence[Thread]) -> None:

@@ -1,4 +1,4 @@
-"""How long ADD takes, kept apart by what ran beside it."""
+"""ADD latency, with and without cleaners."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,22 +11,22 @@ _NINETY_NINE: Final = 0.99
 
 
 class Beside(StrEnum):
-    """What ran while an ADD was timed."""
+    """Whether cleaners ran while an ADD was timed."""
 
-    CLEANERS = "beside the cleaners"
-    NOTHING = "without any cleaner"
+    CLEANERS = "with cleaners"
+    NOTHING = "without cleaners"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The begin of one ADD."""
+    """The start of one ADD."""
 
     slice: int
     occupied: int
 
 
 class Stopwatch:
-    """Times of ADDs that began and ended in one and the same slice of the run."""
+    """Times of ADDs that began and ended in the same slice."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -35,13 +35,13 @@ class Stopwatch:
         self._times: defaultdict[Beside, list[tuple[float, int]]] = defaultdict(list)
 
     def now(self, beside: Beside | None) -> None:
-        """Begin another slice. None: what is timed is not to be counted."""
+        """Begin another slice. None: do not count ADDs."""
         with self._lock:
             self._slice += 1
             self._beside = beside
 
     def begin(self, occupied: int) -> Timing:
-        """`occupied`: how many addresses are taken."""
+        """`occupied`: number of addresses in use."""
         with self._lock:
             return Timing(self._slice, occupied)
 
@@ -57,13 +57,13 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of the ADDs of some slices, in seconds."""
+    """ADD latency of some slices, in seconds."""
 
     count: int
     p50: float
     p99: float
     occupied: float
-    """How many addresses were taken on average when one began: host-local reads them all."""
+    """Mean number of addresses in use at the start of an ADD: host-local reads all of them."""
 
 
 def _latency(times: Sequence[tuple[float, int]]) -> Latency:
@@ -73,5 +73,5 @@ def _latency(times: Sequence[tuple[float, int]]) -> Latency:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of them does not exceed; 0 of none."""
+    """Return the smallest value that covers this share; 0 for no values."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

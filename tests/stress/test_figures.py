@@ -1,10 +1,10 @@
-"""Times and histograms of a torture."""
+"""Latencies and histograms."""
 
 from tests.stress.metrics import histogram, nothing
 from tests.stress.stopwatch import Beside, Stopwatch, quantile
 
 
-def test_an_add_counts_for_the_slice_in_which_it_began_and_ended() -> None:
+def test_an_add_counts_only_within_one_slice() -> None:
     adds = Stopwatch()
     for beside, seconds in ((Beside.CLEANERS, 2.0), (Beside.NOTHING, 1.0), (None, 9.0)):
         adds.now(beside)
@@ -21,7 +21,7 @@ def test_a_quantile_is_one_of_the_values() -> None:
     assert (quantile([1, 2, 3], 0.5), quantile([1, 2, 3], 0.99), quantile([], 0.5)) == (2, 3, 0)
 
 
-def test_histograms_are_added_up_over_labels_and_over_runs() -> None:
+def test_histograms_are_summed_over_labels_and_runs() -> None:
     text = """# TYPE lock_seconds histogram
 lock_seconds_bucket{network="a",le="0.1"} 98
 lock_seconds_bucket{network="a",le="1.0"} 99
@@ -39,6 +39,6 @@ lock_seconds_sum{network="b"} 0.01
     assert (found.count, found.bound(0.99), found.bound(1.0)) == (200, 0.1, 1.0)
 
 
-def test_a_histogram_that_is_not_there_has_no_bound() -> None:
+def test_a_missing_histogram_has_no_bound() -> None:
     assert histogram("", "lock_seconds") == nothing()
     assert nothing().bound(0.99) is None

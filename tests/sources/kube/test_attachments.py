@@ -15,7 +15,7 @@ from agent.sources.deadline import Deadline
 from agent.sources.kube.attachments import MOST, AttachmentsSource, Connection
 from agent.sources.kube.client import Api
 from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
-from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
+from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 
 NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
 ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
@@ -48,7 +48,7 @@ class Server:
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self._objects = objects
-        self.standin = Standin(self._answer)
+        self.fake = FakeServer(self._answer)
 
     def _answer(self, request: Request) -> Answer:
         told = self._objects.get(request.path)
@@ -68,14 +68,14 @@ def ask(tmp_path: Path) -> Ask:
 
     def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
         named = {globals()[name]: told for name, told in objects.items()}
-        with Server(OBJECTS | named).standin as server:
+        with Server(OBJECTS | named).fake as server:
             read = source(tmp_path, server).read(volumes or (DISK,), pods)
         return read, [request.path for request in server.requests]
 
     return asking
 
 
-def source(at: Path, server: Standin, clock: Callable[[], float] = lambda: 0.0) -> AttachmentsSource:
+def source(at: Path, server: FakeServer, clock: Callable[[], float] = lambda: 0.0) -> AttachmentsSource:
     def connect() -> Connection:
         return Api(kubeconfig(at / "kubeconfig", server.url), 0.5)
 
@@ -95,7 +95,7 @@ def test_a_volume_of_csi_leads_to_its_attachment_and_its_claim(ask: Ask) -> None
 
 
 def test_only_the_events_of_the_pod_that_waits_are_asked_for(tmp_path: Path) -> None:
-    with Server(OBJECTS).standin as server:
+    with Server(OBJECTS).fake as server:
         source(tmp_path, server).read((DISK,), (WAITS,))
     (target,) = server.asked("/events")
     assert target == (
@@ -201,14 +201,14 @@ def test_unread_is_not_attached_an_answer_that_is_none_is_no_word(ask: Ask, plac
 
 
 def test_unread_is_not_attached_a_server_that_hangs_is_no_word(tmp_path: Path) -> None:
-    server: Standin = Standin(lambda _: hang(server))
+    server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unavailable)
 
 
 def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
     seconds = count(step=25)
-    with Server(OBJECTS).standin as server:
+    with Server(OBJECTS).fake as server:
         asking = source(tmp_path, server, lambda: float(next(seconds)))
         other = waiting_pod("shop/other")
         asked = []
@@ -221,7 +221,7 @@ def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path
 
 def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits_for_it(tmp_path: Path) -> None:
     seconds = count(step=25)
-    with Server(OBJECTS | {ATTACHMENT: http("", "500 Internal Server Error")}).standin as server:
+    with Server(OBJECTS | {ATTACHMENT: http("", "500 Internal Server Error")}).fake as server:
         asking = source(tmp_path, server, lambda: float(next(seconds)))
         asked = []
         for _ in range(4):

@@ -14,7 +14,7 @@ from agent.sources.error import SourceError
 from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
 from agent.sources.kube.client import Api, Query
 from tests.builders import INSTANCE, last_seen, registration, worker
-from tests.wire import HTML, Answer, Request, Standin, hang, http, kubeconfig
+from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 
 # As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
 LINES = """\
@@ -254,7 +254,7 @@ def test_the_status_is_asked_for_once_in_two_minutes() -> None:
 def get_of(tmp_path: Path) -> Iterator[Any]:
     made: list[Api] = []
 
-    def connect(server: Standin) -> Any:
+    def connect(server: FakeServer) -> Any:
         made.append(Api(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3))
         return made[-1].get
 
@@ -272,7 +272,7 @@ def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscale
         answer = status if request.path == STATUS else nodes
         return [answer] if answer else hang(server)
 
-    server: Standin = Standin(answers)
+    server: FakeServer = FakeServer(answers)
     with server:
         return AutoscalerClient("worker-1", get_of(server), lambda: 0.0).read(NO_ID, UNKNOWN)
 

@@ -25,8 +25,8 @@ from tests.wire import (
     HTML,
     LAST_CHUNK,
     Answers,
+    FakeServer,
     Request,
-    Standin,
     chunk,
     hang,
     http,
@@ -54,7 +54,7 @@ def api_of(tmp_path: Path) -> Iterator[Any]:
     """Return what connects to a stand-in, and closes it."""
     made: list[Api] = []
 
-    def connect(server: Standin, timeout: float = 5.0, **given: str) -> Api:
+    def connect(server: FakeServer, timeout: float = 5.0, **given: str) -> Api:
         made.append(Api(kubeconfig(tmp_path / "kubeconfig", server.url, **given), timeout))
         return made[-1]
 
@@ -78,7 +78,7 @@ def why(api: Api) -> str:
 
 
 def test_the_pods_of_this_node_are_asked_for_and_no_others(api_of: Any) -> None:
-    with Standin(always(http(listing(POD)))) as server:
+    with FakeServer(always(http(listing(POD)))) as server:
         (pod,) = list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
     assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
     (target,) = server.asked("")
@@ -92,7 +92,7 @@ def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
         "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
         "status": {"allocatable": {"pods": "110"}},
     }
-    with Standin(always(http(listing(item)))) as server:
+    with FakeServer(always(http(listing(item)))) as server:
         (found,) = list_once(api_of(server), node.PATH, node.query("worker-1"), node.parse)
     assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
     assert server.asked("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
@@ -123,7 +123,7 @@ def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[objec
 )
 def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> None:
     item = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": status}
-    with Standin(always(http(listing(item)))) as server, pytest.raises(SourceError, match="an object lacks"):
+    with FakeServer(always(http(listing(item)))) as server, pytest.raises(SourceError, match="an object lacks"):
         list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
 
 
@@ -157,25 +157,25 @@ REASONS = {
 @pytest.mark.parametrize("status", REASONS)
 def test_a_refusal_is_told_in_the_servers_own_words(api_of: Any, status: int) -> None:
     said = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
-    with Standin(always(http(said, f"{status} {REASONS[status]}"))) as server:
+    with FakeServer(always(http(said, f"{status} {REASONS[status]}"))) as server:
         assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
     assert len(server.requests) == 1, "the next round is the retry"
 
 
 @pytest.mark.parametrize("status", REASONS)
 def test_a_refusal_in_html_is_told_by_its_number(api_of: Any, status: int) -> None:
-    with Standin(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
+    with FakeServer(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
         assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
 
 
 @pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
 def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: str) -> None:
-    with Standin(always(http(said, "500 Internal Server Error"))) as server:
+    with FakeServer(always(http(said, "500 Internal Server Error"))) as server:
         assert why(api_of(server)) == "API server: 500 Internal Server Error"
 
 
 def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
-    with Standin(always(http("{}", "410 Gone"))) as server, pytest.raises(ApiError) as raised:
+    with FakeServer(always(http("{}", "410 Gone"))) as server, pytest.raises(ApiError) as raised:
         api_of(server).get(pods.PATH)
     assert raised.value.status == 410
 
@@ -183,7 +183,7 @@ def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
 def test_a_redirect_is_not_followed(api_of: Any) -> None:
     # A login page of a proxy, say: our token is not for it.
     away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with Standin(always(away)) as server:
+    with FakeServer(always(away)) as server:
         assert why(api_of(server)) == "API server: 302 Found"
     assert len(server.requests) == 1
 
@@ -221,7 +221,7 @@ def test_a_redirect_is_not_followed(api_of: Any) -> None:
     ],
 )  # fmt: skip
 def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of: Any, answer: bytes) -> None:
-    with Standin(always(answer)) as server:
+    with FakeServer(always(answer)) as server:
         assert why(api_of(server))
 
 
@@ -233,7 +233,7 @@ def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of:
     '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
 ])  # fmt: skip
 def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str) -> None:
-    with Standin(always(http(answer))) as server:
+    with FakeServer(always(http(answer))) as server:
         version, items = list_all(api_of(server), pods.PATH, ())
         assert (version, list(items)) == (40, [])
 
@@ -261,7 +261,7 @@ def test_a_list_in_pages_is_read_to_its_end(api_of: Any) -> None:
         second = {**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}
         return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
 
-    with Standin(pages) as server:
+    with FakeServer(pages) as server:
         version, items = list_all(api_of(server), pods.PATH, (("resourceVersion", "0"),))
         assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
     assert "resourceVersion" not in server.asked("continue=next")[0], "a page may not name a version"
@@ -271,13 +271,13 @@ def test_a_page_that_has_expired_is_no_shorter_list(api_of: Any) -> None:
     def pages(request: Request) -> list[bytes]:
         return [http("{}", "410 Gone") if "continue" in request.target else http(listing(POD, more="next"))]
 
-    with Standin(pages) as server:
+    with FakeServer(pages) as server:
         assert why(api_of(server)) == "API server: 410 Gone"
 
 
 def test_no_page_is_asked_for_when_a_version_is_named(api_of: Any) -> None:
     # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
-    with Standin(always(http(listing()))) as server:
+    with FakeServer(always(http(listing()))) as server:
         list_all(api_of(server), pods.PATH, (("resourceVersion", "39"),))
     assert "limit" not in server.asked("")[0]
 
@@ -314,12 +314,12 @@ def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
     ids=["in the body", "in a chunk", "in the head", "not HTTP", "at once"],
 )
 def test_an_answer_that_breaks_off_is_told(api_of: Any, answer: bytes) -> None:
-    with Standin(always(answer)) as server:
+    with FakeServer(always(answer)) as server:
         assert why(api_of(server))
 
 
 def test_a_server_that_hangs_is_given_up(api_of: Any) -> None:
-    server: Standin = Standin(lambda _: hang(server))
+    server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         start = time.perf_counter()
         assert "timed out" in why(api_of(server, 0.3))
@@ -336,27 +336,27 @@ def test_a_port_where_nobody_listens_is_told(tmp_path: Path) -> None:
 
 def test_a_certificate_nobody_vouches_for_is_told(api_of: Any, tmp_path: Path) -> None:
     context, _ = self_signed(tmp_path)
-    with Standin(always(http(listing())), tls=context) as server:
+    with FakeServer(always(http(listing())), tls=context) as server:
         assert "certificate verify failed" in why(api_of(server))
     assert server.requests == []
 
 
 def test_a_certificate_our_authority_vouches_for_is_good(api_of: Any, tmp_path: Path) -> None:
     context, certificate = self_signed(tmp_path)
-    with Standin(always(http(listing(POD))), tls=context) as server:
+    with FakeServer(always(http(listing(POD))), tls=context) as server:
         api = api_of(server, cluster=f"certificate-authority: {certificate}")
         assert len(list_once(api, pods.PATH, (), pods.parse)) == 1
 
 
 def test_http_where_https_is_spoken_is_told(api_of: Any) -> None:
-    with Standin(always(http(listing()))) as server:
+    with FakeServer(always(http(listing()))) as server:
         server.url = server.url.replace("http://", "https://")
         assert "SSL" in why(api_of(server))
 
 
 def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    with Standin(always(http(listing()))) as server:
+    with FakeServer(always(http(listing()))) as server:
         for text in ("first", "rotated"):
             token.write_text(text)
             list_once(api_of(server, user=f"{{tokenFile: {token}}}"), pods.PATH, (), pods.parse)
@@ -364,7 +364,7 @@ def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Pa
 
 
 def test_no_token_is_told_to_anyone(api_of: Any) -> None:
-    with Standin(always(http(HTML, "502 Bad Gateway"))) as server:
+    with FakeServer(always(http(HTML, "502 Bad Gateway"))) as server:
         assert "s3cret" not in why(api_of(server, user="{token: s3cret}"))
 
 
@@ -401,7 +401,7 @@ def test_without_any_credentials_it_says_what_it_looked_for(monkeypatch: pytest.
 
 
 def test_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
-    with Standin(always(http("{}", "403 Forbidden"))) as server:
+    with FakeServer(always(http("{}", "403 Forbidden"))) as server:
         path = kubeconfig(tmp_path / "kubeconfig", server.url)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
@@ -414,13 +414,13 @@ def test_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
 
 def test_a_watch_gives_its_lines_as_they_come(api_of: Any) -> None:
     pieces = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n'), LAST_CHUNK]
-    with Standin(lambda _: pieces) as server:
+    with FakeServer(lambda _: pieces) as server:
         lines = api_of(server).stream(pods.PATH, (("watch", "1"),), 5)
         assert list(lines) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
 
 
 def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
-    with Standin(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(ApiError):
+    with FakeServer(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(ApiError):
         api_of(server).stream(pods.PATH, (), 5)
 
 
@@ -434,7 +434,7 @@ def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
     ids=["dropped", "ended", "no chunk"],
 )
 def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[bytes], text: str) -> None:
-    with Standin(lambda _: pieces) as server:
+    with FakeServer(lambda _: pieces) as server:
         lines = api_of(server).stream(pods.PATH, (), 5)
         assert next(lines) == b'{"a":1}'
         with pytest.raises(SourceError, match=text):
@@ -446,7 +446,7 @@ def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
         yield CHUNKED + chunk('{"a":1}\n')
         yield from hang(server)
 
-    server = Standin(silent)
+    server = FakeServer(silent)
     with server:
         lines = api_of(server).stream(pods.PATH, (), 0.2)
         assert next(lines) == b'{"a":1}'
@@ -470,7 +470,7 @@ class NodeClock:
         return datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC) + timedelta(seconds=next(self._steps))
 
 
-def clocked(tmp_path: Path, server: Standin, clock: ServerClock) -> Api:
+def clocked(tmp_path: Path, server: FakeServer, clock: ServerClock) -> Api:
     return Api(kubeconfig(tmp_path / "clocked", server.url), 5, clock)
 
 
@@ -492,7 +492,7 @@ NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
 def test_the_servers_clock_is_compared_with_the_nodes(
     tmp_path: Path, date: str, asked: float, heard: float, skew: float
 ) -> None:
-    with Standin(always(dated(date))) as server:
+    with FakeServer(always(dated(date))) as server:
         api = clocked(tmp_path, server, ServerClock(NodeClock(asked, heard)))
         assert api.skew is None
         list_once(api, pods.PATH, (), pods.parse)
@@ -515,7 +515,7 @@ def test_the_servers_clock_is_compared_with_the_nodes(
     ids=["none", "empty", "words", "no day", "no zone", "no such year", "a proxy's", "a gateway's"],
 )
 def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: Path, answer: bytes) -> None:
-    with Standin(always(answer)) as server:
+    with FakeServer(always(answer)) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         api = clocked(tmp_path, server, clock)
         with contextlib.suppress(SourceError):
@@ -528,7 +528,7 @@ def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: 
 def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
     tmp_path: Path, asked: float, heard: float
 ) -> None:
-    with Standin(always(dated(LATER))) as server:
+    with FakeServer(always(dated(LATER))) as server:
         clock = ServerClock(NodeClock(0.5, 0.5, asked, heard))
         for _ in range(2):
             api = clocked(tmp_path, server, clock)
@@ -539,7 +539,7 @@ def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
 
 def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) -> None:
     head = CHUNKED.replace(b"\r\n\r\n", f"\r\nDate: {LATER}\r\n\r\n".encode())
-    server: Standin = Standin(lambda _: itertools.chain([head, chunk('{"a":1}\n')], hang(server)))
+    server: FakeServer = FakeServer(lambda _: itertools.chain([head, chunk('{"a":1}\n')], hang(server)))
     with server:
         api = clocked(tmp_path, server, ServerClock(NodeClock(0.5, 0.5)))
         lines = api.stream(pods.PATH, (("watch", "1"),), 5)
@@ -548,7 +548,7 @@ def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) ->
 
 
 def test_the_skew_outlives_the_connection_that_told_it(tmp_path: Path) -> None:
-    with Standin(always(dated(LATER))) as server:
+    with FakeServer(always(dated(LATER))) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         first = clocked(tmp_path, server, clock)
         list_once(first, pods.PATH, (), pods.parse)
@@ -559,7 +559,7 @@ def test_the_skew_outlives_the_connection_that_told_it(tmp_path: Path) -> None:
 
 
 def test_without_the_nodes_clock_nothing_is_known_of_the_servers(api_of: Any) -> None:
-    with Standin(always(dated(NOON))) as server:
+    with FakeServer(always(dated(NOON))) as server:
         api = api_of(server)
         list_once(api, pods.PATH, (), pods.parse)
         assert api.skew is None

@@ -15,9 +15,9 @@ from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api, NoCredentials
 from agent.sources.kube.list_watch import Reflector, RestartCause
-from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, Request, Standin, chunk, hang, http, kubeconfig, until
+from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
-Script = Callable[[Standin], Answer]
+Script = Callable[[FakeServer], Answer]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def bookmark(version: int) -> bytes:
 class Assessment:
     """A reflector, its script and its clock."""
 
-    server: Standin
+    server: FakeServer
     reflector: Reflector[str]
     thread: threading.Thread
     stop: threading.Event
@@ -100,7 +100,7 @@ def playing(
         script = next(to_watch if request.watches else to_list, None)
         yield from hang(server) if script is None else script(server)
 
-    server = Standin(answers)
+    server = FakeServer(answers)
     with server:
         path, clock, stop = kubeconfig(directory / "kubeconfig", server.url), [1000.0], threading.Event()
         reflector = Reflector(
@@ -121,7 +121,7 @@ def playing(
 def lasting(*pieces: bytes) -> Script:
     """Say something, and then nothing: a watch as it should be."""
 
-    def script(server: Standin) -> Iterator[bytes]:
+    def script(server: FakeServer) -> Iterator[bytes]:
         yield CHUNKED
         yield from pieces
         yield from hang(server)
@@ -265,7 +265,7 @@ def test_an_event_that_is_none_is_not_waited_for_again_but_listed(tmp_path: Path
 
 
 def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None:
-    def page(_: Standin) -> Answer:
+    def page(_: FakeServer) -> Answer:
         return [http(HTML, kind="text/html")]
 
     with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as assessment:
@@ -290,7 +290,7 @@ def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
 def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
-    def watched(server: Standin) -> Iterator[bytes]:
+    def watched(server: FakeServer) -> Iterator[bytes]:
         leaves.wait(5)
         if back.is_set():
             yield from lasting()(server)
@@ -334,7 +334,7 @@ def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
 def test_every_event_is_a_word(tmp_path: Path) -> None:
     heard = threading.Event()
 
-    def talking(server: Standin) -> Iterator[bytes]:
+    def talking(server: FakeServer) -> Iterator[bytes]:
         yield CHUNKED
         heard.wait(5)
         yield bookmark(41)
@@ -379,7 +379,7 @@ def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
             return hang(server)
         return listed(40, thing("a", 7))(server)
 
-    server = Standin(answers)
+    server = FakeServer(answers)
     with server:
         path = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
         reflector = Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1)
@@ -400,7 +400,7 @@ def test_credentials_that_are_away_for_a_moment_do_not_end_the_thread(tmp_path: 
         tries.release()
         return Api(path, 5)
 
-    server = Standin(lambda request: hang(server) if request.watches else listed(40, thing("a", 7))(server))
+    server = FakeServer(lambda request: hang(server) if request.watches else listed(40, thing("a", 7))(server))
     with server:
         reflector = Reflector("pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=1)
         stop = threading.Event()

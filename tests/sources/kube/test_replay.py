@@ -25,7 +25,7 @@ from agent.sources.kube.server_version import ServerVersion
 from agent.sources.kube.watch_monitor import WatchMonitor
 from tests.builders import NOW, UPTIME
 from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
-from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, Standin, chunk, http, kubeconfig, until
+from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, chunk, http, kubeconfig, until
 
 Answering = Callable[[Request], Answer]
 
@@ -95,10 +95,10 @@ class Ours:
 
 
 @contextmanager
-def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, Standin]]:
+def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, FakeServer]]:
     """Run ours against a server."""
     stop = threading.Event()
-    with Standin(answering) as server:
+    with FakeServer(answering) as server:
         ours = Ours(directory, server.url)
         thread = threading.Thread(target=ours.reflector.run, args=(stop,))
         thread.start()
@@ -138,7 +138,7 @@ def versions(shown: Iterable[bytes]) -> list[int]:
     return [int(json.loads(one)["object"]["metadata"]["resourceVersion"]) for one in shown]
 
 
-def watched_from(server: Standin) -> list[int]:
+def watched_from(server: FakeServer) -> list[int]:
     """Return the versions that ours has started watches from."""
     return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
 

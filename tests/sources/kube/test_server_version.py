@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.sources.kube.client import Api
 from agent.sources.kube.server_version import ServerVersion, parse
-from tests.wire import HTML, Answers, Standin, hang, http, kubeconfig
+from tests.wire import HTML, Answers, FakeServer, hang, http, kubeconfig
 
 
 def told(version: object) -> bytes:
@@ -19,7 +19,7 @@ def told(version: object) -> bytes:
 def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     version = ServerVersion()
     version.said = before
-    with Standin(answers) as server:
+    with FakeServer(answers) as server:
         api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
         version.asking(0.3)(api)
         assert server.asked("") == ["/version"]
@@ -48,7 +48,7 @@ def test_a_refusal_or_an_oddity_leaves_it_unknown(tmp_path: Path, answer: bytes)
 
 
 def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
-    server: Standin = Standin(lambda _: hang(server))
+    server: FakeServer = FakeServer(lambda _: hang(server))
     version = ServerVersion()
     with server:
         api = Api(kubeconfig(tmp_path / "kubeconfig", server.url), 5)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Container
 from agent.sources.error import SourceError
 from agent.sources.runtime.docker import Docker
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, Request, Standin, chunk, hang, http, needs, run
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run
 
 LABELS = {
     "io.kubernetes.pod.name": "web-0",
@@ -79,7 +79,7 @@ def why(client: Docker) -> str:
 
 def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callable[..., Docker]) -> None:
     states = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
-    with Standin(engine([item(state * 3, state) for state in states]), at=socket_path) as server:
+    with FakeServer(engine([item(state * 3, state) for state in states]), at=socket_path) as server:
         listed = to().containers()
     assert [(one.id, one.state) for one in listed] == [(state * 3, state) for state in states]
     assert [one.state for one in listed if one.running] == ["running", "paused", "restarting"]
@@ -92,7 +92,7 @@ def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callabl
 
 def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
-    with Standin(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
+    with FakeServer(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
         listed = to().containers()
     assert listed == (
         Container("a", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=True),
@@ -102,14 +102,14 @@ def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, t
 
 
 def test_unread_is_not_empty_an_empty_list_is_empty(socket_path: Path, to: Callable[..., Docker]) -> None:
-    with Standin(engine([]), at=socket_path):
+    with FakeServer(engine([]), at=socket_path):
         assert to().containers() == ()
 
 
 def test_each_reading_is_one_request_and_the_version_is_asked_once(
     socket_path: Path, to: Callable[..., Docker]
 ) -> None:
-    with Standin(engine([item()]), at=socket_path) as server:
+    with FakeServer(engine([item()]), at=socket_path) as server:
         client = to()
         for _ in range(3):
             client.containers()
@@ -142,12 +142,12 @@ def test_each_reading_is_one_request_and_the_version_is_asked_once(
 def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
     socket_path: Path, to: Callable[..., Docker], listed: object, text: str
 ) -> None:
-    with Standin(engine(listed), at=socket_path):
+    with FakeServer(engine(listed), at=socket_path):
         assert text in why(to())
 
 
 def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Callable[..., Docker]) -> None:
-    with Standin(engine([item(), {"Id": "f" * 64}]), at=socket_path):
+    with FakeServer(engine([item(), {"Id": "f" * 64}]), at=socket_path):
         assert "KeyError('State')" in why(to())
 
 
@@ -170,7 +170,7 @@ def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Cal
 def test_a_bad_answer_is_tried_three_times_and_told_in_short(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
-    with Standin(engine(answer), at=socket_path) as server:
+    with FakeServer(engine(answer), at=socket_path) as server:
         assert text in why(to())
     assert 1 <= len(server.asked("/containers/json")) <= 3
 
@@ -181,7 +181,7 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
     def recovering(request: Request) -> Answer:
         return [http('{"ApiVersion": "1.41"}') if request.path == "/version" else next(answers)]
 
-    with Standin(recovering, at=socket_path) as server:
+    with FakeServer(recovering, at=socket_path) as server:
         assert [one.id for one in to().containers()] == [ID]
     assert len(server.asked("/containers/json")) == 2
 
@@ -196,11 +196,11 @@ def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> 
 
 def test_an_engine_that_is_back_is_read_again_by_the_same_client(socket_path: Path, to: Callable[..., Docker]) -> None:
     client = to()
-    with Standin(engine([item()]), at=socket_path):
+    with FakeServer(engine([item()]), at=socket_path):
         assert len(client.containers()) == 1
     socket_path.unlink()
     why(client)
-    with Standin(engine([item(), item("f" * 64)]), at=socket_path):
+    with FakeServer(engine([item(), item("f" * 64)]), at=socket_path):
         assert len(client.containers()) == 2
 
 
@@ -209,7 +209,9 @@ def test_an_engine_that_hangs_is_given_up_in_bounded_time(
     socket_path: Path, to: Callable[..., Docker], part: str
 ) -> None:
     good = engine([item()])
-    server: Standin = Standin(lambda request: hang(server) if part in request.target else good(request), at=socket_path)
+    server: FakeServer = FakeServer(
+        lambda request: hang(server) if part in request.target else good(request), at=socket_path
+    )
     with server:
         start = time.perf_counter()
         text = why(to(0.3))
@@ -227,7 +229,7 @@ def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: P
             return [http(json.dumps({"ApiVersion": speaks}))]
         return [http(json.dumps([item()])) if f"/v{speaks}/" in request.path else too_old]
 
-    with Standin(upgraded, at=socket_path) as server:
+    with FakeServer(upgraded, at=socket_path) as server:
         client = to()
         client.containers()
         speaks = "1.44"
@@ -236,7 +238,7 @@ def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: P
 
 
 def test_an_engine_without_a_version_is_no_engine(socket_path: Path, to: Callable[..., Docker]) -> None:
-    with Standin(lambda _: [http("{}")], at=socket_path):
+    with FakeServer(lambda _: [http("{}")], at=socket_path):
         assert 'key "ApiVersion" is missing' in why(to())
 
 
@@ -265,13 +267,13 @@ def test_a_container_that_docker_inspects_is_there_whatever_its_state(
     socket_path: Path, to: Callable[..., Docker]
 ) -> None:
     found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
-    with Standin(answers_of(found), at=socket_path) as server:
+    with FakeServer(answers_of(found), at=socket_path) as server:
         assert to().has(ID) is True
     assert server.asked("/containers/") == [f"/v1.41/containers/{ID}/json"]
 
 
 def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
-    with Standin(answers_of(no_such()), at=socket_path) as server:
+    with FakeServer(answers_of(no_such()), at=socket_path) as server:
         assert to().has(ID) is False
     assert len(server.asked("/containers/")) == 1, "a definite answer is not asked for twice"
 
@@ -307,7 +309,7 @@ def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: C
 def test_unread_is_not_gone_whatever_else_is_answered_is_no_word(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
-    with Standin(answers_of(answer), at=socket_path) as server:
+    with FakeServer(answers_of(answer), at=socket_path) as server:
         assert text in why_not_told(to())
     assert 1 <= len(server.asked("/containers/")) <= 3
 
@@ -316,7 +318,7 @@ def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
     socket_path: Path, to: Callable[..., Docker]
 ) -> None:
     good = engine([])
-    server: Standin = Standin(
+    server: FakeServer = FakeServer(
         lambda request: hang(server) if "/containers/" in request.target else good(request), at=socket_path
     )
     with server:
@@ -332,14 +334,14 @@ def test_unread_is_not_gone_without_an_engine_there_is_no_word(to: Callable[...,
 
 def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
-    with Standin(engine([item()]), at=socket_path):
+    with FakeServer(engine([item()]), at=socket_path):
         client = Docker(None, 5)
         assert len(client.containers()) == 1
         client.close()
 
 
 def test_an_engine_on_tcp_is_read_too() -> None:
-    with Standin(engine([item()])) as server:
+    with FakeServer(engine([item()])) as server:
         client = Docker(server.url.replace("http", "tcp"), 5)
         assert len(client.containers()) == 1
         client.close()

@@ -1,4 +1,4 @@
-"""A cleaner that stays: started once, watched, asked for its metrics, and told to end."""
+"""A cleaner that runs as a daemon: started, supervised, scraped, and terminated."""
 
 import json
 import subprocess
@@ -12,55 +12,55 @@ from urllib.request import ProxyHandler, build_opener
 from tests import processes
 from tests.stress import command
 from tests.stress.command import NODELEAK, Command
-from tests.stress.course import Course
 from tests.stress.metrics import Histogram, histogram, nothing
-from tests.stress.place import Place
+from tests.stress.run_state import RunState
+from tests.stress.workspace import Workspace
 
 _LOCK: Final = {"held": "nodeleak_lock_held_seconds", "waited for": "nodeleak_lock_wait_seconds"}
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 
 
-class Resident:
-    """One daemon. It may be started and ended several times; what it said of its locks is added up."""
+class Daemon:
+    """One daemon. It may be started and stopped several times; its lock histograms are summed."""
 
-    def __init__(self, given: Command, place: Place, number: int, history: Course) -> None:
+    def __init__(self, given: Command, workspace: Workspace, number: int, state: RunState) -> None:
         self.command = given
         self.codes: Counter[int] = Counter()
         self.locks: dict[str, Histogram] = {}
-        """What became of host-local's lock, as the daemon's own metrics tell it; empty where it tells nothing."""
-        self._place, self._course = place, history
-        self._output = place.logs / f"daemon-{number}.out"
-        self._errors = place.logs / f"daemon-{number}.err"
+        """Use of host-local's lock, from the daemon's own metrics; empty if it exports none."""
+        self._workspace, self._state = workspace, state
+        self._output = workspace.logs / f"daemon-{number}.out"
+        self._errors = workspace.logs / f"daemon-{number}.err"
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; nodeleak is waited for until it serves."""
-        self._child = command.start(self.command, self._place, self._output, self._errors)
+        """Start it; for nodeleak, wait until it serves HTTP."""
+        self._child = command.start(self.command, self._workspace, self._output, self._errors)
         if self.command.name != NODELEAK:
             return
-        for _ in processes.until(time.monotonic() + _PATIENCE):
+        for _ in processes.until(time.monotonic() + _TIMEOUT):
             self.watch()
-            if self._course.aborted.is_set() or self._port() is not None:
+            if self._state.aborted.is_set() or self._port() is not None:
                 return
-        self._course.fail(f"daemon {self.command.name} has not started:\n{command.tail(self._errors)}")
+        self._state.fail(f"daemon {self.command.name} did not start:\n{command.tail(self._errors)}")
 
     def watch(self) -> None:
-        """Fail if it has ended by itself."""
+        """Fail the run if the daemon exited on its own."""
         if self._child is not None and (code := self._child.poll()) is not None:
             self._child = None
-            self._course.fail(f"daemon {self.command.name} ended by itself with {code}:\n{command.tail(self._errors)}")
+            self._state.fail(f"daemon {self.command.name} exited on its own with {code}:\n{command.tail(self._errors)}")
 
     def end(self) -> None:
-        """Ask it for its metrics, and tell it to end."""
+        """Scrape its metrics and terminate it."""
         self.watch()
         if self._child is None:
             return
         self._add_locks()
         begun = time.monotonic()
         child, self._child = self._child, None
-        self.codes[command.end(child, _PATIENCE)] += 1
-        if time.monotonic() > begun + _PATIENCE:
-            self._course.fail(f"daemon {self.command.name} had to be killed:\n{command.tail(self._errors)}")
+        self.codes[command.end(child, _TIMEOUT)] += 1
+        if time.monotonic() > begun + _TIMEOUT:
+            self._state.fail(f"daemon {self.command.name} had to be killed:\n{command.tail(self._errors)}")
 
     def _add_locks(self) -> None:
         if (port := self._port()) is None:
@@ -70,13 +70,13 @@ class Resident:
             with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
         except (URLError, OSError) as error:
-            self._course.fail(f"daemon {self.command.name} did not serve /metrics: {error}")
+            self._state.fail(f"daemon {self.command.name} did not serve /metrics: {error}")
             return
         for what, name in _LOCK.items():
             self.locks[what] = self.locks.get(what, nothing()) + histogram(text, name)
 
     def _port(self) -> int | None:
-        """Find the port that it serves at in its log."""
+        """Find its port in its log."""
         return next((line["port"] for line in _events(self._errors) if line.get("event") == "agent.started"), None)
 
 
@@ -86,5 +86,5 @@ def _events(log: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # it is being written, or is none of ours
+            continue  # an incomplete line, or not JSON
     return [line for line in found if isinstance(line, dict)]

@@ -1,4 +1,4 @@
-"""The real host-local: ADD and DEL of one store, timed, and killed on demand."""
+"""The real host-local plugin: ADD and DEL on one store, timed, and killed on demand."""
 
 import json
 import subprocess
@@ -15,12 +15,12 @@ NETWORK: Final = "kubenet"
 IFNAME: Final = "eth0"
 _HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 _EXHAUSTED: Final = "no IP addresses available in range set"
-_PATIENCE: Final = 60.0
-"""Seconds for one call; the kubelet itself waits for minutes."""
+_TIMEOUT: Final = 60.0
+"""Seconds for one call; the kubelet waits minutes."""
 
 
-class Refused(Exception):
-    """host-local failed, and not because its range is full."""
+class PluginError(Exception):
+    """host-local failed for a reason other than a full range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Added:
     ip: str
     result: Any
     seconds: float
-    """From the start of the process to its end."""
+    """Runtime of the process."""
 
 
 class HostLocal:
-    """The plugin with one configuration. Any thread may call it."""
+    """The plugin with one configuration. Thread-safe."""
 
     def __init__(self, configuration: Path, ipam: dict[str, Any]) -> None:
         self.netconf = {
@@ -46,31 +46,31 @@ class HostLocal:
         self._environment = processes.environment()
 
     def add(self, sandbox: str) -> Added | None:
-        """Reserve an address; None where there is none left. Raises Refused."""
+        """Reserve an address; None if none is free. Raises PluginError."""
         begun = time.perf_counter()
         with self._called("ADD", sandbox) as process:
-            output, errors = process.communicate(timeout=_PATIENCE)
+            output, errors = process.communicate(timeout=_TIMEOUT)
         seconds = time.perf_counter() - begun
         if process.returncode == 0:
             result = json.loads(output)
             return Added(result["ips"][0]["address"].partition("/")[0], result, seconds)
         if _EXHAUSTED in output:
             return None
-        raise Refused(f"ADD for {sandbox[:12]}: {process.returncode} {output.strip()} {errors.strip()}")
+        raise PluginError(f"ADD for {sandbox[:12]}: {process.returncode} {output.strip()} {errors.strip()}")
 
     def add_killed(self, sandbox: str, moment: float) -> None:
-        """Begin an ADD, and kill it after `moment` seconds. Nobody learns what became of it."""
+        """Start an ADD and kill it after `moment` seconds; the result is unknown."""
         with self._called("ADD", sandbox) as process:
             time.sleep(moment)
             process.kill()
-            process.communicate(timeout=_PATIENCE)
+            process.communicate(timeout=_TIMEOUT)
 
     def delete(self, sandbox: str) -> None:
-        """Release what a sandbox has; raises Refused."""
+        """Release the addresses of a sandbox; raises PluginError."""
         with self._called("DEL", sandbox) as process:
-            output, errors = process.communicate(timeout=_PATIENCE)
+            output, errors = process.communicate(timeout=_TIMEOUT)
         if process.returncode != 0:
-            raise Refused(f"DEL for {sandbox[:12]}: {process.returncode} {output.strip()} {errors.strip()}")
+            raise PluginError(f"DEL for {sandbox[:12]}: {process.returncode} {output.strip()} {errors.strip()}")
 
     @contextmanager
     def _called(self, verb: str, sandbox: str) -> Iterator["subprocess.Popen[str]"]:
@@ -85,11 +85,11 @@ class HostLocal:
                 stderr=subprocess.PIPE,
                 text=True,
                 env=self._environment | named | places,
-                start_new_session=True,  # a Ctrl-C is ours, and what is begun is finished
+                start_new_session=True,  # Ctrl-C must not reach it: a call that started finishes
             ) as process,
         ):
             try:
                 yield process
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                raise Refused(f"{verb} for {sandbox[:12]} has not ended in {_PATIENCE:.0f} s") from error
+                raise PluginError(f"{verb} for {sandbox[:12]} did not finish within {_TIMEOUT:.0f} s") from error

@@ -1,4 +1,4 @@
-"""The directories of one torture, and the environment that leads a cleaner there."""
+"""The directories of one run, and the environment that points cleaners to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from tests import processes
 from tests.stress.engine import HOST
 
 _CHECKPOINTS = ("/var/lib/dockershim/sandbox", "/var/lib/cri-dockerd/sandbox")
-"""The node's own, beside the one that is always empty: pods that run here have theirs there, none of ours."""
+"""The machine's own checkpoint directories, read beside the empty one: they belong to real pods that may run here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The directories of one torture."""
+class Workspace:
+    """The directories of one run."""
 
     root: Path
 
@@ -46,13 +46,13 @@ class Place:
             directory.mkdir(parents=True)
 
     def environment(self) -> Mapping[str, str]:
-        """Return what tells any cleaner where to clean, and nodeleak too."""
+        """Return the variables that tell any cleaner, and nodeleak, where to clean."""
         return processes.environment(
             DOCKER_HOST=HOST,
-            TORTURE_NETWORKS=str(self.networks),
-            TORTURE_STORE=str(self.store),
-            TORTURE_CACHE=str(self.cache),
-            TORTURE_STATE=str(self.state),
+            STRESS_NETWORKS=str(self.networks),
+            STRESS_STORE=str(self.store),
+            STRESS_CACHE=str(self.cache),
+            STRESS_STATE=str(self.state),
             NODELEAK_API="off",
             NODELEAK_DOCKER_HOST=HOST,
             NODELEAK_CNI_NETWORKS_DIR=str(self.networks),

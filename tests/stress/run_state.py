@@ -1,25 +1,25 @@
-"""How far the torture is, and what went wrong with it; and the threads that live by it."""
+"""The shared state of a run: stop signals, failures, and the threads that obey them."""
 
 import traceback
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
 
-class Course:
-    """Two moments that every thread watches for, and why the second came early."""
+class RunState:
+    """Stop signals that every thread checks, and the failures that caused them."""
 
     def __init__(self) -> None:
-        self.winding_down = Event()
-        """No sandbox is begun any more; what was begun is brought to its end."""
+        self.stopping = Event()
+        """No new sandboxes; existing ones complete their lifecycle."""
         self.over = Event()
-        """Everybody stops when what is under way has ended."""
+        """Every thread stops after its current step."""
         self.aborted = Event()
-        """And nobody waits for that."""
+        """The run failed: running commands are terminated as well."""
         self._lock = Lock()
         self._failures: list[str] = []
 
     def fail(self, why: str) -> None:
-        """End the torture at once."""
+        """End the run at once."""
         with self._lock:
             self._failures.append(why)
         self.abort()
@@ -29,7 +29,7 @@ class Course:
         self.end()
 
     def end(self) -> None:
-        self.winding_down.set()
+        self.stopping.set()
         self.over.set()
 
     @property
@@ -38,11 +38,11 @@ class Course:
             return tuple(self._failures)
 
 
-class Crew:
-    """Threads whose failure is the torture's."""
+class Threads:
+    """Threads whose exceptions fail the run."""
 
-    def __init__(self, history: Course) -> None:
-        self._course = history
+    def __init__(self, state: RunState) -> None:
+        self._state = state
         self._threads: list[Thread] = []
 
     def start(self, work: Callable[[], None]) -> Thread:
@@ -58,6 +58,6 @@ class Crew:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 (a thread's last words, whatever they are)
+        except Exception as error:  # noqa: BLE001 (any exception of a thread fails the run)
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self._course.fail(f"{type(error).__name__} at {where.name}:{where.lineno}: {error}")
+            self._state.fail(f"{type(error).__name__} at {where.name}:{where.lineno}: {error}")
