@@ -13,13 +13,6 @@ from agent.model.text import count_of, format_time
 LONGEST_LIST: Final = 40
 """Addresses in one line, and lines of one detector."""
 
-_CAUSES: Final = {
-    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {}",
-    LeakCause.RUNTIME_RESTART: "likely cause: container runtime restart at {}",
-    LeakCause.NODE_REBOOT: "likely cause: node reboot at {}",
-    LeakCause.EMPTY_FILE: "likely cause: a crash or power cut that left empty files, the oldest of {}",
-    LeakCause.UNKNOWN: "cause unknown: no restart since they were reserved, the oldest at {}",
-}
 _RESTARTS: Final = {LeakCause.KUBELET_RESTART, LeakCause.RUNTIME_RESTART, LeakCause.NODE_REBOOT}
 
 _Group: TypeAlias = tuple[str, LeakCause, datetime | None, bool] | TrackedFinding
@@ -59,8 +52,13 @@ def _line(group: Sequence[TrackedFinding]) -> FindingLine:
 def _leaks(group: Sequence[TrackedFinding]) -> str:
     first = group[0]
     cause = first.finding.cause if isinstance(first.finding.cause, LeakCause) else LeakCause.UNKNOWN
+    since = format_time(first.since)
+    if any(one.since != first.since for one in group):
+        since += " (the oldest)"
     addresses = [one.finding.subject.rpartition("/")[2] for one in group]
     more = len(addresses) - LONGEST_LIST
     listed = ", ".join(addresses[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
     count = count_of(len(group), "address", "addresses")
-    return f"{count} in {first.finding.network} leaked, {_CAUSES[cause].format(format_time(first.since))}: {listed}"
+    return (
+        f"{count} in {first.finding.network} leaked, {leaked_reservation.CAUSES[cause].format(since=since)}: {listed}"
+    )

@@ -44,7 +44,7 @@ class Mark(StrEnum):
 WEIGHT: Final = {mark: weight for weight, mark in enumerate(Mark)}
 LABELS: Final = {
     Mark.FREE: "free",
-    Mark.GATEWAY: "gateway, not given out to pods",
+    Mark.GATEWAY: "gateway",
     Mark.IN_USE: "in use",
     Mark.NOT_READY: "not ready: its sandbox is not running",
     Mark.TEARDOWN_PENDING: "teardown pending: the kubelet will release it",
@@ -52,7 +52,7 @@ LABELS: Final = {
     Mark.UNRECOGNIZED: "unrecognized: not a reservation of host-local",
     Mark.UNMANAGED: "unmanaged: in use, unknown to the runtime",
     Mark.UNAVAILABLE: "unavailable: may be reserved or free",
-    Mark.UNKNOWN: "unknown: reserved, owner unknown",
+    Mark.UNKNOWN: "reserved, owner unknown",
     Mark.LEAKED: "leaked",
 }
 

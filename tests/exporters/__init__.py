@@ -1,1 +1,1 @@
-"""One file per drawing of a report."""
+"""One file per output of a report."""

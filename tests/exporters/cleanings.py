@@ -1,4 +1,4 @@
-"""What rounds of cleaning can say, for whoever tells of them."""
+"""Results of cleanups, for the tests of outputs."""
 
 from typing import Any
 

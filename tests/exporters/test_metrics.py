@@ -1,4 +1,4 @@
-"""Metrics: closed names and labels, zero where zero is known, and nothing where nothing is."""
+"""Metrics: closed names and labels, known zeros, and nothing for unknown values."""
 
 import math
 import shutil
@@ -87,7 +87,7 @@ CLOSED: Mapping[str, set[str]] = {
     "nodeleak_watch_restarts_total": {"resource", "cause"},
     "nodeleak_watch_regressions_total": {"resource"},
 }
-"""Every sample of ours, and its labels."""
+"""Every sample of the agent, and its labels."""
 
 
 class Stream:
@@ -99,7 +99,7 @@ class Stream:
 
 
 class Daemon:
-    """Rounds, and what a scrape after them says."""
+    """Syncs, and the scrape after them."""
 
     def __init__(self, *networks: str) -> None:
         self.registry = CollectorRegistry()
@@ -108,7 +108,7 @@ class Daemon:
         self._memory: ConfirmationState | None = None
         self._seconds = 0
 
-    def round(
+    def sync(
         self,
         snapshot: Snapshot,
         gaps: tuple[Gap, ...] = (),
@@ -124,11 +124,11 @@ class Daemon:
         return self
 
     def cleaned(self, one: Cleaning) -> "Daemon":
-        return self.round(node(LOST), cleaning=one)
+        return self.sync(node(LOST), cleaning=one)
 
-    def rounds(self, count: int, snapshot: Snapshot) -> "Daemon":
+    def syncs(self, count: int, snapshot: Snapshot) -> "Daemon":
         for _ in range(count):
-            self.round(snapshot)
+            self.sync(snapshot)
         return self
 
     def scrape(self) -> str:
@@ -164,9 +164,9 @@ def everything() -> Daemon:
     )
     return (
         Daemon()
-        .rounds(3, node(LOST))
-        .round(dark_node())
-        .round(node(LOST, device_plugins=devices), cleaning=cleaning(released()), findings=(refused,))
+        .syncs(3, node(LOST))
+        .sync(dark_node())
+        .sync(node(LOST, device_plugins=devices), cleaning=cleaning(released()), findings=(refused,))
     )
 
 
@@ -199,7 +199,7 @@ def test_no_label_is_a_pod_an_address_or_an_id() -> None:
     assert found - closed == set()
 
 
-def test_before_the_first_round_only_what_needs_no_look_is_told() -> None:
+def test_before_the_first_sync_only_metrics_without_a_snapshot_exist() -> None:
     daemon = Daemon()
     assert daemon.get("mode_info", mode="observe") == 1
     assert daemon.get("watch_restarts_total", resource="pods", cause="ended") == 3
@@ -208,8 +208,8 @@ def test_before_the_first_round_only_what_needs_no_look_is_told() -> None:
         assert daemon.labels(f"nodeleak_{name}") == []
 
 
-def test_a_healthy_node_is_filled_with_zeros() -> None:
-    daemon = Daemon("kubenet", "storage").round(node())
+def test_a_healthy_node_has_zeros() -> None:
+    daemon = Daemon("kubenet", "storage").sync(node())
     assert {state: daemon.get("reservations", network="kubenet", state=state.value) for state in State} == {
         state: 2 if state is State.IN_USE else 0 for state in State
     }
@@ -234,7 +234,7 @@ def test_a_leak_is_a_candidate_reservation_until_it_is_a_confirmed_finding() -> 
     daemon = Daemon()
     phases = []
     for _ in range(3):
-        daemon.round(node(LOST))
+        daemon.sync(node(LOST))
         phases.append(
             [
                 daemon.get("findings", detector="leaked_reservation", severity="warning", phase=phase)
@@ -249,15 +249,15 @@ def test_a_leak_is_a_candidate_reservation_until_it_is_a_confirmed_finding() -> 
 _PHASES = ("candidate", "confirmed")
 
 
-def test_the_oldest_of_several_leaks_is_told_and_none_when_they_are_gone() -> None:
+def test_the_oldest_of_several_leaks_is_exported_and_none_without_leaks() -> None:
     younger = reservation("10.244.1.10", "8" * 64, age=OLD / 2)
-    daemon = Daemon().rounds(3, node(LOST, younger))
+    daemon = Daemon().syncs(3, node(LOST, younger))
     assert daemon.get("oldest_leak_timestamp_seconds", network="kubenet") == (NOW - OLD).timestamp()
     assert (
-        daemon.round(node(younger)).get("oldest_leak_timestamp_seconds", network="kubenet")
+        daemon.sync(node(younger)).get("oldest_leak_timestamp_seconds", network="kubenet")
         == (NOW - OLD / 2).timestamp()
     )
-    assert daemon.round(node()).get("oldest_leak_timestamp_seconds", network="kubenet") is None
+    assert daemon.sync(node()).get("oldest_leak_timestamp_seconds", network="kubenet") is None
 
 
 # Confirmed leaks are counted once
@@ -269,23 +269,23 @@ def counted(daemon: Daemon, cause: LeakCause = LeakCause.UNKNOWN) -> float | Non
 
 def test_a_leak_is_counted_when_it_is_confirmed_and_once() -> None:
     daemon = Daemon()
-    assert [counted(daemon.round(node(LOST))) for _ in range(6)] == [0, 0, 1, 1, 1, 1]
+    assert [counted(daemon.sync(node(LOST))) for _ in range(6)] == [0, 0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints", "addresses", "pods"])
 def test_a_leak_is_counted_once_even_across_a_gap(source: str) -> None:
-    daemon = Daemon().rounds(3, node(LOST)).rounds(4, without(node(LOST), source)).rounds(4, node(LOST))
+    daemon = Daemon().syncs(3, node(LOST)).syncs(4, without(node(LOST), source)).syncs(4, node(LOST))
     assert counted(daemon) == 1
 
 
-def test_a_leak_that_was_released_and_leaks_again_is_another() -> None:
-    daemon = Daemon().rounds(3, node(LOST)).round(node()).rounds(3, node(LOST))
+def test_a_leak_after_a_release_is_counted_again() -> None:
+    daemon = Daemon().syncs(3, node(LOST)).sync(node()).syncs(3, node(LOST))
     assert counted(daemon) == 2
 
 
-def test_each_cause_is_counted_for_itself() -> None:
+def test_each_cause_has_its_counter() -> None:
     snapshot = node(LOST, empty_file("10.244.1.10"), processes=[processes(kubelet=OLD / 2)])
-    daemon = Daemon().rounds(3, snapshot)
+    daemon = Daemon().syncs(3, snapshot)
     assert {cause: counted(daemon, cause) for cause in LeakCause} == {
         LeakCause.KUBELET_RESTART: 1, LeakCause.EMPTY_FILE: 1, LeakCause.UNKNOWN: 0, LeakCause.RUNTIME_RESTART: 0,
         LeakCause.NODE_REBOOT: 0
@@ -293,14 +293,14 @@ def test_each_cause_is_counted_for_itself() -> None:
 
 
 def test_a_restart_that_comes_later_counts_nothing_again() -> None:
-    daemon = Daemon().rounds(3, node(LOST)).rounds(3, node(LOST, processes=[processes(kubelet=timedelta(0))]))
+    daemon = Daemon().syncs(3, node(LOST)).syncs(3, node(LOST, processes=[processes(kubelet=timedelta(0))]))
     assert [counted(daemon, cause) for cause in LeakCause] == [0, 0, 0, 0, 1]
 
 
 # Releases
 
 
-def test_releases_are_filled_with_zeros_whatever_the_mode() -> None:
+def test_release_counters_start_with_zeros_in_every_mode() -> None:
     daemon = Daemon("kubenet", "storage")
     for network in ("kubenet", "storage"):
         assert daemon.get("releases_total", network=network) == 0
@@ -311,7 +311,7 @@ def test_releases_are_filled_with_zeros_whatever_the_mode() -> None:
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
 
 
-def test_a_release_counts_addresses_and_one_taking_of_the_lock() -> None:
+def test_a_release_counts_addresses_and_one_lock() -> None:
     daemon = Daemon().cleaned(cleaning(released(*DUAL, waited=0.003, held=0.0007)))
     assert daemon.get("releases_total", network="kubenet") == 2
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 1
@@ -328,14 +328,14 @@ def test_a_release_counts_addresses_and_one_taking_of_the_lock() -> None:
     )
 
 
-def test_the_lock_is_measured_where_pods_would_notice() -> None:
+def test_the_lock_buckets_cover_delays_that_pods_notice() -> None:
     held = [labels["le"] for labels in Daemon().labels("nodeleak_lock_held_seconds_bucket")]
     waited = [labels["le"] for labels in Daemon().labels("nodeleak_lock_wait_seconds_bucket")]
     assert (held[0], held[-2], waited[0], waited[-2]) == ("0.0001", "0.1", "0.001", "10.0")
     assert "0.002" in held
 
 
-def test_a_refusal_counts_once_a_round_by_its_weightiest_reason() -> None:
+def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     daemon = Daemon()
     for _ in range(3):
         daemon.cleaned(cleaning(refused(CANDIDATE, BUDGET), *(refused(BUDGET, of=(one,)) for one in many(5))))
@@ -345,7 +345,7 @@ def test_a_refusal_counts_once_a_round_by_its_weightiest_reason() -> None:
 
 
 @pytest.mark.parametrize("verdict", MISSED)
-def test_what_came_between_is_counted_as_such(verdict: Verdict) -> None:
+def test_a_failed_release_is_counted_by_its_reason(verdict: Verdict) -> None:
     daemon = Daemon().cleaned(cleaning(outcome(verdict, why="it is another", waited=0.2)))
     assert {one: daemon.get("release_failures_total", network="kubenet", reason=one.value) for one in MISSED} == {
         one: int(one is verdict) for one in MISSED
@@ -354,20 +354,20 @@ def test_what_came_between_is_counted_as_such(verdict: Verdict) -> None:
     assert (daemon.get("lock_wait_seconds_count"), daemon.get("lock_held_seconds_count")) == (1, 0)
 
 
-def test_what_a_dry_run_withholds_is_neither_released_nor_refused() -> None:
+def test_a_dry_run_counts_neither_releases_nor_refusals() -> None:
     daemon = Daemon().cleaned(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False))
     counted = ("releases_total", "releases_refused_total", "release_failures_total")
     assert [daemon.total(name) for name in counted] == [0, 0, 0]
 
 
-def test_whether_cleaning_stopped_itself_is_told_only_where_it_is_on() -> None:
-    daemon = Daemon().round(node())
+def test_the_halted_gauge_exists_only_with_cleanup_on() -> None:
+    daemon = Daemon().sync(node())
     assert daemon.get("cleanup_halted") is None
     assert daemon.cleaned(cleaning()).get("cleanup_halted") == 0
     assert daemon.cleaned(cleaning(halted="it is there again")).get("cleanup_halted") == 1
 
 
-def test_an_address_of_a_second_look_counts_under_its_reason() -> None:
+def test_a_refusal_of_the_recheck_counts_under_its_reason() -> None:
     exists = Refusal(Reason.CONTAINER_EXISTS, "docker has its container")
     daemon = Daemon("storage").cleaned(cleaning(refused(exists, of=(reservation("10.9.0.2", network="storage"),))))
     assert daemon.get("releases_refused_total", network="storage", reason="container_exists") == 1
@@ -376,8 +376,8 @@ def test_an_address_of_a_second_look_counts_under_its_reason() -> None:
 # Blind is absent
 
 
-def test_a_gauge_does_not_say_zero_for_do_not_know() -> None:
-    daemon = Daemon().rounds(3, node(LOST)).round(dark_node())
+def test_an_unknown_value_is_absent_and_not_zero() -> None:
+    daemon = Daemon().syncs(3, node(LOST)).sync(dark_node())
     for name in (
         "reservations",
         "range_addresses",
@@ -391,45 +391,45 @@ def test_a_gauge_does_not_say_zero_for_do_not_know() -> None:
         assert daemon.get("source_up", source=source) == 0
 
 
-def test_a_blind_detector_is_absent_and_the_others_are_not() -> None:
-    daemon = Daemon().round(without_api(node()))
+def test_a_detector_that_could_not_run_is_absent() -> None:
+    daemon = Daemon().sync(without_api(node()))
     present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
     assert present == {"leaked_reservation", "unmanaged_address", "exhausted_range", "late_device_plugin"}
 
 
-def test_a_broken_detector_is_absent_and_counted() -> None:
-    daemon = Daemon().round(node(), (Gap("shared_ip", "KeyError", broken=True),))
+def test_a_failed_detector_is_absent_and_counted() -> None:
+    daemon = Daemon().sync(node(), (Gap("shared_ip", "KeyError", broken=True),))
     assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
     assert daemon.get("sync_failures_total", stage="check") == 1
     assert daemon.get("sync_failures_total", stage="read") == 0
 
 
-def test_a_source_that_was_left_alone_is_neither_up_nor_down() -> None:
-    daemon = Daemon().round(node(addresses=NotRequested("addresses", "nobody needed them")))
+def test_a_disabled_source_is_neither_up_nor_down() -> None:
+    daemon = Daemon().sync(node(addresses=NotRequested("addresses", "nobody needed them")))
     assert daemon.get("source_up", source="addresses") is None
     assert daemon.get("source_up", source="containers") == 1
 
 
-def test_a_silent_source_is_down_and_says_when_it_last_spoke() -> None:
-    daemon = Daemon().round(node())
+def test_an_unavailable_source_is_down_with_its_last_reading() -> None:
+    daemon = Daemon().sync(node())
     spoke = daemon.get("source_last_read_timestamp_seconds", source="containers")
     assert spoke == (NOW + timedelta(seconds=15)).timestamp()
-    daemon.round(without(node(), "containers"))
+    daemon.sync(without(node(), "containers"))
     assert daemon.get("source_up", source="containers") == 0
     assert daemon.get("source_last_read_timestamp_seconds", source="containers") == spoke
     assert daemon.get("source_last_read_timestamp_seconds", source="pods") != spoke
     assert daemon.get("sync_failures_total", stage="read") == 1
 
 
-def test_one_unread_network_takes_reservations_down_and_the_others_numbers_stay() -> None:
-    daemon = Daemon("kubenet", "storage").round(node(unread_networks=["storage"]))
+def test_one_unavailable_network_takes_the_source_down_and_keeps_the_other_numbers() -> None:
+    daemon = Daemon("kubenet", "storage").sync(node(unread_networks=["storage"]))
     assert daemon.get("source_up", source="reservations") == 0
     assert daemon.get("reservations", network="kubenet", state="in_use") == 2
     assert daemon.get("reservations", network="storage", state="in_use") is None
 
 
-def test_foreign_entries_are_counted_as_such() -> None:
-    daemon = Daemon().round(node(unrecognized("notes"), unrecognized("10.244.1.9", blocks=True)))
+def test_unrecognized_entries_are_counted() -> None:
+    daemon = Daemon().sync(node(unrecognized("notes"), unrecognized("10.244.1.9", blocks=True)))
     assert daemon.get("reservations", network="kubenet", state="unrecognized") == 2
     assert daemon.get("range_free_addresses", network="kubenet") == 250
 
@@ -437,8 +437,8 @@ def test_foreign_entries_are_counted_as_such() -> None:
 # Times
 
 
-def test_times_of_rounds_and_readings_are_kept() -> None:
-    daemon = Daemon().round(replace(node(), timings=(Timing("containers", 0.03), Timing("containers", 0.3))))
+def test_times_of_syncs_and_readings_are_observed() -> None:
+    daemon = Daemon().sync(replace(node(), timings=(Timing("containers", 0.03), Timing("containers", 0.3))))
     assert daemon.get("sync_seconds_count") == 1
     assert daemon.get("source_read_seconds_count", source="containers") == 2
     assert daemon.get("source_read_seconds_bucket", source="containers", le="0.1") == 1
@@ -449,7 +449,7 @@ def test_times_of_rounds_and_readings_are_kept() -> None:
 # The text
 
 
-@pytest.mark.parametrize("daemon", [Daemon(), everything(), Daemon().round(dark_node())], ids=["new", "sick", "dark"])
+@pytest.mark.parametrize("daemon", [Daemon(), everything(), Daemon().sync(dark_node())], ids=["new", "sick", "dark"])
 def test_the_text_can_be_parsed_and_holds_each_sample_once(daemon: Daemon) -> None:
     families = list(text_string_to_metric_families(daemon.scrape()))
     samples = [(one.name, *sorted(one.labels.items())) for family in families for one in family.samples]
@@ -457,15 +457,15 @@ def test_the_text_can_be_parsed_and_holds_each_sample_once(daemon: Daemon) -> No
     assert all(family.documentation and family.type != "unknown" for family in families)
 
 
-def test_no_series_says_when_it_was_created() -> None:
+def test_no_series_has_a_creation_time() -> None:
     assert "_created" not in everything().scrape()
 
 
-def test_process_metrics_are_there() -> None:
+def test_process_metrics_exist() -> None:
     assert "process_resident_memory_bytes" in Daemon().scrape()
 
 
-def test_promtool_has_nothing_to_say_against_them() -> None:
+def test_promtool_accepts_them() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("DID NOT RUN: it needs promtool (Debian: apt-get install prometheus); nobody checked the metrics")

@@ -1,4 +1,4 @@
-"""Metrics of device plugins: a bounded number of resources, and nothing where nothing is known."""
+"""Metrics of device plugins: a bounded number of resources, and nothing for unknown values."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -110,17 +110,17 @@ def test_a_resource_that_is_not_registered_again_is_zero_and_has_no_delay() -> N
     assert told.get("device_plugin_registration_delay_seconds", resource=KVM) is None
 
 
-def test_a_socket_that_nothing_names_is_absent() -> None:
+def test_an_unclaimed_socket_is_absent() -> None:
     assert scrape(many(3)).resources("device_plugin_socket_present") == []
 
 
 @pytest.mark.parametrize("word", [unavailable("device_plugins"), NotRequested("device_plugins", "off")])
-def test_what_was_not_read_is_absent(word: NotRequested) -> None:
+def test_unavailable_values_are_absent(word: NotRequested) -> None:
     told = scrape(node(device_plugins=word))
     assert [told.resources(f"device_plugin_{name}") for name in FAMILIES] == [[], [], []]
 
 
-def test_a_hundred_resources_are_bounded_and_the_rest_is_one() -> None:
+def test_a_hundred_resources_are_bounded_and_the_rest_is_other() -> None:
     told = scrape(many(100))
     names = told.resources("device_plugin_registered")
     assert names == [*(f"vendor.io/device-{n:03}" for n in range(MOST_RESOURCES)), "other"]
@@ -128,7 +128,7 @@ def test_a_hundred_resources_are_bounded_and_the_rest_is_one() -> None:
     assert told.get("device_plugin_registration_delay_seconds", resource="other") == 99
 
 
-def test_one_of_the_rest_that_is_away_is_the_rest_that_is_not_all_there() -> None:
+def test_other_is_zero_when_one_of_them_is() -> None:
     snapshot = many(99)
     devices = snapshot.device_plugins.known()
     devices = replace(devices, registered=(*devices.registered, registered("vendor.io/z")))
@@ -139,17 +139,17 @@ def test_one_of_the_rest_that_is_away_is_the_rest_that_is_not_all_there() -> Non
     "odd",
     ["no-slash", "a.b/c\nd", 'a.b/"x"', "a.b/" + "x" * 64, "x" * 254 + "/y", "a/b/c", "vendor.io/\u00fc", "a.b/c\n"],
 )
-def test_a_name_that_is_no_resources_name_is_other(odd: str) -> None:
+def test_an_invalid_name_is_other(odd: str) -> None:
     told = scrape(node(device_plugins=device_plugins(registered(odd))))
     assert told.resources("device_plugin_registered") == ["other"]
 
 
-def test_the_longest_name_that_is_one_has_its_label() -> None:
+def test_the_longest_valid_name_has_its_label() -> None:
     name = "x" * 253 + "/" + "y" * 63
     assert scrape(node(device_plugins=device_plugins(registered(name)))).resources("device_plugin_registered") == [name]
 
 
-def test_stranded_pods_are_counted_by_resource_cause_and_fate() -> None:
+def test_rejected_pods_are_counted_by_resource_cause_and_outcome() -> None:
     gone = pod(pod_outcome=PodOutcome.REPLACED_BY_CONTROLLER)
     told = scrape(racing(), pod(), pod(), gone, pod(cause=RejectionCause.EXHAUSTED))
     about = {"resource": KVM, "cause": "kubelet_restart"}
@@ -163,7 +163,7 @@ def test_a_candidate_is_not_counted() -> None:
     assert Scrape(telling(scanned(racing()), pod(), confirmed=False)).resources("rejected_pods") == []
 
 
-def test_a_healthy_node_has_no_line_of_stranded_pods() -> None:
+def test_a_healthy_node_has_no_series_of_rejected_pods() -> None:
     assert scrape(racing()).resources("rejected_pods") == []
 
 
@@ -189,5 +189,5 @@ def test_without_the_process_table_it_is_that_of_its_socket() -> None:
     assert scrape(snapshot).get("kubelet_start_timestamp_seconds") == (NOW - HOUR).timestamp()
 
 
-def test_a_start_that_nothing_tells_is_absent() -> None:
+def test_an_unknown_start_is_absent() -> None:
     assert scrape(without(node(), "processes", "device_plugins")).get("kubelet_start_timestamp_seconds") is None

@@ -1,4 +1,4 @@
-"""How a range is laid out: laws of the grid, and the examples that the reference tells of."""
+"""How a range is laid out: properties of the grid, and the examples of the reference."""
 
 from collections import Counter
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_the_counts_of_a_cell_are_its_size_and_those_of_all_are_the_range(
 
 
 @given(laid_out())
-def test_what_is_taken_is_in_the_cell_of_its_address(
+def test_a_reservation_is_in_the_cell_of_its_address(
     given: tuple[Range, dict[int, ClassifiedReservation], RangeMap],
 ) -> None:
     _, taken, drawn = given
@@ -99,7 +99,7 @@ def test_a_map_is_never_larger_than_a_screen(given: tuple[Range, dict[int, Class
 
 
 @given(laid_out())
-def test_rows_begin_at_a_multiple_and_follow_each_other(
+def test_rows_start_at_a_multiple_and_follow_each_other(
     given: tuple[Range, dict[int, ClassifiedReservation], RangeMap],
 ) -> None:
     _, _, drawn = given
@@ -124,7 +124,7 @@ def cells(drawn: RangeMap) -> list[Cell]:
     return list(drawn.cells)
 
 
-def test_a_24_has_a_cell_an_address_and_its_gateway_is_never_free() -> None:
+def test_a_24_has_a_cell_per_address_and_its_gateway_is_never_free() -> None:
     drawn = lay_out(subnet_range(CIDR), {}, available=True)
     assert (drawn.block, drawn.columns, len(drawn.rows), drawn.rest) == (1, 16, 16, None)
     assert drawn.rows[0].cells[0] is None, "the network's own address"
@@ -133,7 +133,7 @@ def test_a_24_has_a_cell_an_address_and_its_gateway_is_never_free() -> None:
     assert list(drawn.rule) == ["One cell per address."]
 
 
-def test_a_16_that_is_full_is_in_blocks_shown_by_the_worst() -> None:
+def test_a_full_16_is_in_blocks_marked_by_the_most_severe() -> None:
     taken = {ip_address(ip): classified(ip) for ip in ("10.0.0.2", "10.0.7.9", "10.0.255.9")}
     taken[ip_address("10.0.7.200")] = classified("10.0.7.200", State.LEAKED)
     drawn = lay_out(subnet_range("10.0.0.0/16"), taken, available=True)
@@ -144,7 +144,7 @@ def test_a_16_that_is_full_is_in_blocks_shown_by_the_worst() -> None:
     assert list(drawn.rule) == ["One cell per 256 addresses, marked by the most severe."]
 
 
-def test_of_a_64_only_what_is_used_is_laid_out() -> None:
+def test_a_64_is_laid_out_up_to_its_highest_reservation() -> None:
     drawn = lay_out(subnet_range("fd00::/64"), {ip_address("fd00::7"): classified("fd00::7")}, available=True)
     assert (drawn.block, drawn.columns) == (1, 16)
     assert drawn.rest is not None
@@ -152,7 +152,7 @@ def test_of_a_64_only_what_is_used_is_laid_out() -> None:
     assert list(drawn.rule)[1] == "The last cell is the rest: 1.8e+19 addresses, free."
 
 
-def test_what_was_not_read_is_nowhere_free() -> None:
+def test_unavailable_reservations_are_nowhere_free() -> None:
     (network,) = range_map.network_maps(scanned(without(node(), "reservations")))
     assert not network.available
     assert network.counts.keys() == {Mark.UNAVAILABLE, Mark.GATEWAY}
@@ -160,19 +160,19 @@ def test_what_was_not_read_is_nowhere_free() -> None:
     assert list(drawn.rule)[1].endswith("unavailable.")
 
 
-def test_in_the_dark_there_is_no_map() -> None:
+def test_without_data_there_is_no_map() -> None:
     (network,) = range_map.network_maps(scanned(dark_node()))
     assert (network.maps, network.elsewhere, network.counts) == (None, (), Counter())
 
 
-def test_what_lies_in_no_range_is_told_beside_it() -> None:
+def test_entries_outside_the_ranges_are_listed() -> None:
     report = scanned(node(reservation("10.9.9.9"), reservation("fd00::9"), unrecognized("notes")))
     (network,) = range_map.network_maps(report)
     assert [one.name for one in network.elsewhere] == ["10.9.9.9", "fd00::9", "notes"]
     assert (network.counts[Mark.LEAKED], network.counts[Mark.UNRECOGNIZED]) == (2, 1)
 
 
-def test_a_name_that_is_an_address_takes_it_whatever_it_is() -> None:
+def test_an_unrecognized_entry_named_as_an_address_takes_it() -> None:
     (network,) = range_map.network_maps(scanned(node(unrecognized("10.244.1.77", blocks=True))))
     assert (network.elsewhere, network.counts[Mark.UNRECOGNIZED]) == ((), 1)
 
@@ -182,12 +182,12 @@ def test_a_reserved_gateway_is_shown_as_reserved() -> None:
     assert (network.counts[Mark.GATEWAY], network.counts[Mark.UNMANAGED]) == (0, 1), "the node itself has it"
 
 
-def test_every_state_has_a_mark_and_every_mark_words() -> None:
+def test_every_state_has_a_mark_and_every_mark_a_label() -> None:
     assert {Mark(state.value) for state in State} == set(Mark) - {Mark.FREE, Mark.GATEWAY, Mark.UNAVAILABLE}
     assert LABELS.keys() == set(Mark)
 
 
-def test_a_network_without_ranges_is_not_known_to_be_full() -> None:
+def test_a_network_without_ranges_has_no_map() -> None:
     report = scanned(node(reservation("10.244.1.9")))
     (summary,) = report.networks
     (network,) = range_map.network_maps(replace(report, networks=(replace(summary, ranges=None),)))

@@ -1,1 +1,1 @@
-"""What the API server is told."""
+"""Kubernetes Events and the node's condition."""

@@ -1,4 +1,4 @@
-"""Rounds of a daemon, and reports made to order, for whoever tells the API server."""
+"""Syncs of a daemon, and reports with given findings, for the tests of Events."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,17 +10,17 @@ from agent.model.report import Report
 from agent.model.snapshot import Pod, Snapshot
 from tests.builders import GRACE, NOW, node
 
-A_ROUND = timedelta(seconds=15)
+INTERVAL = timedelta(seconds=15)
 
 
-class Rounds:
-    """Consecutive looks, `A_ROUND` apart, judged as the daemon judges them."""
+class Syncs:
+    """Consecutive looks, `INTERVAL` apart, judged as the daemon judges them."""
 
     def __init__(self) -> None:
         self._memory: ConfirmationState | None = None
         self._at = timedelta(0)
 
-    def report(self, snapshot: Snapshot, after: timedelta = A_ROUND) -> Report:
+    def report(self, snapshot: Snapshot, after: timedelta = INTERVAL) -> Report:
         self._at += after
         snapshot = replace(snapshot, taken_at=snapshot.taken_at + self._at, uptime=snapshot.uptime + self._at)
         report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(seconds=30))

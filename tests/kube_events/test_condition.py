@@ -1,4 +1,4 @@
-"""The node's condition: what `exhausted_range` says, patched when it changes and every five minutes."""
+"""The node's condition: from `exhausted_range`, patched when it changes and every five minutes."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from agent.model.finding import Finding, Gap
 from agent.model.report import Report
 from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
 from tests.builders import GRACE, UPTIME, node, reservation, without
-from tests.kube_events.syncs import Rounds, confirmed
+from tests.kube_events.syncs import Syncs, confirmed
 from tests.strategies import nodes
 
 TINY = Node("worker-1", ("10.244.1.0/29",), 110)
@@ -25,18 +25,18 @@ FULL = tuple(reservation(f"10.244.1.{n}") for n in (4, 5, 6))
 WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
 
 
-def after(snapshot: Snapshot, rounds: int) -> Condition | None:
-    told = Rounds()
-    (*_, last) = [condition_of(told.report(snapshot)) for _ in range(rounds)]
+def after(snapshot: Snapshot, syncs: int) -> Condition | None:
+    told = Syncs()
+    (*_, last) = [condition_of(told.report(snapshot)) for _ in range(syncs)]
     return last
 
 
 def test_a_healthy_node_has_no_pressure() -> None:
     healthy = Condition("False", AVAILABLE, "kubenet: 251 of 253 addresses are free")
-    assert [after(node(), rounds) for rounds in (1, 3)] == [healthy, healthy]
+    assert [after(node(), syncs) for syncs in (1, 3)] == [healthy, healthy]
 
 
-def test_fewer_addresses_than_pods_may_come_are_scarce_once_that_is_confirmed() -> None:
+def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
     assert after(node(node=[TINY]), 1) is None, "a candidate leaves the condition as it is"
     found = after(node(node=[TINY]), 3)
     assert found is not None
@@ -44,7 +44,7 @@ def test_fewer_addresses_than_pods_may_come_are_scarce_once_that_is_confirmed() 
     assert found.message.startswith("kubenet: 3 free addresses for 107 more pods")
 
 
-def test_no_address_at_all_is_exhaustion() -> None:
+def test_no_free_address_is_exhausted() -> None:
     found = after(node(*FULL, node=[TINY]), 3)
     assert found is not None
     assert (found.status, found.reason) == ("True", EXHAUSTED)
@@ -52,7 +52,7 @@ def test_no_address_at_all_is_exhaustion() -> None:
 
 
 @pytest.mark.parametrize("source", ["reservations", "node", "pods"])
-def test_who_cannot_see_does_not_know(source: str) -> None:
+def test_without_data_the_status_is_unknown(source: str) -> None:
     found = after(without(node(), source), 3)
     assert found is not None
     assert (found.status, found.reason) == ("Unknown", UNKNOWN)
@@ -60,9 +60,7 @@ def test_who_cannot_see_does_not_know(source: str) -> None:
 
 
 @pytest.mark.parametrize(("standing", "status"), [("", None), ("True", "Unknown")])
-def test_a_node_without_kubenet_is_not_given_one_and_does_not_keep_an_old_one(
-    standing: str, status: str | None
-) -> None:
+def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(standing: str, status: str | None) -> None:
     elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=standing)
     kubenet = NetworkStore(
         "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
@@ -71,7 +69,7 @@ def test_a_node_without_kubenet_is_not_given_one_and_does_not_keep_an_old_one(
     assert (found.status if found else None) == status
 
 
-def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> None:
+def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
     report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
     found = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
     assert found is not None
@@ -79,7 +77,7 @@ def test_a_full_network_is_told_even_where_another_one_cannot_be_judged() -> Non
 
 
 @given(nodes())
-def test_nobody_is_told_that_all_is_well_by_an_agent_that_did_not_see(snapshot: Snapshot) -> None:
+def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     found = condition_of(report)
     findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
@@ -89,15 +87,15 @@ def test_nobody_is_told_that_all_is_well_by_an_agent_that_did_not_see(snapshot: 
     assert (found.status == "False") == (not findings and not blind)
 
 
-class Box:
-    """Keeps letters, and the patches in them."""
+class FakeQueue:
+    """Keeps messages and their patches."""
 
     def __init__(self) -> None:
-        self.letters: list[Message] = []
+        self.messages: list[Message] = []
         self.patches: list[tuple[str, Any]] = []
 
     def put(self, message: Message) -> None:
-        self.letters.append(message)
+        self.messages.append(message)
         message.send(self)
 
     def create(self, path: str, body: Any) -> Any:
@@ -121,58 +119,58 @@ def told(exporter: ConditionExporter, *reports: Report) -> None:
 
 
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
-    box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.put)
+    queue, syncs = FakeQueue(), Syncs()
+    exporter = ConditionExporter(queue.put)
     standing = replace(WIDE, address_pressure="False")
     for _ in range(41):
-        told(exporter, rounds.report(node(node=[standing])))
-    assert [message.kind for message in box.letters] == [Kind.CONDITION] * 3
-    assert box.last["type"] == "CNIAddressPressure"
-    assert box.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
+        told(exporter, syncs.report(node(node=[standing])))
+    assert [message.kind for message in queue.messages] == [Kind.CONDITION] * 3
+    assert queue.last["type"] == "CNIAddressPressure"
+    assert queue.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
 
 
 def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
-    box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.put)
+    queue, syncs = FakeQueue(), Syncs()
+    exporter = ConditionExporter(queue.put)
     for _ in range(9):
-        told(exporter, rounds.report(node()))
-    assert len(box.letters) == 3
+        told(exporter, syncs.report(node()))
+    assert len(queue.messages) == 3
     silent = without(node(), "node", "pods")
     for _ in range(4):
-        told(exporter, rounds.report(silent))
-    assert [message.reason for message in box.letters[3:]] == [UNKNOWN], "what the node object has is not known"
+        told(exporter, syncs.report(silent))
+    assert [message.reason for message in queue.messages[3:]] == [UNKNOWN], "what the node object has is not known"
 
 
-def test_a_change_is_patched_at_once_and_its_time_is_the_transitions() -> None:
-    box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.put)
-    told(exporter, rounds.report(node()))
-    assert box.last["lastTransitionTime"] == box.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
+def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
+    queue, syncs = FakeQueue(), Syncs()
+    exporter = ConditionExporter(queue.put)
+    told(exporter, syncs.report(node()))
+    assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
     standing = replace(TINY, address_pressure="False")
-    told(exporter, *(rounds.report(node(node=[standing])) for _ in range(3)))
-    assert len(box.patches) == 2
-    assert (box.last["status"], box.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
+    told(exporter, *(syncs.report(node(node=[standing])) for _ in range(3)))
+    assert len(queue.patches) == 2
+    assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
     # Scarce becomes exhausted: told at once, and no transition.
     standing = replace(TINY, address_pressure="True")
-    told(exporter, rounds.report(node(*FULL, node=[standing])))
-    assert len(box.patches) == 3
-    assert box.last["reason"] == EXHAUSTED
-    assert "lastTransitionTime" not in box.last
+    told(exporter, syncs.report(node(*FULL, node=[standing])))
+    assert len(queue.patches) == 3
+    assert queue.last["reason"] == EXHAUSTED
+    assert "lastTransitionTime" not in queue.last
 
 
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for standing, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
-        box = Box()
-        told(ConditionExporter(box.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
-        assert ("lastTransitionTime" in box.last) == turned, standing
+        queue = FakeQueue()
+        told(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
+        assert ("lastTransitionTime" in queue.last) == turned, standing
 
 
-def test_a_node_object_that_is_unread_is_not_one_without_the_condition() -> None:
-    box, rounds = Box(), Rounds()
-    exporter = ConditionExporter(box.put)
-    told(exporter, rounds.report(without(node(), "node")), rounds.report(without(node(), "node"), timedelta(hours=1)))
-    assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in box.patches] == [True, False]
+def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
+    queue, syncs = FakeQueue(), Syncs()
+    exporter = ConditionExporter(queue.put)
+    told(exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1)))
+    assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in queue.patches] == [True, False]
 
 
 def confirmed_healthy(worker: Node) -> Report:
-    return Rounds().report(replace(node(node=[worker]), uptime=UPTIME))
+    return Syncs().report(replace(node(node=[worker]), uptime=UPTIME))

@@ -1,4 +1,4 @@
-"""What Events a round gives cause for: confirmed findings, one for each kind and place, and what was released."""
+"""The Events of a sync: confirmed findings, one for each kind and place, and releases."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from agent.model.release import Verdict
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, KVM, NOW, node, pod, refused_pod, reservation, sandbox, without
 from tests.exporters.cleanings import CANDIDATE, DUAL, cleaning, many, outcome, refused, released
-from tests.kube_events.syncs import Rounds, confirmed, leak
+from tests.kube_events.syncs import Syncs, confirmed, leak
 from tests.strategies import nodes
 
 NODE = About("Node", "", "worker-1", "worker-1")
@@ -33,17 +33,17 @@ def test_reasons_are_the_detectors_names_in_camel_case() -> None:
     assert all(re.fullmatch(r"([A-Z][a-z]+)+", one) and len(one) <= 128 for one in REASONS)
 
 
-def test_a_candidate_is_told_to_nobody_and_a_confirmed_finding_to_the_node() -> None:
-    rounds = Rounds()
+def test_only_a_confirmed_finding_has_an_event() -> None:
+    syncs = Syncs()
     lost = node(reservation("10.244.1.9"))
-    assert [list(event_specs(rounds.report(lost))) for _ in range(2)] == [[], []]
-    (one,) = event_specs(rounds.report(lost))
+    assert [list(event_specs(syncs.report(lost))) for _ in range(2)] == [[], []]
+    (one,) = event_specs(syncs.report(lost))
     assert (one.about, one.reason, one.type, one.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
     assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists")
     assert one.path == "/api/v1/namespaces/default/events"
 
 
-def test_leaks_of_a_network_are_one_notice_with_their_number_and_five_of_them() -> None:
+def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -> None:
     (one,) = told(*(leak(n) for n in range(2, 9)))
     listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
     assert one.message == f"7 findings in kubenet: {listed} | and 2 more"
@@ -51,7 +51,7 @@ def test_leaks_of_a_network_are_one_notice_with_their_number_and_five_of_them() 
     assert five.message == f"5 findings in kubenet: {listed}"
 
 
-def test_networks_resources_and_detectors_are_told_apart() -> None:
+def test_networks_resources_and_detectors_have_events_of_their_own() -> None:
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
     several = told(leak(2), leak(3), leak(2, network="storage"), late)
     assert [(one.reason, one.subject) for one in several] == [
@@ -71,15 +71,15 @@ def test_networks_resources_and_detectors_are_told_apart() -> None:
         ([Severity.INFO, Severity.WARNING], "Warning"),
     ],
 )
-def test_what_is_good_to_know_is_normal(severities: list[Severity], kind: str) -> None:
+def test_informational_findings_are_normal_events(severities: list[Severity], kind: str) -> None:
     (one,) = told(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
     assert one.type == kind
 
 
-def test_a_pod_that_a_finding_is_about_is_told_in_its_namespace() -> None:
-    rounds = Rounds()
+def test_an_affected_pod_has_an_event_in_its_namespace() -> None:
+    syncs = Syncs()
     sharing = node(sandbox("4" * 64, "shop/cart"), pod("shop/cart", "10.244.1.2"))
-    (*_, report) = [rounds.report(sharing) for _ in range(3)]
+    (*_, report) = [syncs.report(sharing) for _ in range(3)]
     shared = [one for one in event_specs(report) if one.reason == "SharedIp"]
     assert [one.about for one in shared] == [
         NODE,
@@ -89,26 +89,26 @@ def test_a_pod_that_a_finding_is_about_is_told_in_its_namespace() -> None:
     assert {one.path for one in shared[1:]} == {"/api/v1/namespaces/shop/events"}
 
 
-def test_every_pod_of_a_storm_is_told_and_the_node_once() -> None:
-    rounds = Rounds()
+def test_many_rejected_pods_have_an_event_each_and_the_node_has_one() -> None:
+    syncs = Syncs()
     storm = node(*(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7)))
-    (*_, report) = [rounds.report(storm) for _ in range(3)]
+    (*_, report) = [syncs.report(storm) for _ in range(3)]
     rejected_pods = [one for one in event_specs(report) if one.reason == "RejectedPod"]
     assert [one.about.kind for one in rejected_pods] == ["Node", *["Pod"] * 7]
     assert rejected_pods[0].subject == KVM
 
 
-def test_a_pod_that_waits_for_a_lost_volume_is_told_though_the_volume_is_what_is_lost() -> None:
+def test_a_pod_that_waits_for_a_lost_volume_has_an_event() -> None:
     lost = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
     assert [one.about.kind for one in told(lost)] == ["Node", "Pod"]
 
 
-def test_the_successor_of_a_leaked_addresss_pod_is_not_told() -> None:
+def test_the_successor_of_a_leaked_addresss_pod_has_no_event() -> None:
     lost = replace(leak(9), pod="shop/web")
     assert [one.about.kind for one in told(lost)] == ["Node"]
 
 
-def test_pods_that_are_not_known_are_not_told() -> None:
+def test_unknown_pods_have_no_event() -> None:
     refused = Finding("unreserved_pod_ip", "kubenet/10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
     report = confirmed(refused)
     silent = replace(
@@ -118,7 +118,7 @@ def test_pods_that_are_not_known_are_not_told() -> None:
     assert [one.about.kind for one in event_specs(silent)] == ["Node"]
 
 
-def test_what_was_released_is_told_once_a_network_with_its_number() -> None:
+def test_releases_of_a_network_are_one_event_with_their_number() -> None:
     cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(CANDIDATE), outcome(Verdict.GONE))
     (one,) = event_specs(replace(confirmed(), cleaning=cleaned))
     assert (one.about, one.reason, one.type, one.lasting) == (NODE, "ReleasedReservation", "Normal", False)
@@ -128,11 +128,11 @@ def test_what_was_released_is_told_once_a_network_with_its_number() -> None:
     assert single.message == "released leaked addresses in kubenet (1): 10.244.1.9 (of pod shop/cart)"
 
 
-def test_without_a_release_none_is_told() -> None:
+def test_without_a_release_there_is_no_event() -> None:
     assert list(event_specs(replace(confirmed(), cleaning=cleaning(refused(CANDIDATE), outcome(Verdict.FAILED))))) == []
 
 
-def test_an_event_is_as_kubectl_looks_for_it() -> None:
+def test_an_event_has_the_fields_that_kubectl_looks_for() -> None:
     (one,) = told(leak(9))
     event = one.event(NOW)
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "worker-1"}
@@ -146,7 +146,7 @@ def test_an_event_is_as_kubectl_looks_for_it() -> None:
     assert "count" not in one.changes(NOW, None)
 
 
-def test_an_event_has_one_name_in_every_process_and_others_have_others() -> None:
+def test_an_event_has_the_same_unique_name_in_every_process() -> None:
     (one,) = told(leak(9))
     assert one.name == "worker-1.nodeleak.ebfed3357c8fbfa8"
     for other in (
@@ -160,7 +160,7 @@ def test_an_event_has_one_name_in_every_process_and_others_have_others() -> None
 
 
 @given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253), st.text(max_size=5))
-def test_an_events_name_is_one_that_the_server_takes(name: str, subject: str) -> None:
+def test_an_events_name_is_valid(name: str, subject: str) -> None:
     named = f"a{name[:251]}z"
     one = EventSpec("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
     assert len(one.name) <= 253
@@ -177,7 +177,7 @@ def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None
 
 
 @given(nodes())
-def test_whatever_a_node_is_like_an_event_stands_for_one_kind_on_one_object(snapshot: Snapshot) -> None:
+def test_every_event_is_about_one_kind_and_one_object(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     all_of_them = list(event_specs(report))
     assert len({one.name for one in all_of_them}) == len(all_of_them)

@@ -1,4 +1,4 @@
-"""Letters over the real transport, to a stand-in for an API server that says no, says nothing, or forgets."""
+"""Messages over the real transport, to a fake API server that refuses, hangs, or forgets."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.sources.error import SourceError
 from tests.builders import node, pod
-from tests.kube_events.syncs import Rounds, confirmed, leak
+from tests.kube_events.syncs import Syncs, confirmed, leak
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig, until
 
 EVENTS = "/api/v1/namespaces/default/events"
@@ -59,16 +59,16 @@ class Store:
 
 
 class Agent:
-    """A courier that runs, the exporters that write its letters, and what came of them."""
+    """A running delivery queue, the exporters that fill it, and the results."""
 
     def __init__(self, credentials: Path, timeout: float) -> None:
         self.registry = CollectorRegistry()
         self.warned: list[tuple[str, str, str]] = []
-        tally = DeliveryMetrics(self.registry)
+        counters = DeliveryMetrics(self.registry)
         self.delivery = DeliveryQueue(
-            lambda: Writer(credentials, timeout), tally, lambda *words: self.warned.append(words)
+            lambda: Writer(credentials, timeout), counters, lambda *words: self.warned.append(words)
         )
-        self.events = EventExporter(self.delivery.put, tally.failed)
+        self.events = EventExporter(self.delivery.put, counters.failed)
         self.condition = ConditionExporter(self.delivery.put)
         self.thread = threading.Thread(target=self.delivery.run)
 
@@ -131,7 +131,7 @@ def test_an_event_is_created_and_then_patched_and_there_is_one(agent: Start) -> 
     assert one.dropped == {}
 
 
-def test_a_restarted_agent_goes_on_with_the_event_that_is_there(agent: Start) -> None:
+def test_a_restarted_agent_patches_the_existing_event(agent: Start) -> None:
     store = Store()
     with FakeServer(store) as server:
         with agent(server.url) as before:
@@ -150,7 +150,7 @@ def test_a_restarted_agent_goes_on_with_the_event_that_is_there(agent: Start) ->
     assert (event["count"], event["lastTimestamp"]) == (3, "2026-03-26T20:15:00Z")
 
 
-def test_an_event_that_expired_is_created_anew(agent: Start) -> None:
+def test_an_expired_event_is_created_again(agent: Start) -> None:
     store = Store()
     with FakeServer(store) as server, agent(server.url) as one:
         one.export(leak(2))
@@ -174,7 +174,7 @@ def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "422 Unprocessable Entity"])
-def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status: str) -> None:
+def test_a_refusal_is_logged_once_and_counted_each_time(agent: Start, status: str) -> None:
     with FakeServer(lambda _: [no(status, "not for you")]) as server, agent(server.url) as one:
         for number in range(3):
             one.export(leak(2), later=LATER * number)
@@ -197,7 +197,7 @@ def test_a_refusal_is_warned_of_once_and_counted_each_time(agent: Start, status:
     ],
     ids=["503", "500", "HTML", "a list", "deep", "cut", "nothing"],
 )
-def test_a_server_that_fails_is_unreachable_and_told_again_when_it_is_back(agent: Start, answer: bytes) -> None:
+def test_a_failing_server_is_unreachable_until_it_recovers(agent: Start, answer: bytes) -> None:
     store = Store()
     with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
         one.export(leak(2))
@@ -217,7 +217,7 @@ def test_a_server_that_is_not_there_is_unreachable(agent: Start) -> None:
         until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
 
 
-def test_no_round_waits_for_a_server_that_hangs_and_what_is_too_much_is_dropped(agent: Start) -> None:
+def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped(agent: Start) -> None:
     with FakeServer(lambda _: hang(server)) as server, agent(server.url, timeout=60) as one:
         many = [leak(2, network=f"n{number}") for number in range(25)]
         started = time.perf_counter()
@@ -232,7 +232,7 @@ def test_no_round_waits_for_a_server_that_hangs_and_what_is_too_much_is_dropped(
         server.closing.set()
 
 
-def test_a_storm_is_counted_as_rate_limited_and_does_not_reach_the_server(agent: Start) -> None:
+def test_excess_events_are_rate_limited_and_not_sent(agent: Start) -> None:
     with FakeServer(Store()) as server, agent(server.url) as one:
         one.export(*(leak(2, network=f"n{number}") for number in range(200)))
         until(lambda: one.sent() == 25, "the burst is told")
@@ -243,7 +243,7 @@ def test_a_storm_is_counted_as_rate_limited_and_does_not_reach_the_server(agent:
     assert len(server.requests) == 30
 
 
-def test_a_busy_server_is_asked_again_when_it_says(agent: Start) -> None:
+def test_a_throttled_request_is_retried_after_the_given_time(agent: Start) -> None:
     store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 1")]
     with FakeServer(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
         started = time.perf_counter()
@@ -253,7 +253,7 @@ def test_a_busy_server_is_asked_again_when_it_says(agent: Start) -> None:
     assert (len(server.requests), one.dropped, one.warned) == (2, {}, [])
 
 
-def test_a_server_that_stays_busy_is_left_alone(agent: Start) -> None:
+def test_a_request_throttled_twice_is_dropped(agent: Start) -> None:
     answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
     with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
         one.export(leak(2))
@@ -262,7 +262,7 @@ def test_a_server_that_stays_busy_is_left_alone(agent: Start) -> None:
     assert one.warned == [("event", "throttled", "API server: 429 slow down")]
 
 
-def test_who_waits_for_a_busy_server_stops_at_once(agent: Start) -> None:
+def test_stop_interrupts_the_wait_for_a_throttled_server(agent: Start) -> None:
     with (
         FakeServer(lambda _: [no("429 Too Many Requests", "slow down", "Retry-After: 3600")]) as server,
         agent(server.url) as one,
@@ -278,10 +278,10 @@ def test_who_waits_for_a_busy_server_stops_at_once(agent: Start) -> None:
 def test_the_condition_is_patched_by_the_same_thread_and_counted(agent: Start) -> None:
     answers = [no("403 Forbidden", "not yours"), http("{}")]
     with FakeServer(lambda _: [answers.pop()]) as server, agent(server.url) as one:
-        rounds = Rounds()
-        one.condition.export(rounds.report(node()), 0.1)
+        syncs = Syncs()
+        one.condition.export(syncs.report(node()), 0.1)
         until(lambda: one.patches("sent") == 1, "it is patched")
-        one.condition.export(rounds.report(node(), LATER), 0.1)
+        one.condition.export(syncs.report(node(), LATER), 0.1)
         until(lambda: one.patches("refused") == 1, "it is refused")
         request, _ = server.requests
     assert (request.method, request.target) == ("PATCH", "/api/v1/nodes/worker-1/status")
@@ -292,7 +292,7 @@ def test_the_condition_is_patched_by_the_same_thread_and_counted(agent: Start) -
     assert one.dropped == {}
 
 
-def test_credentials_are_read_anew_after_a_refusal(tmp_path: Path, agent: Start) -> None:
+def test_credentials_are_read_again_after_a_refusal(tmp_path: Path, agent: Start) -> None:
     store = Store()
 
     def for_the_new_token(request: Request) -> Answer:
@@ -306,7 +306,7 @@ def test_credentials_are_read_anew_after_a_refusal(tmp_path: Path, agent: Start)
         until(lambda: one.sent() == 1, "it is told with the new ones")
 
 
-def test_names_from_the_cluster_stay_in_their_place_in_a_path(agent: Start) -> None:
+def test_names_from_the_cluster_are_escaped_in_paths(agent: Start) -> None:
     odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
     with FakeServer(Store()) as server, agent(server.url) as one:
         one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
@@ -314,6 +314,6 @@ def test_names_from_the_cluster_stay_in_their_place_in_a_path(agent: Start) -> N
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
 
 
-def test_without_credentials_nothing_is_sent_and_it_is_told(tmp_path: Path) -> None:
+def test_without_credentials_nothing_is_sent_and_a_warning_is_logged(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing"):
         Writer(tmp_path / "missing", 1)

@@ -1,4 +1,4 @@
-"""How often is told: new at once, again after five minutes, and never a flood."""
+"""How often Events are sent: new ones at once, again after five minutes, and never a flood."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent.kube_events.messages import About, EventSpec
 from agent.kube_events.rate_limit import BURST, REPEAT_AFTER, TOKEN_INTERVAL, RateLimiter
 from tests.builders import UPTIME
-from tests.kube_events.syncs import A_ROUND
+from tests.kube_events.syncs import INTERVAL
 
 
 def about(number: int) -> EventSpec:
@@ -21,63 +21,63 @@ def about(number: int) -> EventSpec:
 RELEASED = replace(about(0), reason="ReleasedReservation", lasting=False)
 
 
-def test_what_lasts_is_told_at_once_and_again_after_five_minutes() -> None:
+def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
     limiter, told = RateLimiter(), []
     for number in range(41):
-        due, missed = limiter.due([about(1)], UPTIME + A_ROUND * number)
+        due, missed = limiter.due([about(1)], UPTIME + INTERVAL * number)
         assert missed == 0
         told += [number] * len(due)
     assert told == [0, 20, 40]
 
 
-def test_what_comes_back_within_five_minutes_is_no_news() -> None:
+def test_an_event_that_returns_within_five_minutes_is_not_sent_again() -> None:
     limiter = RateLimiter()
     assert len(limiter.due([about(1)], UPTIME)[0]) == 1
-    assert limiter.due([], UPTIME + A_ROUND) == ([], 0)
-    assert limiter.due([about(1)], UPTIME + A_ROUND * 2) == ([], 0)
+    assert limiter.due([], UPTIME + INTERVAL) == ([], 0)
+    assert limiter.due([about(1)], UPTIME + INTERVAL * 2) == ([], 0)
     assert len(limiter.due([about(1)], UPTIME + REPEAT_AFTER)[0]) == 1
 
 
-def test_every_round_of_releases_is_told() -> None:
+def test_the_releases_of_every_sync_are_sent() -> None:
     limiter = RateLimiter()
-    assert [len(limiter.due([RELEASED], UPTIME + A_ROUND * number)[0]) for number in range(3)] == [1, 1, 1]
+    assert [len(limiter.due([RELEASED], UPTIME + INTERVAL * number)[0]) for number in range(3)] == [1, 1, 1]
 
 
-def test_a_storm_is_told_over_time_each_before_any_again() -> None:
+def test_many_events_are_sent_over_time_each_once_before_any_is_repeated() -> None:
     limiter, storm, told = RateLimiter(), [about(number) for number in range(200)], []
     first, missed = limiter.due(storm, UPTIME)
     assert (len(first), missed) == (BURST, 200 - BURST)
     told += first
     for number in range(1, 5):
-        due, missed = limiter.due(storm, UPTIME + A_ROUND * number)
+        due, missed = limiter.due(storm, UPTIME + INTERVAL * number)
         assert missed == 0, "they are counted once"
         told += due
     assert len(told) <= BURST + 5, "in the first minute"
     for number in range(5, 200):
-        told += limiter.due(storm, UPTIME + A_ROUND * number)[0]
+        told += limiter.due(storm, UPTIME + INTERVAL * number)[0]
     assert {one.name for one in told[:200]} == {one.name for one in storm}
 
 
-def test_a_release_goes_before_what_can_wait() -> None:
+def test_releases_come_before_lasting_events() -> None:
     limiter = RateLimiter()
     due, missed = limiter.due([*(about(number) for number in range(1, BURST + 5)), RELEASED], UPTIME)
     assert due[0] == RELEASED
     assert missed == 5
 
 
-def test_a_release_without_a_token_is_missed_each_time() -> None:
+def test_a_release_over_the_limit_is_counted_each_time() -> None:
     limiter = RateLimiter()
     several = [replace(RELEASED, subject=str(number)) for number in range(BURST + 1)]
     assert [limiter.due(several, UPTIME)[1] for _ in range(2)] == [1, BURST + 1]
 
 
-rounds = st.lists(
+syncs = st.lists(
     st.tuples(st.timedeltas(timedelta(0), timedelta(minutes=20)), st.sets(st.integers(0, 60))), max_size=30
 )
 
 
-@given(rounds)
-def test_never_more_than_the_bucket_and_never_one_twice_within_five_minutes(
+@given(syncs)
+def test_the_limits_hold_for_any_events(
     snapshots: list[tuple[timedelta, set[int]]],
 ) -> None:
     limiter, now, told = RateLimiter(), UPTIME, []

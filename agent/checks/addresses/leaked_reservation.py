@@ -17,6 +17,7 @@ from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
 from agent.model.snapshot import ProcessStartTimes, Reservation, Unavailable, known_or
+from agent.model.text import format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -31,10 +32,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             continue
         reservation = classified.entry
         cause, since = _origin(reservation, processes)
+        because = CAUSES[cause].format(since=format_time(since))
         yield Finding(
             detector=NAME,
             subject=str(reservation.key),
-            message=f"{reservation.ip} is reserved for {_owner(classified)}; {_BECAUSE[cause].format(since=since)}",
+            message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}",
             network=reservation.network,
             pod=classified.pod,
             cause=cause,
@@ -57,12 +59,12 @@ def _owner(classified: ClassifiedReservation) -> str:
     return f"container {classified.container_id[:12]}{pod}, which no longer exists"
 
 
-_BECAUSE = {
-    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.RUNTIME_RESTART: "likely cause: container runtime restart at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.NODE_REBOOT: "likely cause: node reboot at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since:%Y-%m-%d %H:%M:%S}Z",
-    LeakCause.UNKNOWN: "cause unknown: reserved at {since:%Y-%m-%d %H:%M:%S}Z, no restart since",
+CAUSES: Final = {
+    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since}",
+    LeakCause.RUNTIME_RESTART: "likely cause: container runtime restart at {since}",
+    LeakCause.NODE_REBOOT: "likely cause: node reboot at {since}",
+    LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since}",
+    LeakCause.UNKNOWN: "cause unknown: reserved at {since}, no restart since",
 }
 
 

@@ -21,7 +21,7 @@ def told(one: Cleaning) -> Any:
     return json.loads(json.dumps(document(one), allow_nan=False))
 
 
-def test_a_cleaning_is_told_in_full() -> None:
+def test_a_cleanup_has_every_key() -> None:
     assert told(cleaning(released())) == {
         "schema": "nodeleak.clean/v1",
         "node": "worker-1",
@@ -53,7 +53,7 @@ def test_a_cleaning_is_told_in_full() -> None:
     }
 
 
-def test_a_refusal_has_every_guards_word() -> None:
+def test_a_refusal_has_the_reason_of_every_guard() -> None:
     (address,) = told(cleaning(refused(CANDIDATE, UNMANAGED)))["addresses"]
     assert (address["verdict"], address["reason"]) == ("refused", "not_confirmed")
     assert address["why"] == f"{CANDIDATE.why}; {UNMANAGED.why}"
@@ -73,16 +73,16 @@ def test_a_refusal_has_every_guards_word() -> None:
         ((UNMANAGED,), None),
     ],
 )
-def test_the_setting_is_what_lifts_all_of_it_or_null(refusals: tuple[Refusal, ...], setting: str | None) -> None:
+def test_the_setting_overrides_all_refusals_or_is_null(refusals: tuple[Refusal, ...], setting: str | None) -> None:
     assert told(cleaning(refused(*refusals)))["addresses"][0]["setting"] == setting
 
 
-def test_what_came_between_is_told_in_words() -> None:
+def test_a_failed_release_has_its_reason() -> None:
     (address,) = told(cleaning(outcome(Verdict.GONE, why="10.244.1.9 was released by somebody else")))["addresses"]
     assert (address["verdict"], address["why"]) == ("gone", "10.244.1.9 was released by somebody else")
 
 
-def test_each_address_of_a_sandbox_is_told_and_counted() -> None:
+def test_each_address_of_a_sandbox_is_listed_and_counted() -> None:
     tree = told(cleaning(released(*DUAL)))
     assert [one["ip"] for one in tree["addresses"]] == ["10.244.1.9", "fd00::9"]
     assert tree["verdicts"]["released"] == 2
@@ -93,7 +93,7 @@ def test_an_empty_file_and_an_unknown_pod_are_null() -> None:
     assert (address["container_id"], address["pod"]) == (None, None)
 
 
-def test_in_the_dark_nothing_is_zero() -> None:
+def test_without_data_nothing_is_zero() -> None:
     tree = told(
         cleaning(
             applied=False,
@@ -108,7 +108,7 @@ def test_in_the_dark_nothing_is_zero() -> None:
     assert (tree["applied"], tree["addresses"]) == (False, [])
 
 
-def test_what_was_asked_for_and_is_no_candidate_is_told_apart() -> None:
+def test_requested_addresses_that_cannot_be_released_are_listed_apart() -> None:
     over = (PassedOver("10.244.1.2", "in use: its container is running", "kubenet"), PassedOver("10.9.9.9", "no"))
     assert told(cleaning(passed_over=over))["passed_over"] == [
         {"network": "kubenet", "ip": "10.244.1.2", "why": "in use: its container is running"},
@@ -116,7 +116,7 @@ def test_what_was_asked_for_and_is_no_candidate_is_told_apart() -> None:
     ]
 
 
-def test_that_cleaning_stopped_and_what_to_look_after_are_told() -> None:
+def test_halted_cleanup_and_warnings_are_listed() -> None:
     tree = told(cleaning(halted="it is there again", warnings=("journal: line 3",)))
     assert (tree["halted"], tree["warnings"]) == ("it is there again", ["journal: line 3"])
 
@@ -126,7 +126,7 @@ def test_that_cleaning_stopped_and_what_to_look_after_are_told() -> None:
 AT = datetime(2026, 3, 26, 19, 0, 0, 5, tzinfo=UTC)
 
 
-def test_the_journal_is_told_with_every_byte() -> None:
+def test_the_journal_has_every_byte() -> None:
     text = FileImage(
         RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001
     )
@@ -157,7 +157,7 @@ def test_the_journal_is_told_with_every_byte() -> None:
     assert (files[1]["base64"], files[1]["place"]) == ("/wA=", "/var/lib/cni/results")
 
 
-def test_an_entry_that_never_ended_has_no_outcome() -> None:
+def test_an_unfinished_entry_has_no_outcome() -> None:
     kept = Journal((Entry(ENTRY, AT, "clean", "", "", ()),))
     (entry,) = clean.journal(kept)["entries"]
     assert (entry["outcome"], entry["why"], entry["restored"], entry["container_id"]) == (None, None, None, None)

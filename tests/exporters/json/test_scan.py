@@ -43,7 +43,7 @@ def told(report: Report) -> Any:
     return json.loads(json.dumps(document(report), allow_nan=False))
 
 
-def test_a_healthy_node_is_told_in_full() -> None:
+def test_a_healthy_node_has_every_key() -> None:
     tree = told(scanned(replace(node(), server_version="v1.20.2")))
     assert tree == {
         "schema": "nodeleak.scan/v1",
@@ -83,7 +83,7 @@ def test_a_healthy_node_is_told_in_full() -> None:
     }
 
 
-def test_a_leak_is_told_with_its_pod_its_cause_and_since_when() -> None:
+def test_a_leak_has_its_pod_cause_and_time() -> None:
     hour = timedelta(hours=1)
     report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), processes=[processes(kubelet=hour)]))
     (finding,) = told(report)["findings"]
@@ -109,7 +109,7 @@ def test_a_finding_without_a_cause_has_null() -> None:
     assert (finding["detector"], finding["cause"], finding["pod"]) == ("unreserved_pod_ip", None, "shop/db")
 
 
-def test_in_the_dark_nothing_is_zero() -> None:
+def test_without_data_nothing_is_zero() -> None:
     tree = told(scanned(dark_node()))
     (network,) = tree["networks"]
     assert network == {
@@ -121,17 +121,17 @@ def test_in_the_dark_nothing_is_zero() -> None:
     assert {one["detector"] for one in tree["insufficient_data"]} == {detector.NAME for detector in DETECTORS}
 
 
-def test_a_server_version_that_is_not_known_is_null() -> None:
+def test_an_unknown_server_version_is_null() -> None:
     assert told(scanned(node()))["server_version"] is None
 
 
-def test_what_was_left_alone_by_choice_is_not_unread_but_blinds() -> None:
+def test_a_disabled_source_is_not_unavailable_but_detectors_lack_data() -> None:
     tree = told(scanned(without_api(node())))
     assert tree["unavailable"] == []
     assert {one["detector"]: one["why"] for one in tree["insufficient_data"]}["shared_ip"] == "pods: --api=off"
 
 
-def test_a_foreign_entry_has_a_name_and_no_more() -> None:
+def test_an_unrecognized_entry_has_only_a_name() -> None:
     tree = told(scanned(node(unrecognized("notes.txt"))))
     assert tree["reservations"][-1] == {
         "network": "kubenet",
@@ -167,12 +167,12 @@ def test_states_are_the_closed_set_in_every_network() -> None:
     assert [set(one["states"]) for one in tree["networks"]] == [{state.value for state in State}] * 2
 
 
-def test_an_unread_network_is_null_beside_one_that_was_read() -> None:
+def test_an_unavailable_network_is_null() -> None:
     kubenet, storage = told(scanned(node(unread_networks=["storage"])))["networks"]
     assert (kubenet["reserved"], storage["reserved"]) == (2, None)
 
 
-def test_addresses_are_in_the_order_in_which_people_count_them() -> None:
+def test_addresses_are_in_numerical_order() -> None:
     names = ["10.244.1.9", "10.244.1.10", "10.244.0.200", "fd00::9", "fd00::10", "fd00::a", "fd00:0:1::1", "fd00::"]
     snapshot = node(*(reservation(ip) for ip in names), unrecognized("zebra"), unrecognized("alpha"), reservations=[])
     assert ordered(assessment(snapshot)) == [
@@ -185,12 +185,12 @@ def ordered(told: Assessment) -> list[str]:
     return [one.name for one in sorted_reservations(told.classified_reservations)]
 
 
-def test_networks_are_kept_apart_in_the_order() -> None:
+def test_reservations_are_ordered_by_network_first() -> None:
     snapshot = node(reservation("10.0.0.1", network="storage"), reservations=[LOST])
     assert ordered(assessment(snapshot)) == ["10.244.1.9", "10.0.0.1"]
 
 
-def test_what_could_not_be_read_is_told_with_its_reason() -> None:
+def test_unavailable_sources_have_their_reason() -> None:
     assert told(scanned(without(node(), "processes")))["unavailable"] == [
         {"source": "processes", "why": "it gave no word"}
     ]
@@ -199,7 +199,7 @@ def test_what_could_not_be_read_is_told_with_its_reason() -> None:
 # Devices
 
 
-def test_a_resource_is_told_with_its_socket_and_how_late_it_was() -> None:
+def test_a_resource_has_its_socket_and_delay() -> None:
     assert told(scanned(node(device_plugins=late_plugins())))["device_plugins"] == [
         {
             "resource": KVM,
@@ -215,7 +215,7 @@ def test_a_resource_is_told_with_its_socket_and_how_late_it_was() -> None:
     ]
 
 
-def test_what_is_not_known_of_a_resource_is_null() -> None:
+def test_unknown_values_of_a_resource_are_null() -> None:
     plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
     snapshot = without(node(device_plugins=plugins), "pods")
     (told_of,) = told(scanned(snapshot))["device_plugins"]
@@ -224,11 +224,11 @@ def test_what_is_not_known_of_a_resource_is_null() -> None:
     assert (told_of["devices"], told_of["registered"]) == (0, False)
 
 
-def test_plugins_that_were_not_read_are_null_and_not_none() -> None:
+def test_unavailable_plugins_are_null_and_not_empty() -> None:
     assert told(scanned(without(node(), "device_plugins")))["device_plugins"] is None
 
 
-def test_a_refused_pod_is_told_with_its_resource_and_its_fate() -> None:
+def test_a_rejected_pod_has_its_resource_and_outcome() -> None:
     finding = Finding(
         "shared_ip",
         "shop/render",

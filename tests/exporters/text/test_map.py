@@ -31,7 +31,7 @@ def test_a_leak_has_its_letter_at_its_address() -> None:
         "",
         "  L   1 leaked",
         "  ■   2 in use",
-        "  G   1 gateway, not given out to pods",
+        "  G   1 gateway",
         "  · 250 free",
         "",
         "1 finding: run without --map to list them.",
@@ -71,7 +71,7 @@ def test_unavailable_reservations_look_unavailable() -> None:
     assert "  reservations: it gave no word" in text
 
 
-def test_in_the_dark_nothing_is_map_table_and_that_is_said() -> None:
+def test_without_data_there_is_no_map_and_the_text_says_so() -> None:
     text = "\n".join(plain(dark_node()))
     assert "kubenet: range unknown" in text
     assert "reservations unavailable" in text
@@ -86,7 +86,7 @@ def test_entries_outside_the_ranges_are_listed_and_escaped() -> None:
 
 
 @given(nodes(two_networks=True))
-def test_any_node_can_be_map_table(snapshot: Snapshot) -> None:
+def test_any_node_can_be_drawn(snapshot: Snapshot) -> None:
     text = map_table(scanned(snapshot), color=False, unicode=False)
     assert text.startswith("Node ")
     assert text.isascii()

@@ -1,4 +1,4 @@
-"""What is served, to whom, and what clients that misbehave cost: over real sockets."""
+"""What is served, to whom, and what misbehaving clients cost, over real sockets."""
 
 import http.client
 import json
@@ -97,7 +97,7 @@ def test_metrics_are_what_the_registry_holds(exporter: HttpExporter) -> None:
     assert kind.startswith("text/plain; version=")
 
 
-def test_a_query_is_passed_over(exporter: HttpExporter) -> None:
+def test_a_query_is_ignored(exporter: HttpExporter) -> None:
     assert ask(exporter, "/healthz?verbose=1")[0] == 200
 
 
@@ -116,13 +116,13 @@ def check_health(exporter: HttpExporter, heart: Heart) -> None:
     assert ask(exporter, "/healthz")[0] == 200
 
 
-def test_it_is_ready_after_one_round(fresh: HttpExporter, report: Report) -> None:
+def test_it_is_ready_after_one_sync(fresh: HttpExporter, report: Report) -> None:
     assert ask(fresh, "/readyz") == (503, "text/plain; charset=utf-8", "no sync yet\n")
     fresh.export(report, 0.1)
     assert ask(fresh, "/readyz") == (200, "text/plain; charset=utf-8", "ok\n")
 
 
-def test_the_report_is_the_scan_document_of_the_last_round(fresh: HttpExporter, report: Report) -> None:
+def test_the_report_is_the_scan_document_of_the_last_sync(fresh: HttpExporter, report: Report) -> None:
     assert ask(fresh, "/api/v1/report")[::2] == (503, "no sync yet\n")
     fresh.export(scanned(node()), 0.1)
     fresh.export(report, 0.1)
@@ -162,7 +162,7 @@ def headers(exporter: HttpExporter, path: str, method: str = "GET") -> dict[str,
     return dict(answer.headers)
 
 
-def test_the_page_is_what_this_machine_looks_at(report: Report) -> None:
+def test_the_page_is_served_to_this_machine(report: Report) -> None:
     heart = Heart()
     with listening(LOCAL, heart, page=True) as exporter:
         check_page(exporter, heart, report)
@@ -213,12 +213,12 @@ def test_the_page_is_for_this_machine_only(report: Report) -> None:
         assert ask(exporter, "/")[0] == 200
 
 
-def test_what_names_pods_is_not_kept_by_anybody(exporter: HttpExporter, report: Report) -> None:
+def test_answers_with_pod_names_are_not_cached(exporter: HttpExporter, report: Report) -> None:
     exporter.export(report, 0.1)
     assert headers(exporter, "/api/v1/report")["Cache-Control"] == "no-store"
 
 
-def test_many_who_look_at_once_all_see_it(report: Report) -> None:
+def test_many_requests_at_once_all_get_the_page(report: Report) -> None:
     with listening(LOCAL, page=True) as exporter, ThreadPoolExecutor(4) as lookers:
         exporter.export(report, 0.1)
         assert {status for status, _, _ in lookers.map(lambda _: ask(exporter, "/"), range(20))} == {200}
@@ -237,7 +237,7 @@ def test_many_who_look_at_once_all_see_it(report: Report) -> None:
         ("::", False),
     ],
 )
-def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: str, allowed: bool) -> None:
+def test_which_clients_are_on_this_machine(exporter: HttpExporter, report: Report, client: str, allowed: bool) -> None:
     exporter.export(report, 0.1)
     assert exporter.answer("/api/v1/report", client).status == (200 if allowed else 403)
 
@@ -257,7 +257,7 @@ def test_who_is_of_this_machine(exporter: HttpExporter, report: Report, client: 
         ("127.0.0.1.evil.example:80", False),
     ],
 )
-def test_by_which_name_it_is_asked(exporter: HttpExporter, report: Report, host: str, allowed: bool) -> None:
+def test_which_host_headers_are_accepted(exporter: HttpExporter, report: Report, host: str, allowed: bool) -> None:
     exporter.export(report, 0.1)
     assert exporter.answer("/api/v1/report", "127.0.0.1", host).status == (200 if allowed else 403)
     assert exporter.answer("/metrics", "127.0.0.1", host).status == 200
@@ -284,7 +284,7 @@ def test_no_other_method_is_allowed(exporter: HttpExporter, method: str) -> None
 
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW"])
-def test_what_is_hardly_a_method_is_not_known(exporter: HttpExporter, method: str) -> None:
+def test_a_malformed_method_is_unknown(exporter: HttpExporter, method: str) -> None:
     assert ask(exporter, "/metrics", method)[0] == 501
 
 
@@ -311,7 +311,7 @@ def test_many_addresses_cannot_keep_the_probes_out_either(exporter: HttpExporter
             connection.close()
 
 
-def test_a_client_for_whom_there_was_no_thread_is_forgotten(
+def test_a_client_without_a_thread_is_not_counted(
     fresh: HttpExporter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start = threading.Thread.start
@@ -336,9 +336,7 @@ def test_a_client_for_whom_there_was_no_thread_is_forgotten(
     ],
     ids=["nothing", "half", "TLS", "version", "long line", "many headers", "long header", "binary"],
 )  # fmt: skip
-def test_what_is_no_request_costs_nothing(
-    exporter: HttpExporter, said: bytes, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_garbage_is_answered_or_dropped(exporter: HttpExporter, said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     try:
         heard = raw(exporter, said)
     except ConnectionResetError:
@@ -349,7 +347,7 @@ def test_what_is_no_request_costs_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_a_client_that_goes_away_in_the_middle_is_no_news(
+def test_a_client_that_disconnects_is_not_logged(
     exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exporter.export(report, 0.1)
@@ -362,14 +360,16 @@ def test_a_client_that_goes_away_in_the_middle_is_no_news(
     assert capfd.readouterr().err == ""
 
 
-def test_a_client_that_says_nothing_is_left(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served._Handler, "timeout", 0.2)  # noqa: SLF001 (as it is, but sooner)
     start = time.perf_counter()
     assert raw(exporter, b"GET /metr") == b""
     assert 0.1 < time.perf_counter() - start < 2
 
 
-def test_a_client_that_says_a_byte_at_a_time_is_left(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(
+    exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(served, "_REQUEST_TIMEOUT", 0.3)
     start, pause = time.perf_counter(), threading.Event()
     with socket.create_connection(("127.0.0.1", exporter.port), timeout=5) as connection:
@@ -382,7 +382,7 @@ def test_a_client_that_says_a_byte_at_a_time_is_left(exporter: HttpExporter, mon
     assert time.perf_counter() - start < 2
 
 
-def test_slow_clients_are_so_many_and_no_more(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_bounded(exporter: HttpExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "_REQUEST_TIMEOUT", 0.5)
     before = threading.active_count()
     slow = [socket.create_connection(("127.0.0.1", exporter.port), timeout=5) for _ in range(20)]
@@ -402,17 +402,17 @@ def test_many_quick_clients_are_all_served(exporter: HttpExporter) -> None:
     assert {ask(exporter, "/metrics")[0] for _ in range(100)} == {200}
 
 
-def test_a_port_that_is_taken_is_known_at_once() -> None:
+def test_a_port_in_use_fails_at_once() -> None:
     with listening(LOCAL) as exporter, pytest.raises(OSError, match="Address already in use"):
         HttpExporter(("127.0.0.1", exporter.port), CollectorRegistry(), lambda: True)
 
 
-def test_a_port_that_is_taken_in_one_family_is_taken() -> None:
+def test_a_port_in_use_in_one_family_fails() -> None:
     with listening(("", 0)) as exporter, pytest.raises(OSError, match="Address already in use"):
         HttpExporter(("", exporter.port), CollectorRegistry(), lambda: True)
 
 
-def test_an_address_that_is_not_ours_is_known_at_once() -> None:
+def test_a_foreign_address_fails_at_once() -> None:
     with pytest.raises(OSError, match="Cannot assign requested address"):
         HttpExporter(("198.51.100.7", 0), CollectorRegistry(), lambda: True)
 
@@ -425,7 +425,7 @@ def test_ipv6_is_served_too(listen: str, host: str, report: Report) -> None:
         assert ask(exporter, "/api/v1/report", host=host)[0] == 200
 
 
-def test_a_bug_is_loud_and_does_not_end_the_server(
+def test_a_bug_is_printed_and_does_not_end_the_server(
     exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter.export(report, 0.1)
