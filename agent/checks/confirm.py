@@ -62,13 +62,18 @@ def confirm(
     observations = {key: one for key, one in confirmed_before.items() if one.first.detector in with_gap}
     tracked: list[TrackedFinding] = []
     for finding in findings:
-        earlier = known.get(finding.key)
-        observation = earlier or Observation(finding, snapshot.taken_at, snapshot.uptime)
-        lasted = snapshot.uptime - observation.first_uptime >= confirm_after
-        if earlier and (finding.urgent or lasted):
-            observation = replace(observation, confirmed=True)
+        observation = _observe(finding, known.get(finding.key), snapshot, confirm_after)
         observations[finding.key] = observation
         tracked.append(
             TrackedFinding(finding, observation.first_seen, observation.confirmed).because(observation.first)
         )
     return tuple(tracked), observations
+
+
+def _observe(
+    finding: Finding, earlier: Observation | None, snapshot: Snapshot, confirm_after: timedelta
+) -> Observation:
+    if earlier is None:
+        return Observation(finding, snapshot.taken_at, snapshot.uptime)
+    lasted = finding.urgent or snapshot.uptime - earlier.first_uptime >= confirm_after
+    return replace(earlier, confirmed=earlier.confirmed or lasted)

@@ -78,42 +78,38 @@ def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> 
             return one
         return replace(one, state=State.CANDIDATE, why="no owner of any kind, but seen in one snapshot only")
 
-    return replace(assessment, classified_reservations=tuple(map(final, assessment.classified_reservations)))
+    return replace(assessment, reservations=tuple(map(final, assessment.reservations)))
 
 
 def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
     """Return the pods of the reserved ids; the earlier ones where no reservation was read."""
     if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
         return dict(before.pods)
-    return {one.container_id: one.pod for one in assessment.classified_reservations if one.container_id and one.pod}
+    return {one.container_id: one.pod for one in assessment.reservations if one.container_id and one.pod}
 
 
 def _summary(assessment: Assessment, network: str) -> NetworkSummary:
     try:
-        classified_reservations = assessment.of(network)
+        entries = assessment.of(network)
     except InsufficientData:
-        classified_reservations = None
+        entries = None
     try:
         ranges = assessment.ranges(network)
     except InsufficientData:
         ranges = None
-    taken = (
-        None
-        if classified_reservations is None
-        else [classified.name for classified in classified_reservations if classified.blocks]
-    )
+    taken = None if entries is None else [classified.name for classified in entries if classified.blocks]
     return NetworkSummary(
         name=network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
         reserved=None if taken is None else len(taken),
         free=None if ranges is None or taken is None else free(ranges, taken),
-        states=None if classified_reservations is None else _tally(classified_reservations),
+        states=None if entries is None else _tally(entries),
     )
 
 
-def _tally(classified_reservations: Iterable[ClassifiedReservation]) -> dict[State, int]:
-    counted = Counter(classified.state for classified in classified_reservations)
+def _tally(entries: Iterable[ClassifiedReservation]) -> dict[State, int]:
+    counted = Counter(classified.state for classified in entries)
     return {state: counted[state] for state in State}
 
 

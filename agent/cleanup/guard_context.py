@@ -43,7 +43,7 @@ class GuardContext:
 
     @cached_property
     def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
-        return {one.entry: one for one in self.assessment.classified_reservations if isinstance(one.entry, Reservation)}
+        return {one.entry: one for one in self.assessment.reservations if isinstance(one.entry, Reservation)}
 
     @cached_property
     def confirmed_leaks(self) -> frozenset[ReservationKey]:

@@ -42,7 +42,7 @@ def release_requests(assessment: Assessment, only: frozenset[str] | None = None)
         return ()
     listed = {container.id for container in assessment.snapshot.containers.value}
     sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
-    for one in assessment.classified_reservations:
+    for one in assessment.reservations:
         if one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
             sandbox = (one.container_id,) if one.container_id else ("", one.network, one.name)
             sandboxes[sandbox].append(one)
@@ -71,7 +71,7 @@ def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[Pa
 
 
 def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]:
-    found = [one for one in assessment.classified_reservations if one.name == ip]
+    found = [one for one in assessment.reservations if one.name == ip]
     for one in found:
         yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
     if not found:

@@ -36,11 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.model import recording
+    from agent.model.anonymize import anonymous
 
     text = recording.dumps(record_node(config_of("record", arguments)))
     if arguments.anonymous:
         import secrets
 
-        text = recording.anonymous(text, secrets.token_hex())
+        text = anonymous(text, secrets.token_hex())
     write(f"{text}\n")
     return DONE

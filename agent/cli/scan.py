@@ -72,7 +72,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> "Recording":
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
-    from agent.model.recording import Damaged, loads
+    from agent.model.codec import Damaged
+    from agent.model.recording import loads
 
     unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
     if unused:

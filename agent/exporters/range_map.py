@@ -146,7 +146,7 @@ def network_maps(report: Report) -> tuple[NetworkMap, ...]:
 
 
 def _network(network: NetworkSummary, report: Report) -> NetworkMap:
-    mine = [one for one in report.assessment.classified_reservations if one.network == network.name]
+    mine = [one for one in report.assessment.reservations if one.network == network.name]
     taken = {ip_address(one.name): one for one in mine if one.blocks}
     available = network.states is not None
     ranges = list(chain.from_iterable(network.ranges or ()))

@@ -1,5 +1,7 @@
 """A snapshot in which every reservation has a state."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,7 +68,7 @@ class ClassifiedReservation:
 @dataclass(frozen=True, slots=True)
 class Assessment:
     snapshot: Snapshot
-    classified_reservations: tuple[ClassifiedReservation, ...]
+    reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
 
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
@@ -74,7 +76,7 @@ class Assessment:
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
-        return tuple(classified for classified in self.classified_reservations if classified.network == network)
+        return tuple(classified for classified in self.reservations if classified.network == network)
 
     def ranges(self, network: str) -> RangeSets:
         """Return the ranges that host-local allocates from. Raises InsufficientData where no record has them.
@@ -104,23 +106,22 @@ class Assessment:
         another one of that family for its `eth0`: the sandbox was recreated, and the pod's status lags behind.
         """
         pods = self.snapshot.pods.known()
-        sandboxes = {
-            container.id: container.pod
-            for container in self.snapshot.containers.known()
-            if container.sandbox and container.running
-        }
-        reserved = {
-            (sandboxes[classified.container_id], ":" in classified.name, classified.name)
-            for store in self.snapshot.reservations
-            for classified in self.of(store.network)
-            if classified.container_id in sandboxes and classified.ifname in {"eth0", ""}
-        }
+        sandboxes = {one.id: one.pod for one in self.snapshot.containers.known() if one.sandbox and one.running}
         running = frozenset(sandboxes.values())
-        elsewhere = {(pod, is_ipv6) for pod, is_ipv6, _ in reserved}
+        reserved = self._reserved_by_pod(sandboxes)
         return tuple(
             (pod, ip)
             for pod in pods
             if pod.live and not pod.host_network and pod.name in running
             for ip in dict.fromkeys(pod.ips)
-            if (pod.name, ":" in ip) not in elsewhere or (pod.name, ":" in ip, ip) in reserved
+            if ip in reserved.get((pod.name, ":" in ip), {ip})
         )
+
+    def _reserved_by_pod(self, sandboxes: Mapping[str, str]) -> Mapping[tuple[str, bool], set[str]]:
+        """Return the addresses of each pod's `eth0`, by pod and whether they are IPv6. `sandboxes`: pods by id."""
+        reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
+        for store in self.snapshot.reservations:
+            for one in self.of(store.network):
+                if one.container_id in sandboxes and one.ifname in {"eth0", ""}:
+                    reserved[sandboxes[one.container_id], ":" in one.name].add(one.name)
+        return reserved

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from agent.model.codec import Damaged, build, plain
 from agent.model.devices import DeviceTransition
-from agent.model.recording import Damaged, build, plain
 
 SCHEMA: Final = "nodeleak.device-plugins/v1"
 FILE: Final = "device-plugins.json"

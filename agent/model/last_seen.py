@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from agent.model.recording import Damaged, build, plain
+from agent.model.codec import Damaged, build, plain
 from agent.model.registration import LastSeen
 
 SCHEMA: Final = "nodeleak.node/v1"

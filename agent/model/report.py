@@ -49,7 +49,7 @@ class Report:
         """The reservations that two snapshots found without an owner: those in state `leaked`."""
         return frozenset(
             one.entry.key
-            for one in self.assessment.classified_reservations
+            for one in self.assessment.reservations
             if one.state is State.LEAKED and isinstance(one.entry, Reservation)
         )
 

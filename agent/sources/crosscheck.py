@@ -134,20 +134,24 @@ def checkpoints(
     A missing directory means no checkpoints where the runtime has no sandbox. A directory without any of the running
     sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
     """
-    if isinstance(runtime, NotRequested) and isinstance(reading, Unavailable) and _is_missing(reading):
+    if isinstance(reading, Unavailable) and _is_missing(reading):
+        return _missing_checkpoints(reading, runtime)
+    if not isinstance(reading, Known) or not isinstance(runtime, Known):
+        return reading
+    running = {container.id for container in runtime.value if container.sandbox and container.running}
+    if not running or running & {checkpoint.container_id for checkpoint in reading.value}:
+        return reading
+    return Unavailable(
+        "checkpoints", f"{len(running)} sandboxes run and none has a checkpoint: is this the kubelet's directory?"
+    )
+
+
+def _missing_checkpoints(
+    reading: Unavailable, runtime: Reading[tuple[Container, ...]]
+) -> Reading[tuple[Checkpoint, ...]]:
+    if isinstance(runtime, NotRequested):
         return NotRequested("checkpoints", runtime.why)
-    if not isinstance(runtime, Known):
-        return reading
-    if isinstance(reading, Known):
-        running = {container.id for container in runtime.value if container.sandbox and container.running}
-        if not running or running & {checkpoint.container_id for checkpoint in reading.value}:
-            return reading
-        return Unavailable(
-            "checkpoints", f"{len(running)} sandboxes run and none has a checkpoint: is this the kubelet's directory?"
-        )
-    if not isinstance(reading, Unavailable):
-        return reading
-    if _is_missing(reading) and not any(container.sandbox for container in runtime.value):
+    if isinstance(runtime, Known) and not any(container.sandbox for container in runtime.value):
         return Known(())
     return reading
 

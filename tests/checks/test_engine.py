@@ -49,7 +49,7 @@ def seconds(count: float) -> timedelta:
 
 
 def states(report: Report, ip: str) -> State:
-    (classified,) = (one for one in report.assessment.classified_reservations if one.name == ip)
+    (classified,) = (one for one in report.assessment.reservations if one.name == ip)
     return classified.state
 
 
@@ -129,7 +129,7 @@ def test_both_addresses_of_a_sandbox_are_called_leaked_together() -> None:
 def test_the_same_address_in_two_networks_is_confirmed_in_each() -> None:
     other = reservation(LOST.ip, "8" * 64, network="storage")
     report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
-    told = {(one.network, one.state) for one in report.assessment.classified_reservations if one.name == LOST.ip}
+    told = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
     assert told == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
 
 

@@ -17,10 +17,12 @@ from agent.checks.addresses.classify import made_at
 from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
+from agent.model.anonymize import anonymous
 from agent.model.assessment import Assessment, State
+from agent.model.codec import Damaged
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
-from agent.model.recording import SCHEMA, Damaged, anonymous, dumps, loads
+from agent.model.recording import SCHEMA, dumps, loads
 from agent.model.snapshot import SOURCES, Address, Checkpoint, CniResult, InsufficientData, Known, Reservation, Snapshot
 from agent.sources.host.cni_cache import parse
 from agent.sources.host.reservations import LARGEST, read
@@ -40,7 +42,7 @@ def found(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str |
 def leaked(snapshot: Snapshot, grace: timedelta = GRACE) -> set[tuple[str, str]]:
     return {
         (one.network, one.name)
-        for one in assessment(snapshot, grace).classified_reservations
+        for one in assessment(snapshot, grace).reservations
         if one.state is State.LEAKED
     }  # fmt: skip
 
@@ -156,11 +158,7 @@ patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
 
 def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     network = snapshot.reservations[0].network
-    (it,) = (
-        one
-        for one in assessment(snapshot, grace).classified_reservations
-        if (one.network, one.name) == (network, THE_IP)
-    )
+    (it,) = (one for one in assessment(snapshot, grace).reservations if (one.network, one.name) == (network, THE_IP))
     return it.state
 
 
@@ -227,7 +225,7 @@ def test_a_sandbox_is_leaked_whole_or_not_at_all(
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
     snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if alive else snapshot
     states = {
-        one.state for one in assessment(snapshot, grace).classified_reservations if one.container_id == THE_ID
+        one.state for one in assessment(snapshot, grace).reservations if one.container_id == THE_ID
     }  # fmt: skip
     assert states == {State.LEAKED} or State.LEAKED not in states
 
@@ -295,8 +293,8 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
     mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
     assert found(mixed) == found(snapshot)
-    assert {(one.entry, one.state) for one in assessment(mixed).classified_reservations} == {
-        (one.entry, one.state) for one in assessment(snapshot).classified_reservations
+    assert {(one.entry, one.state) for one in assessment(mixed).reservations} == {
+        (one.entry, one.state) for one in assessment(snapshot).reservations
     }
 
 
@@ -304,7 +302,7 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
     report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
     told = json.loads(json.dumps(document(report)))
-    assert len(told["reservations"]) == len(report.assessment.classified_reservations)
+    assert len(told["reservations"]) == len(report.assessment.reservations)
     text = table(report)
     assert all(judged.finding.message in text for judged in report.findings)
     assert all(one.why in text for one in report.unavailable)
@@ -351,7 +349,7 @@ def test_a_recording_without_names_gives_the_same_verdicts(recording: Any) -> No
     def states(text: str) -> list[Any]:
         report = engine.replay(loads(text).snapshots, grace=recording.grace, confirm_after=timedelta(0))
         return [
-            [(one.network, one.state) for one in report.assessment.classified_reservations],
+            [(one.network, one.state) for one in report.assessment.reservations],
             sorted((one.finding.detector, one.finding.network) for one in report.findings),
             [(one.usable, one.reserved, one.free) for one in report.networks],
         ]

@@ -220,9 +220,7 @@ def mistaken(judged: GuardContext) -> GuardContext:
     """Classify every reservation as a confirmed leak, as if the classification were wrong."""
     told = replace(
         judged.assessment,
-        classified_reservations=tuple(
-            replace(one, state=State.LEAKED) for one in judged.assessment.classified_reservations
-        ),
+        reservations=tuple(replace(one, state=State.LEAKED) for one in judged.assessment.reservations),
     )
     confirmed = scanned(node(*(one for one in judged.classified)), grace=timedelta(0)).findings
     assert {one.finding.detector for one in confirmed} >= {"leaked_reservation"}

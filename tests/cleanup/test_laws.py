@@ -113,9 +113,9 @@ def mistaken(one: Round) -> Report:
     report = engine.replay(one.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
     assessment = replace(
         report.assessment,
-        classified_reservations=tuple(
+        reservations=tuple(
             replace(entry, state=State.LEAKED) if isinstance(entry.entry, Reservation) else entry
-            for entry in report.assessment.classified_reservations
+            for entry in report.assessment.reservations
         ),
     )
     found = tuple(

@@ -134,10 +134,8 @@ def drawings() -> dict[str, Report | None]:
     """Return reports whose pages have every marker, status and warning."""
     lost = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 10 + len(State))]
     seen = scanned(node(*lost, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8", "10.244.0.0/16")], node=[]))
-    pairs = zip(seen.assessment.classified_reservations, cycle(State), strict=False)
-    every_state = replace(
-        seen.assessment, classified_reservations=tuple(replace(one, state=state) for one, state in pairs)
-    )
+    pairs = zip(seen.assessment.reservations, cycle(State), strict=False)
+    every_state = replace(seen.assessment, reservations=tuple(replace(one, state=state) for one, state in pairs))
     unconfirmed = tuple(replace(one, confirmed=False) for one in seen.findings)
     halted = cleaning(released(), refused(UNMANAGED), halted="it reappeared")
     return {

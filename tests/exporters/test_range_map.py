@@ -113,9 +113,7 @@ def test_rows_start_at_a_multiple_and_follow_each_other(
 def test_every_entry_of_a_node_is_somewhere_on_its_map(snapshot: object) -> None:
     report = scanned(snapshot)  # type: ignore[arg-type]
     for one in range_map.network_maps(report):
-        entries = Counter(
-            mark_of(entry) for entry in report.assessment.classified_reservations if entry.network == one.network
-        )
+        entries = Counter(mark_of(entry) for entry in report.assessment.reservations if entry.network == one.network)
         shown = one.counts
         assert {mark: shown[mark] for mark in entries} == entries
 

@@ -11,9 +11,11 @@ import pytest
 from agent.checks import engine
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
+from agent.model.anonymize import anonymous
+from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
 from agent.model.finding import Severity
-from agent.model.recording import Damaged, Recording, anonymous, dumps, loads
+from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.report import Report
 from agent.model.snapshot import Address, Node, NodeDevices, NotRequested, Snapshot, Unavailable
@@ -224,10 +226,7 @@ def telltale() -> str:
 
 def verdicts(report: Report) -> Any:
     return (
-        [
-            (one.name if one.blocks else "", one.state, bool(one.pod))
-            for one in report.assessment.classified_reservations
-        ],
+        [(one.name if one.blocks else "", one.state, bool(one.pod)) for one in report.assessment.reservations],
         [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
         [(one.name, one.usable, one.reserved, one.free, one.states) for one in report.networks],
         [(gap.detector, gap.broken) for gap in report.gaps],

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.codec import Damaged
 from agent.model.last_seen import dumps, loads
-from agent.model.recording import Damaged
 from agent.model.registration import LastSeen, remember
 from tests.builders import NOW, last_seen
 

@@ -10,8 +10,9 @@ from agent.checks import engine
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import document
 from agent.exporters.text.scan import table
+from agent.model.anonymize import anonymous
 from agent.model.assessment import State
-from agent.model.recording import anonymous, loads
+from agent.model.recording import loads
 from agent.model.report import Report
 
 HERE = Path(__file__).parent
@@ -69,11 +70,7 @@ def test_leaked_findings_are_the_reservations_in_state_leaked_in_every_snapshot(
     state = None
     for snapshot in recording.snapshots:
         report, state = engine.run(snapshot, state, grace=recording.grace, confirm_after=recording.confirm_after)
-        leaked = [
-            f"{one.network}/{one.name}"
-            for one in report.assessment.classified_reservations
-            if one.state is State.LEAKED
-        ]
+        leaked = [f"{one.network}/{one.name}" for one in report.assessment.reservations if one.state is State.LEAKED]
         found = [one.finding.subject for one in report.findings if one.finding.detector == leaked_reservation.NAME]
         counted = sum((one.states or {}).get(State.LEAKED, 0) for one in report.networks)
         assert sorted(found) == sorted(leaked) == sorted(map(str, report.confirmed_leaks))
@@ -90,7 +87,7 @@ def test_without_names_the_diagnosis_is_the_same(path: Path) -> None:
     def verdicts(text: str) -> Any:
         report = replayed(text)
         return (
-            [one.state for one in report.assessment.classified_reservations],
+            [one.state for one in report.assessment.reservations],
             sorted(
                 (one.finding.detector, str(one.finding.cause), str(one.finding.pod_outcome)) for one in report.findings
             ),

@@ -251,6 +251,6 @@ def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_doc
     snapshot = look(Told(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere])))
     assert isinstance(snapshot.containers, NotRequested)
     assessment = classify(snapshot, timedelta(0))
-    assert {one.state for one in assessment.classified_reservations} == {State.UNKNOWN}
+    assert {one.state for one in assessment.reservations} == {State.UNKNOWN}
     assert snapshot.unavailable() == ()
     assert release_requests(assessment) == ()

@@ -60,13 +60,6 @@ class _Evidence:
     @classmethod
     def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
         containers, checkpoints = known_or(snapshot.containers, ()), known_or(snapshot.checkpoints, ())
-        claims = {
-            ip: pod.name for pod in known_or(snapshot.pods, ()) if pod.live and not pod.host_network for ip in pod.ips
-        }
-        pods = dict(remembered)
-        pods |= {result.container_id: result.pod for result in known_or(snapshot.cni_results, ()) if result.pod}
-        pods |= {checkpoint.container_id: checkpoint.pod for checkpoint in checkpoints if checkpoint.pod}
-        pods |= {container.id: container.pod for container in containers if container.pod}
         return cls(
             snapshot=snapshot,
             containers={container.id: container for container in containers},
@@ -74,9 +67,25 @@ class _Evidence:
             addresses={
                 address.ip: f"process {address.pid} ({address.command})" for address in known_or(snapshot.addresses, ())
             },
-            claims=claims,
-            pods=pods,
+            claims=_claims(snapshot),
+            pods={**remembered, **_pods_by_id(snapshot)},
         )
+
+
+def _claims(snapshot: Snapshot) -> dict[str, str]:
+    """Return the pods that have an address of their own, by address."""
+    pods = (pod for pod in known_or(snapshot.pods, ()) if pod.live and not pod.host_network)
+    return {ip: pod.name for pod in pods for ip in pod.ips}
+
+
+def _pods_by_id(snapshot: Snapshot) -> dict[str, str]:
+    """Return the pod of each container id. The runtime's record comes last: it is the best one."""
+    records = [
+        *((one.container_id, one.pod) for one in known_or(snapshot.cni_results, ())),
+        *((one.container_id, one.pod) for one in known_or(snapshot.checkpoints, ())),
+        *((one.id, one.pod) for one in known_or(snapshot.containers, ())),
+    ]
+    return {container_id: pod for container_id, pod in records if pod}
 
 
 def _classify_one(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:

@@ -33,13 +33,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
-    classified_reservations, ranges = assessment.of(network), assessment.ranges(network)
-    left = free(ranges, [classified.name for classified in classified_reservations if classified.blocks])
+    entries, ranges = assessment.of(network), assessment.ranges(network)
+    left = free(ranges, [classified.name for classified in entries if classified.blocks])
     room = None if left == 0 else _room_for_pods(assessment, network)
     if left and (room is None or left >= room):
         return
-    leaked = sum(classified.state is State.LEAKED for classified in classified_reservations)
-    unknown = sum(classified.state is State.UNKNOWN for classified in classified_reservations)
+    leaked = sum(classified.state is State.LEAKED for classified in entries)
+    unknown = sum(classified.state is State.UNKNOWN for classified in entries)
     size = usable(ranges)
     shortage = "no free addresses" if left == 0 else f"{left} free addresses for {room} more pods"
     not_known = f", {unknown} unknown" if unknown else ""

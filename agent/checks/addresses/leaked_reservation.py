@@ -27,7 +27,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     processes = known_or(snapshot.processes, None)
 
-    for classified in assessment.classified_reservations:
+    for classified in assessment.reservations:
         if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):
             continue
         reservation = classified.entry

@@ -28,7 +28,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         return  # every reservation has an owner
     holders = {address.ip: address for address in snapshot.addresses.known()}
 
-    for classified in assessment.classified_reservations:
+    for classified in assessment.reservations:
         holder = holders.get(classified.name)
         if classified.state is not State.UNMANAGED or holder is None:
             continue

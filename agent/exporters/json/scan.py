@@ -26,8 +26,7 @@ def document(report: Report) -> dict[str, Any]:
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
         "reservations": [
-            _reservation(one, snapshot.taken_at)
-            for one in sorted_reservations(report.assessment.classified_reservations)
+            _reservation(one, snapshot.taken_at) for one in sorted_reservations(report.assessment.reservations)
         ],
         "device_plugins": _devices(snapshot),
         "findings": [_finding(tracked) for tracked in report.sorted_findings],

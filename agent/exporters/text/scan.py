@@ -45,7 +45,7 @@ def _lines(report: Report, *, verbose: bool) -> Iterator[str]:
 
 
 def _reservations(report: Report, *, verbose: bool) -> Iterator[str]:
-    listed = [one for one in sorted_reservations(report.assessment.classified_reservations) if one.state in _LISTED]
+    listed = [one for one in sorted_reservations(report.assessment.reservations) if one.state in _LISTED]
     if listed:
         yield ""
         yield from _limited([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed)], verbose=verbose)

@@ -112,9 +112,7 @@ def networks(report: Report) -> tuple[Network, ...]:
 
 
 def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> Network:
-    mine = [
-        one for one in sorted_reservations(report.assessment.classified_reservations) if one.network == network.name
-    ]
+    mine = [one for one in sorted_reservations(report.assessment.reservations) if one.network == network.name]
     return Network(
         name=network.name,
         available=laid_out.available,
@@ -131,10 +129,8 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
     )
 
 
-def _listing(classified_reservations: Sequence[ClassifiedReservation], report: Report) -> Listing:
-    return Listing(
-        tuple(_entry(one, report) for one in classified_reservations[:LONGEST_LIST]), len(classified_reservations)
-    )
+def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listing:
+    return Listing(tuple(_entry(one, report) for one in entries[:LONGEST_LIST]), len(entries))
 
 
 def _legend(counts: Counter[Mark]) -> Iterator[Marker]:

@@ -82,21 +82,24 @@ def _addresses_in(net: Path) -> set[str] | None:
         if error.errno in _GONE:
             return None
         raise SourceError(f"{net}/fib_trie: {error.strerror}") from error
+    ipv6 = _ipv6_addresses_in(net)
+    return None if ipv6 is None else {ip for ip in ips if not ip.startswith("127.")} | ipv6
+
+
+def _ipv6_addresses_in(net: Path) -> set[str] | None:
     try:
         lines = (net / "if_inet6").read_bytes().split(b"\n")
     except OSError as error:
         if error.errno not in _GONE:
             raise SourceError(f"{net}/if_inet6: {error.strerror}") from error
-        if not (net / "fib_trie").exists():
-            return None
-        lines = []  # a kernel without IPv6
+        # The process has ended, or the kernel has no IPv6.
+        return set() if (net / "fib_trie").exists() else None
     try:
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
         fields = [line.split(b" ", 4) for line in lines if line]
-        ips |= {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
+        return {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:
         raise SourceError(f"{net}/if_inet6: {error}") from error
-    return {ip for ip in ips if not ip.startswith("127.")}
 
 
 def _command(proc: Path, pid: int) -> str:

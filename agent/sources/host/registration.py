@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from agent.model.codec import Damaged
 from agent.model.last_seen import FILE, loads
-from agent.model.recording import Damaged
 from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.error import SourceError

@@ -33,7 +33,7 @@ LOST = reservation("10.244.1.9")
 
 
 def test_on_a_healthy_node_every_reservation_is_in_use() -> None:
-    assert {one.state for one in assessment(node()).classified_reservations} == {State.IN_USE}
+    assert {one.state for one in assessment(node()).reservations} == {State.IN_USE}
 
 
 def test_a_reservation_without_any_owner_is_leaked() -> None:
@@ -168,12 +168,12 @@ def test_empty_files_do_not_save_each_other() -> None:
 
 
 def test_a_dark_node_has_no_reservations_to_judge() -> None:
-    assert assessment(dark_node()).classified_reservations == ()
+    assert assessment(dark_node()).reservations == ()
 
 
 def test_when_docker_is_silent_everything_is_unknown() -> None:
     snapshot = without(node(LOST), "containers")
-    assert {one.state for one in assessment(snapshot).classified_reservations} == {State.UNKNOWN}
+    assert {one.state for one in assessment(snapshot).reservations} == {State.UNKNOWN}
     assert judged(snapshot, LOST.ip).why == "containers: it gave no word"
 
 
@@ -209,8 +209,8 @@ def test_without_the_api_on_purpose_the_other_owners_decide() -> None:
 @pytest.mark.parametrize("source", ["cni_results", "node", "processes"])
 def test_what_only_names_things_changes_no_verdict(source: str) -> None:
     snapshot = without(node(LOST), source)
-    assert [one.state for one in assessment(snapshot).classified_reservations] == [
-        one.state for one in assessment(node(LOST)).classified_reservations
+    assert [one.state for one in assessment(snapshot).reservations] == [
+        one.state for one in assessment(node(LOST)).reservations
     ]
 
 
@@ -286,4 +286,4 @@ def test_foreign_entries_are_foreign_whatever_is_unread() -> None:
 
 
 def test_reservations_of_healthy_pods_are_those_of_the_builders() -> None:
-    assert [one.entry for one in assessment(node()).classified_reservations] == list(RESERVATIONS)
+    assert [one.entry for one in assessment(node()).reservations] == list(RESERVATIONS)

@@ -13,8 +13,9 @@ from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
 from agent.model import device_history as stored_history
+from agent.model.anonymize import anonymous
 from agent.model.devices import TransitionKind
-from agent.model.recording import Recording, anonymous, dumps, loads
+from agent.model.recording import Recording, dumps, loads
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
 from agent.model.snapshot import SOURCES, Known, NodeDevices, NotRequested, Pod, Snapshot
 from tests.builders import GRACE, KVM, NOW, WORKER, assessment, node, refused_pod, without

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.volumes import detached_volume
+from agent.model.anonymize import anonymous
 from agent.model.finding import Finding, Severity
-from agent.model.recording import Recording, anonymous, dumps, loads
+from agent.model.recording import Recording, dumps, loads
 from agent.model.snapshot import SOURCES, Known, NotRequested, Pod, Snapshot
 from agent.model.volumes import Attachment, Mount, Strength
 from tests.builders import (

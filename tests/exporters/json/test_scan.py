@@ -182,7 +182,7 @@ def test_addresses_are_in_numerical_order() -> None:
 
 
 def ordered(told: Assessment) -> list[str]:
-    return [one.name for one in sorted_reservations(told.classified_reservations)]
+    return [one.name for one in sorted_reservations(told.reservations)]
 
 
 def test_reservations_are_ordered_by_network_first() -> None:
