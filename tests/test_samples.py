@@ -22,7 +22,8 @@ def recording() -> Recording:
 
 
 def sample(command: str) -> str:
-    (text,) = re.findall(rf"^```\n\$ nodeleak {command}\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    readme = (ROOT / "README.md").read_text()
+    (text,) = re.findall(rf"^```\n\$ nodeleak {command}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     return str(text)
 
 
