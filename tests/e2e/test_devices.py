@@ -223,10 +223,10 @@ def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_bac
         (state,) = eventually(lambda: _registered(daemon))
         assert (state["devices"], state["allocated"], state["connected"]) == (3, 3, True)
 
-        assert _happened(nodeleak.timeline("--since=10m"), "lost", "registered", "refused")[-4:] == [
-            "refused",
+        assert _happened(nodeleak.timeline("--since=10m"), "lost", "registered", "rejected")[-4:] == [
+            "rejected",
             "lost",
-            "refused",
+            "rejected",
             "registered",
         ]
         # The time at which the plugin went is unknown, but it is not the cause of earlier rejections.

@@ -205,7 +205,7 @@ def test_the_condition_is_false_and_true_while_addresses_are_scarce_and_a_restar
             eventually(lambda: _counts(daemon, "finding.opened", free - room + 2), 10)
             assert events(cluster) == []
         assert scarce["lastTransitionTime"] > calm["lastTransitionTime"]
-        assert f"{room - 1} free addresses are left for {room} more pods" in scarce["message"]
+        assert f"{room - 1} free addresses for {room} more pods" in scarce["message"]
 
         with nodeleak.running(*QUICK, "--node-condition=on"):
             eventually(lambda: _beats(cluster, scarce["lastHeartbeatTime"]), 20)
