@@ -39,7 +39,7 @@ def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_on
     assert nodeleak.scan("--grace=0s").subjects("exhausted_range") == {}
     leaked += cluster.reserve(1)
     said = nodeleak.scan("--grace=0s")
-    assert f"{room - 1} free addresses are left for {room} more pods" in _exhausted(said.findings)
+    assert f"{room - 1} free addresses for {room} more pods" in _exhausted(said.findings)
 
     leaked += cluster.reserve(room - 2)
     names = pods.ask_for(2)  # for one address
