@@ -87,6 +87,8 @@ class DevicePlugins:
     """The transitions up to this snapshot, oldest first."""
     trouble: str = ""
     """Why the state file could not be read, so that the history starts anew; empty: it could."""
+    complete: bool = False
+    """Whether the history includes the transitions of this snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class TrackedFinding:
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
     """Sort key: critical findings first, then the oldest first; numbers in subjects count as numbers."""
     finding = tracked.finding
-    subject = [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", finding.subject)]
+    subject = [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d{1,18})", finding.subject)]
     return _RANK[finding.severity], tracked.since, finding.detector, subject
 
 

@@ -40,6 +40,6 @@ class TTLCache(Generic[T]):
 
 def _raising(error: SourceError) -> Callable[[], NoReturn]:
     def answer() -> NoReturn:
-        raise error
+        raise error.with_traceback(None)  # or it would grow with each answer
 
     return answer

@@ -144,3 +144,21 @@ def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -
     store.export(report(SEEN), 0.1)
     assert store.read() == DeviceHistoryStore(tmp_path).read()
     assert store.read().trouble == ""
+
+
+def test_a_state_directory_that_cannot_be_entered_does_not_end_the_daemon(tmp_path: Path) -> None:
+    reasons: list[str] = []
+    store = DeviceHistoryStore(tmp_path / "file" / "state", reasons.append)
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        store.export(report(SEEN), 0.1)
+    assert len(reasons) == 1
+    assert store.read().transitions == derive(SEEN)
+
+
+def test_a_file_that_is_damaged_while_the_daemon_runs_is_written_again(tmp_path: Path) -> None:
+    store = DeviceHistoryStore(tmp_path)
+    store.export(report(SEEN), 0.1)
+    (tmp_path / FILE).write_text("damaged")
+    store.export(report(SEEN), 0.1)
+    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)

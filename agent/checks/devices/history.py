@@ -20,9 +20,9 @@ MAX_TRANSITIONS: Final = 256
 
 def with_history(snapshot: Snapshot) -> Snapshot:
     """Add the transitions of a snapshot to the history in it. Doing it again adds nothing."""
-    if not isinstance(snapshot.device_plugins, Known):
+    if not isinstance(snapshot.device_plugins, Known) or snapshot.device_plugins.value.complete:
         return snapshot
-    completed = replace(snapshot.device_plugins.value, history=derive(snapshot))
+    completed = replace(snapshot.device_plugins.value, history=derive(snapshot), complete=True)
     return replace(snapshot, device_plugins=Known(completed))
 
 

@@ -89,6 +89,13 @@ def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
 
 @_LONGEST
 @given(device_nodes())
+def test_a_history_is_completed_once(snapshot: Snapshot) -> None:
+    completed = with_history(snapshot)
+    assert with_history(completed) == completed
+
+
+@_LONGEST
+@given(device_nodes())
 def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
     once = derive(snapshot)
     assert derive(kept(snapshot)) == once
