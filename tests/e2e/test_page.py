@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 QUICK = ("--interval=1s", "--confirm-after=2s", "--grace=1s")
 STILL = "/?refresh=off"
-SCHEMES = ("light", "no source available")
+SCHEMES = ("light", "dark")
 
 
 @pytest.fixture(scope="module")
