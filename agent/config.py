@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agent.model.registration import Expected
 
-PREFIX: Final = "NODELEAK_"
+ENV_PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
 """Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
@@ -409,7 +409,7 @@ def option(name: str) -> str:
 
 
 def variable(name: str) -> str:
-    return PREFIX + name.upper()
+    return ENV_PREFIX + name.upper()
 
 
 def load(command: str, given: Mapping[str, str | list[str] | None], environment: Mapping[str, str]) -> Config:
@@ -502,13 +502,15 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [
         f"{name}: unknown setting: did you mean {_nearest(name, known)}?"
         for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
     ]
 
 
 def _nearest(name: str, known: set[str]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
 
-    if renamed := RENAMED.get(name.removeprefix(PREFIX).lower()):
+    if renamed := RENAMED.get(name.removeprefix(ENV_PREFIX).lower()):
         return variable(renamed)
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")

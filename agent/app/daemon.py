@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from agent.app import api_server, cleaning, loop
-from agent.app.sources import NodeSources, node_name, node_sources
+from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
@@ -54,7 +54,7 @@ def run_daemon(config: Config) -> int:
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
     mode = MODES[config.cleanup]
-    log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
+    log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
     _enable_garbage_collection()
     try:
         _wait_for_watches(config, watches)
@@ -162,9 +162,9 @@ def _run_loop(
     heartbeat: loop.Heartbeat,
     stop: threading.Event,
 ) -> None:
-    loop.run(
+    loop.run_loop(
         sources.snapshot,
-        node_name(config),
+        displayed_name(config),
         exporters,
         cleaner,
         grace=config.grace,

@@ -20,12 +20,11 @@ from prometheus_client.registry import Collector
 from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
+from agent.exporters.metrics_devices import PREFIX
 from agent.model.finding import LeakCause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
-
-PREFIX: Final = "nodeleak_"
 
 READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 SYNC_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -34,7 +33,7 @@ HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 STAGES: Final = ("read", "check")
 
 
-class Watch(Protocol):
+class WatchStatus(Protocol):
     """A watched resource, with counts since the start."""
 
     @property
@@ -49,7 +48,7 @@ class MetricsExporter(Collector):
     """The agent's own metrics. `export` belongs to one thread; `collect` may be called from any."""
 
     def __init__(
-        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[Watch]
+        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[WatchStatus]
     ) -> None:
         disable_created_metrics()
         self._last: Report | None = None
@@ -197,7 +196,7 @@ class _Releases:
                 self._held.observe(outcome.held)
 
 
-def _watch_counters(watches: Sequence[Watch]) -> Iterator[Metric]:
+def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
     restarts = CounterMetricFamily(
         f"{PREFIX}watch_restarts", "Restarted API server watches, by cause.", labels=["resource", "cause"]
     )

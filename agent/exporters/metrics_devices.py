@@ -21,7 +21,7 @@ PREFIX: Final = "nodeleak_"
 MOST_RESOURCES: Final = 32
 OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
-UNKNOWN: Final = "unknown"
+UNKNOWN_RESOURCE: Final = "unknown"
 """The resource of a rejected pod where neither the rejection nor the spec names one."""
 
 _NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -72,7 +72,7 @@ def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
 def _labels(resources: Iterable[str]) -> Mapping[str, str]:
     known = sorted(set(resources))
     kept = frozenset([one for one in known if _NAME.fullmatch(one)][:MOST_RESOURCES])
-    return {one: one if one in kept else OTHER if one else UNKNOWN for one in known}
+    return {one: one if one in kept else OTHER if one else UNKNOWN_RESOURCE for one in known}
 
 
 def _gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:

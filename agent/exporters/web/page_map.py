@@ -25,7 +25,7 @@ from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import Reservation
 from agent.model.text import escape, format_age, format_number
 
-LONGEST_LIST: Final = 1000
+MAX_LISTED: Final = 1000
 """Rows of a table: the page is bounded, `-o json` is not."""
 _PITCH: Final = 22
 """From one cell to the next, in units of the drawing; a cell is two less."""
@@ -76,7 +76,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AddressEntry:
     ip: str
     marker: Marker
     state: str
@@ -87,7 +87,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    rows: tuple[Entry, ...]
+    rows: tuple[AddressEntry, ...]
     total: int
     """Including those that are not listed."""
 
@@ -130,7 +130,7 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
 
 
 def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listing:
-    return Listing(tuple(_entry(one, report) for one in entries[:LONGEST_LIST]), len(entries))
+    return Listing(tuple(_entry(one, report) for one in entries[:MAX_LISTED]), len(entries))
 
 
 def _legend(counts: Counter[Mark]) -> Iterator[Marker]:
@@ -195,10 +195,10 @@ def _summary(counts: Mapping[Mark, int]) -> str:
     return ", ".join(f"{format_number(n)} {LABELS[mark]}" for mark, n in listed)
 
 
-def _entry(classified: ClassifiedReservation, report: Report) -> Entry:
+def _entry(classified: ClassifiedReservation, report: Report) -> AddressEntry:
     entry = classified.entry
     age = report.assessment.snapshot.taken_at - made_at(entry) if isinstance(entry, Reservation) else None
-    return Entry(
+    return AddressEntry(
         ip=escape(classified.name),
         marker=_marker(mark_of(classified)),
         state=classified.state.value,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from agent.exporters.json.scan import document
+from agent.exporters.json.scan import scan_document
 from agent.exporters.web.page import Page
 from agent.model.report import Report
 
@@ -102,7 +102,7 @@ class HttpExporter:
     def _report(self) -> Answer:
         if self._last is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
-        return Answer(HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode())
+        return Answer(HTTPStatus.OK, _JSON, json.dumps(scan_document(self._last)).encode())
 
 
 def _plain(status: HTTPStatus, text: str) -> Answer:

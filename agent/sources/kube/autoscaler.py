@@ -18,7 +18,7 @@ from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.model.text import truncate
 from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, Query, parse_list
-from agent.sources.kube.node import PATH as NODES
+from agent.sources.kube.node import NODES_PATH
 from agent.sources.ttl_cache import TTLCache
 
 STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -78,7 +78,7 @@ class AutoscalerClient:
         return replace(status, others=others.others, others_with_id=others.others_with_id)
 
     def _ask_others(self) -> Autoscaler:
-        _, _, items = parse_list(self._get(NODES, _PAGE))
+        _, _, items = parse_list(self._get(NODES_PATH, _PAGE))
         try:
             ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         except (KeyError, TypeError, AttributeError) as error:

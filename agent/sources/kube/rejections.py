@@ -57,7 +57,7 @@ class _Message(NamedTuple):
     socket: str = ""
 
 
-def read(
+def read_rejection(
     metadata: Mapping[str, Any], status: Mapping[str, Any], wants: tuple[str, ...], started: datetime | None
 ) -> Rejection | None:
     """Return how a pod was rejected for a device; None for every other pod.
