@@ -162,9 +162,7 @@ class _ApiServer:
             with closing(self.connect()) as api:
                 return api.get(path, query)
 
-        client = AutoscalerClient(
-            self._config.node, lambda path, query: within(lambda: get(path, query)), loop.clock
-        )  # fmt: skip
+        client = AutoscalerClient(self._config.node, lambda path, query: within(lambda: get(path, query)), loop.clock)
         return lambda snapshot: client.read(snapshot.node, snapshot.registration)
 
     def _attachments(self) -> Reader:

@@ -58,9 +58,7 @@ def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
 
 
 def node_files(config: Config) -> NodeFiles:
-    return NodeFiles(
-        config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock
-    )  # fmt: skip
+    return NodeFiles(config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock)
 
 
 def clean_once(

@@ -75,8 +75,7 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
     budget = Budget(
-        per_sync=(option("max_per_sync"), config.max_per_sync),
-        per_hour=(option("max_per_hour"), config.max_per_hour),
+        per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
     return cleaning.cleaner(
         config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
@@ -97,10 +96,7 @@ def http_exporter(config: Config, registry: "CollectorRegistry", heartbeat: loop
 
 
 def _exporters(
-    config: Config,
-    registry: "CollectorRegistry",
-    watches: "Sequence[Reflector[Any]]",
-    log: Logger,
+    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
     from agent.exporters.metrics import MetricsExporter
     from agent.state.last_seen import LastSeenExporter

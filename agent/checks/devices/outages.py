@@ -67,9 +67,7 @@ def registration_window(
         )
     if socket_bound is None or registration.at - socket_bound > PROMPTLY:
         return TimeWindow(registration.at, registration.at)
-    by_socket = any(
-        one.what is TransitionKind.SOCKET_APPEARED and one.at == registration.at for one in run.history
-    )  # fmt: skip
+    by_socket = any(one.what is TransitionKind.SOCKET_APPEARED and one.at == registration.at for one in run.history)
     return TimeWindow(socket_bound, _add(socket_bound, PROMPTLY) if by_socket else registration.at)
 
 

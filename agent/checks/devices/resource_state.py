@@ -124,9 +124,7 @@ def _seen_late(transition: DeviceTransition, snapshot: Snapshot) -> bool:
     return (snapshot.taken_at - (snapshot.uptime - transition.uptime)) - transition.at > LATE
 
 
-def _socket_bound(
-    socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]
-) -> datetime | None:  # fmt: skip
+def _socket_bound(socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]) -> datetime | None:
     """Return when the plugin bound its socket, a moment before it registered."""
     bound = [
         one.at

@@ -14,14 +14,11 @@ def socket_pairs(history: Iterable[DeviceTransition], devices: DevicePlugins) ->
     """Return the socket of each resource, where known; the socket need not exist now."""
     history = tuple(history)
     present = [one.name for one in devices.sockets]
-    resources = dict.fromkeys([
-        *(one.resource for one in devices.registered),
-        *(one.resource for one in history if one.resource),
-    ])  # fmt: skip
+    resources = dict.fromkeys(
+        [*(one.resource for one in devices.registered), *(one.resource for one in history if one.resource)]
+    )
     names = {*present, *(one.socket for one in history if one.socket)}
-    paired = {
-        resource: socket for resource in resources for socket in _conventional(resource) if socket in names
-    }  # fmt: skip
+    paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
     paired |= _learned(history, paired)
     if len(resources) == len(present) == 1 and not paired:
         return dict(zip(resources, present, strict=True))

@@ -87,9 +87,7 @@ class _Admission:
         devices = plugins(self.snapshot)
         sockets = socket_pairs(devices.history, devices)
         others = (socket for other, socket in sockets.items() if other != self.resource)
-        return self.run.socket_bound(
-            sockets.get(self.resource, ""), others, self.run.start.at, self.snapshot.taken_at
-        )  # fmt: skip
+        return self.run.socket_bound(sockets.get(self.resource, ""), others, self.run.start.at, self.snapshot.taken_at)
 
     def finding(self) -> Finding:
         return Finding(

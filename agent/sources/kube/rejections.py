@@ -111,10 +111,7 @@ def _cause(cause: str) -> _Message | None:
             if refused is RejectionKind.PLUGIN_GONE:
                 return _Message(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
             return _Message(
-                refused,
-                named.get("resource", ""),
-                _number(named.get("requested")),
-                _number(named.get("available")),
+                refused, named.get("resource", ""), _number(named.get("requested")), _number(named.get("available"))
             )
     return None
 

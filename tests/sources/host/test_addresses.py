@@ -204,7 +204,10 @@ def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace
 
 def test_it_takes_no_capability(namespace: str) -> None:
     # As in the pod: uid 0, every capability dropped.
-    code = "from agent.sources.host import addresses; from pathlib import Path; print(addresses.read_addresses(Path('/proc')))"
+    code = (
+        "from agent.sources.host import addresses; from pathlib import Path; "
+        "print(addresses.read_addresses(Path('/proc')))"
+    )
     needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
     with living_in(namespace):
         assert "198.18.77.1" in run(
