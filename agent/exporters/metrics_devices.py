@@ -58,7 +58,10 @@ def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator
     yield _gauge(
         "device_plugin_registration_delay_seconds",
         "Time from the last kubelet start to the registration of the resource; for `other`: the longest.",
-        {label: _longest(group) for label, group in grouped.items()},
+        {
+            label: max((one.delay.total_seconds() for one in group if one.delay is not None), default=None)
+            for label, group in grouped.items()
+        },
     )
 
 
@@ -87,10 +90,6 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     """Return False where any is False, else None where any is unknown."""
     known = set(answers)
     return False if False in known else None if None in known else True
-
-
-def _longest(states: Iterable[ResourceState]) -> float | None:
-    return max((one.delay.total_seconds() for one in states if one.delay is not None), default=None)
 
 
 def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:

@@ -1,24 +1,14 @@
 """The map of the page as plain values: texts, and positions of cells."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
 from agent.exporters.order import sorted_reservations
-from agent.exporters.range_map import (
-    LABELS,
-    WEIGHT,
-    Cell,
-    Mark,
-    NetworkMap,
-    RangeMap,
-    Row,
-    mark_of,
-    network_maps,
-)
+from agent.exporters.range_map import LABELS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, mark_of, network_maps
 from agent.exporters.text.map import LETTERS
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.report import NetworkSummary, Report
@@ -123,7 +113,10 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
         ),
         drawings=None if laid_out.maps is None else tuple(_drawing(one, report) for one in laid_out.maps),
         elsewhere=_listing(laid_out.elsewhere, report),
-        legend=tuple(_legend(laid_out.counts)),
+        legend=tuple(
+            _marker(mark, format_number(laid_out.counts[mark]))
+            for mark in sorted(laid_out.counts, key=WEIGHT.__getitem__, reverse=True)
+        ),
         other=_listing([one for one in mine if one.state is not State.IN_USE], report),
         entries=_listing(mine, report),
     )
@@ -131,11 +124,6 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
 
 def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listing:
     return Listing(tuple(_entry(one, report) for one in entries[:MAX_LISTED]), len(entries))
-
-
-def _legend(counts: Counter[Mark]) -> Iterator[Marker]:
-    for mark in sorted(counts, key=WEIGHT.__getitem__, reverse=True):
-        yield _marker(mark, format_number(counts[mark]))
 
 
 def _marker(mark: Mark, count: str = "") -> Marker:
@@ -160,16 +148,13 @@ def _drawing(one: RangeMap, report: Report) -> Drawing:
         squares=tuple(
             Square(left + x * _PITCH, y * _PITCH, _marker(cell.mark), _title(cell, report))
             for y, row in enumerate(one.rows)
-            for x, cell in _present(row)
+            for x, cell in enumerate(row.cells)
+            if cell is not None
         ),
         rest=None
         if one.rest is None
         else Square(left, rows * _PITCH, _marker(one.rest.mark), _title(one.rest, report)),
     )
-
-
-def _present(row: Row) -> Iterator[tuple[int, Cell]]:
-    return ((x, cell) for x, cell in enumerate(row.cells) if cell is not None)
 
 
 def _row_labels(names: list[str]) -> list[str]:
