@@ -57,7 +57,8 @@ def run_daemon(config: Config) -> int:
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
     _enable_garbage_collection()
     try:
-        _wait_for_watches(config, watches)
+        for watch in watches:  # so that the first sync has data
+            watch.answered.wait(config.api_timeout.total_seconds())
         _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
@@ -142,12 +143,6 @@ def _enable_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def _wait_for_watches(config: Config, watches: "Sequence[Reflector[Any]]") -> None:
-    """Wait for the first responses of the API server, so that the first sync has data."""
-    for watch in watches:
-        watch.answered.wait(config.api_timeout.total_seconds())
 
 
 def _run_loop(

@@ -49,12 +49,12 @@ class Deadline:
             try:
                 answer = question()
             except BaseException as error:  # noqa: BLE001 (it is raised in the asking thread)
-                self._answers.put(_raising(error))
+                self._answers.put(raising(error))
             else:
                 self._answers.put(_returning(answer))
 
 
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
+def raising(error: BaseException) -> Callable[[], NoReturn]:
     def answer() -> NoReturn:
         raise error
 

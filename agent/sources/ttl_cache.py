@@ -1,8 +1,9 @@
 """One answer, or the failure to get one, kept for a while."""
 
 from collections.abc import Callable
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
+from agent.sources.deadline import raising
 from agent.sources.error import SourceError
 
 _T = TypeVar("_T")
@@ -34,12 +35,5 @@ class TTLCache(Generic[_T]):
         try:
             answer = ask()
         except SourceError as error:
-            return _raising(error), self._failure_seconds
+            return raising(error), self._failure_seconds
         return lambda: answer, self._seconds
-
-
-def _raising(error: SourceError) -> Callable[[], NoReturn]:
-    def answer() -> NoReturn:
-        raise error
-
-    return answer

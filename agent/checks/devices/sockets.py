@@ -1,6 +1,6 @@
 """Which socket belongs to which resource. No file says it: some plugins follow a convention, for others time tells."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -46,14 +46,11 @@ def _learned(history: Iterable[DeviceTransition], conventional: Mapping[str, str
             case TransitionKind.KUBELET_STARTED:
                 new = []
             case TransitionKind.REGISTERED if one.resource not in conventional:
-                if one.exact and len(near := _near(new, one)) == 1:
+                near = {other.socket for other in new if timedelta(0) <= one.at - other.at <= SOON}
+                if one.exact and len(near) == 1:
                     learned = {resource: socket for resource, socket in learned.items() if socket not in near}
                     learned[one.resource] = near.pop()
                 new = []
             case _:
                 pass
     return learned
-
-
-def _near(appeared: Collection[DeviceTransition], registered: DeviceTransition) -> set[str]:
-    return {one.socket for one in appeared if timedelta(0) <= registered.at - one.at <= SOON}

@@ -25,7 +25,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
-    started = _started(status)
+    # The status has the last two runs of each container.
+    started = min(filter(None, _starts(status)), default=None)
     wants_in_init = shared(_wanted(spec, "initContainers"))
     wants = shared((*wants_in_init, *_wanted(spec, "containers")))
     return Pod(
@@ -86,11 +87,6 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
 def _scheduled(status: Mapping[str, Any]) -> datetime | None:
     given = find_condition(status, "PodScheduled")
     return moment(given.get("lastTransitionTime")) if given else None
-
-
-def _started(status: Mapping[str, Any]) -> datetime | None:
-    """Return the first start in the status, which has the last two runs of each container."""
-    return min(filter(None, _starts(status)), default=None)
 
 
 def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
