@@ -262,7 +262,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
         default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
         source, text = _text(name, given.get(name), environment, default)
         try:
-            values[name] = _parse_many(setting, text) if setting.many else setting.parse(_single(text))
+            values[name] = _parse(setting, text)
         except ValueError as error:
             mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
     if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
@@ -323,13 +323,11 @@ def _text(
     return option(name), default
 
 
-def _single(text: str | list[str]) -> str:
-    return text if isinstance(text, str) else text[-1]
-
-
-def _parse_many(setting: Setting, text: str | list[str]) -> tuple[Any, ...]:
-    parts = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in parts))
+def _parse(setting: Setting, text: str | list[str]) -> Any:
+    given = [text] if isinstance(text, str) else text
+    if not setting.many:
+        return setting.parse(given[-1])
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for one in given for part in one.split(",")))
 
 
 _SERVICE_LINK = re.compile(
