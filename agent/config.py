@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agent.model.registration import Expected
 
-PREFIX: Final = "NODELEAK_"
+ENV_PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
 """Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
@@ -53,8 +53,8 @@ _STATE = _WRITING | {"journal", "scan", "record"}
 _EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
-def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, text: str, **more: Any) -> Any:
-    return field(metadata={"setting": Setting(parse, default, group, metavar, text, **more)})
+def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any) -> Any:
+    return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -148,248 +148,90 @@ def listen(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    node: str = _setting(
-        "",
-        node_name,
-        CONNECTIONS,
-        "NAME",
+    # A table: one line says how a setting is read, the next ones explain it to the user.
+    # fmt: off
+    node: str = _setting("", node_name, CONNECTIONS, "NAME", common=True, help=
         "name of this node's Node object; required unless --api=off. In a pod, set it from spec.nodeName. It has no "
-        "default, because a wrong name would read the pods of another node",
-        common=True,
-    )
-    kubeconfig: Path | None = _setting(
-        "",
-        optional_path,
-        CONNECTIONS,
-        "FILE",
+        "default, because a wrong name would read the pods of another node")
+    kubeconfig: Path | None = _setting("", optional_path, CONNECTIONS, "FILE", common=True, help=
         "credentials for the API server; the kubelet's own file is enough. Without it: the service account of the "
-        "pod, then KUBECONFIG",
-        common=True,
-    )
-    api: str = _setting(
-        "on",
-        one_of("on", "off"),
-        CONNECTIONS,
-        "on|off",
+        "pod, then KUBECONFIG")
+    api: str = _setting("on", one_of("on", "off"), CONNECTIONS, "on|off", common=True, help=
         "off: do not use the API server, for a node without credentials. Results then rest on the container runtime, "
-        "sandbox checkpoints and network namespaces",
-        common=True,
-    )
-    api_timeout: timedelta = _setting(
-        "10s", short_duration, CONNECTIONS, "DURATION", "how long to wait for one response of the API server"
-    )
-    docker_host: str = _setting(
-        "",
-        str,
-        CONNECTIONS,
-        "URL",
-        "docker engine, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default socket",
-    )
-    docker_timeout: timedelta = _setting(
-        "5s",
-        short_duration,
-        CONNECTIONS,
-        "DURATION",
-        "how long to wait for one response of docker. After that the containers count as unavailable",
-    )
-    network: tuple[str, ...] = _setting(
-        "kubenet",
-        network_name,
-        PATHS,
-        "NAME",
-        "CNI network to check, by the name of its host-local directory. Repeat the option for more networks",
-        many=True,
-        common=True,
-    )
-    cni_networks_dir: Path = _setting(
-        "/var/lib/cni/networks",
-        path,
-        PATHS,
-        "DIR",
-        "directory of host-local's reservations (its dataDir)",
-        commands=_EVERYWHERE,
-    )
+        "sandbox checkpoints and network namespaces")
+    api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
+        "how long to wait for one response of the API server")
+    docker_host: str = _setting("", str, CONNECTIONS, "URL", help=
+        "docker engine, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default socket")
+    docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
+        "how long to wait for one response of docker. After that the containers count as unavailable")
+    network: tuple[str, ...] = _setting("kubenet", network_name, PATHS, "NAME", many=True, common=True, help=
+        "CNI network to check, by the name of its host-local directory. Repeat the option for more networks")
+    cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
+        "directory of host-local's reservations (its dataDir)")
     cni_cache_dir: tuple[Path, ...] = _setting(
-        "/var/lib/cni/cache/results,/var/lib/cni/results",
-        path,
-        PATHS,
-        "DIR",
+        "/var/lib/cni/cache/results,/var/lib/cni/results", path, PATHS, "DIR", commands=_EVERYWHERE, many=True, help=
         "directory of libcni's cached results, which say which pod a container ID belonged to. Repeat the option for "
-        "more directories",
-        commands=_EVERYWHERE,
-        many=True,
-    )
+        "more directories")
     checkpoint_dir: tuple[Path, ...] = _setting(
-        "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox",
-        path,
-        PATHS,
-        "DIR",
-        "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories",
-        many=True,
-    )
-    device_plugins_dir: Path | None = _setting(
-        "/var/lib/kubelet/device-plugins",
-        path_or_off,
-        PATHS,
-        "DIR|off",
+        "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox", path, PATHS, "DIR", many=True, help=
+        "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories")
+    device_plugins_dir: Path | None = _setting("/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help=
         "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "
-        "only on a node that has devices",
-    )
-    kubelet_dir: Path | None = _setting(
-        "/var/lib/kubelet",
-        path_or_off,
-        PATHS,
-        "DIR|off",
+        "only on a node that has devices")
+    kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help=
         "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
-        "while the status of the Node object lacks a volume",
-    )
-    proc: Path = _setting("/proc", path, PATHS, "DIR", "the host's /proc. A pod needs hostPID for it")
-    state_dir: Path = _setting(
-        "/var/lib/nodeleak",
-        path,
-        PATHS,
-        "DIR",
+        "while the status of the Node object lacks a volume")
+    proc: Path = _setting("/proc", path, PATHS, "DIR", help="the host's /proc. A pod needs hostPID for it")
+    state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
-        "cleanup at a time, the device history, and the last known Node object",
-        commands=_STATE,
-    )
-    grace: timedelta = _setting(
-        "5m",
-        duration,
-        DETECTION,
-        "DURATION",
+        "cleanup at a time, the device history, and the last known Node object")
+    grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, which "
-        "creates the sandbox before its address is reserved",
-        common=True,
-    )
-    confirm_after: timedelta = _setting(
-        "",
-        duration_between("0s", "1d"),
-        DETECTION,
-        "DURATION",
+        "creates the sandbox before its address is reserved")
+    confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
         "how long a finding must last before it is confirmed. scan and record: the time between two snapshots "
-        "(default: 5ms); clean: the same (default: 3s); run: seen in every sync for so long (default: 30s)",
-    )
-    stale_after: timedelta = _setting(
-        "2m",
-        duration_between("2s", "1d"),
-        DETECTION,
-        "DURATION",
-        "how long the last data of the API server stay valid when it stops responding",
-        commands=_RUN,
-    )
+        "(default: 5ms); clean: the same (default: 3s); run: seen in every sync for so long (default: 30s)")
+    stale_after: timedelta = _setting("2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help=
+        "how long the last data of the API server stay valid when it stops responding")
     provider_id: Expected = _setting(
-        "auto",
-        lambda text: Expected(one_of(*Expected)(text)),
-        DETECTION,
-        "auto|required|ignored",
+        "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored", help=
         "whether the Node object must have a provider ID; cluster-autoscaler deletes instances without one. auto: only "
-        "if the cluster uses a cloud provider; ignored: on bare metal, or without an autoscaler",
-    )
+        "if the cluster uses a cloud provider; ignored: on bare metal, or without an autoscaler")
     cleanup: str = _setting(
-        "off",
-        one_of("off", "dry-run", "auto"),
-        CLEANUP,
-        "off|dry-run|auto",
+        "off", one_of("off", "dry-run", "auto"), CLEANUP, "off|dry-run|auto", commands=_RUN, common=True, help=
         "off: only detect leaks; dry-run: report what would be released; auto: release confirmed leaks that pass "
-        "every guard",
-        commands=_RUN,
-        common=True,
-    )
+        "every guard")
     cleanup_network: tuple[str, ...] = _setting(
-        "kubenet",
-        network_name,
-        CLEANUP,
-        "NAME",
+        "kubenet", network_name, CLEANUP, "NAME", commands=_CLEANING, many=True, common=True, help=
         "CNI network whose leaked addresses may be released. All of its sandboxes must belong to this docker. Repeat "
-        "the option for more networks",
-        commands=_CLEANING,
-        many=True,
-        common=True,
-    )
-    settle: timedelta = _setting(
-        "5m",
-        duration_between("0s", "1d"),
-        CLEANUP,
-        "DURATION",
+        "the option for more networks")
+    settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and docker must have been running before anything is released. This leaves "
-        "time for the kubelet's own cleanup, and for docker's list of containers to become complete",
-        commands=_CLEANING,
-    )
-    max_share: float = _setting(
-        "50%",
-        percentage,
-        CLEANUP,
-        "PERCENT",
-        "if more than this share of a range looks leaked, assume a faulty reading and release nothing",
-        commands=_CLEANING,
-    )
-    max_per_sync: int = _setting(
-        "10", positive, CLEANUP, "N", "maximum number of addresses released in one sync, oldest first", commands=_RUN
-    )
-    max_per_hour: int = _setting(
-        "60", positive, CLEANUP, "N", "maximum number of addresses released in one hour", commands=_RUN
-    )
-    lock_timeout: timedelta = _setting(
-        "5s",
-        duration_between("0s", "1m"),
-        CLEANUP,
-        "DURATION",
-        "how long to wait for host-local's locks, or for another cleanup on this node to end",
-        commands=_WRITING,
-    )
-    interval: timedelta = _setting(
-        "15s",
-        short_duration,
-        DAEMON,
-        "DURATION",
-        "time from the start of one sync to the start of the next",
-        commands=_RUN,
-        common=True,
-    )
-    listen: tuple[str, int] = _setting(
-        ":9747",
-        listen,
-        DAEMON,
-        "HOST:PORT",
-        "address of the HTTP server: /metrics, /healthz, /readyz and the status page",
-        commands=_RUN,
-        common=True,
-    )
-    page: str = _setting(
-        "on",
-        one_of("on", "off"),
-        DAEMON,
-        "on|off",
+        "time for the kubelet's own cleanup, and for docker's list of containers to become complete")
+    max_share: float = _setting("50%", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
+        "if more than this share of a range looks leaked, assume a faulty reading and release nothing")
+    max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help=
+        "maximum number of addresses released in one sync, oldest first")
+    max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=
+        "maximum number of addresses released in one hour")
+    lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
+        "how long to wait for host-local's locks, or for another cleanup on this node to end")
+    interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=
+        "time from the start of one sync to the start of the next")
+    listen: tuple[str, int] = _setting(":9747", listen, DAEMON, "HOST:PORT", commands=_RUN, common=True, help=
+        "address of the HTTP server: /metrics, /healthz, /readyz and the status page")
+    page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "the status page at /. It names pods, so only clients on this machine may read it, such as "
-        "`kubectl port-forward`",
-        commands=_RUN,
-    )
-    events: str = _setting(
-        "on",
-        one_of("on", "off"),
-        DAEMON,
-        "on|off",
+        "`kubectl port-forward`")
+    events: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "report confirmed findings and releases as Kubernetes Events of the node and its pods. Needs the verbs create "
-        "and patch on events. With --api=off no Events are sent",
-        commands=_RUN,
-    )
-    node_condition: str = _setting(
-        "off",
-        one_of("on", "off"),
-        DAEMON,
-        "on|off",
-        "on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on nodes/status",
-        commands=_RUN,
-    )
-    log_format: str = _setting(
-        "auto",
-        one_of("auto", "json", "text"),
-        DAEMON,
-        "auto|json|text",
-        "format of log lines. auto: text on a terminal, JSON otherwise",
-        commands=_RUN,
-    )
+        "and patch on events. With --api=off no Events are sent")
+    node_condition: str = _setting("off", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
+        "on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on nodes/status")
+    log_format: str = _setting("auto", one_of("auto", "json", "text"), DAEMON, "auto|json|text", commands=_RUN, help=
+        "format of log lines. auto: text on a terminal, JSON otherwise")
+    # fmt: on
 
 
 DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
@@ -409,7 +251,7 @@ def option(name: str) -> str:
 
 
 def variable(name: str) -> str:
-    return PREFIX + name.upper()
+    return ENV_PREFIX + name.upper()
 
 
 def load(command: str, given: Mapping[str, str | list[str] | None], environment: Mapping[str, str]) -> Config:
@@ -420,7 +262,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
         default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
         source, text = _text(name, given.get(name), environment, default)
         try:
-            values[name] = _parse_many(setting, text) if setting.many else setting.parse(_single(text))
+            values[name] = _parse(setting, text)
         except ValueError as error:
             mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
     if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
@@ -481,13 +323,11 @@ def _text(
     return option(name), default
 
 
-def _single(text: str | list[str]) -> str:
-    return text if isinstance(text, str) else text[-1]
-
-
-def _parse_many(setting: Setting, text: str | list[str]) -> tuple[Any, ...]:
-    parts = text.split(",") if isinstance(text, str) else [part for one in text for part in one.split(",")]
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in parts))
+def _parse(setting: Setting, text: str | list[str]) -> Any:
+    given = [text] if isinstance(text, str) else text
+    if not setting.many:
+        return setting.parse(given[-1])
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for one in given for part in one.split(",")))
 
 
 _SERVICE_LINK = re.compile(
@@ -502,13 +342,15 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [
         f"{name}: unknown setting: did you mean {_nearest(name, known)}?"
         for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
     ]
 
 
 def _nearest(name: str, known: set[str]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
 
-    if renamed := RENAMED.get(name.removeprefix(PREFIX).lower()):
+    if renamed := RENAMED.get(name.removeprefix(ENV_PREFIX).lower()):
         return variable(renamed)
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")

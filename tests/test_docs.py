@@ -25,7 +25,7 @@ from agent.exporters import log
 from agent.exporters import timeline as merged
 from agent.exporters.json import clean, scan, timeline
 from agent.exporters.metrics import MetricsExporter
-from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN
+from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN_RESOURCE
 from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
 from agent.exporters.text.map import LETTERS
 from agent.exporters.timeline import EventKind
@@ -191,7 +191,7 @@ def test_every_path_of_http_is_in_the_reference() -> None:
 
 def test_the_bound_of_resources_is_in_the_reference() -> None:
     assert f"the first {MOST_RESOURCES}\nnames" in section("Metrics")
-    assert {OTHER, UNKNOWN} <= set(words(section("Metrics")))
+    assert {OTHER, UNKNOWN_RESOURCE} <= set(words(section("Metrics")))
 
 
 def test_every_mode_is_in_the_reference() -> None:
@@ -237,7 +237,7 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
 FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 KNOWN = device_plugins(registered())
 DRAWN: dict[str, Any] = {
-    "nodeleak.clean/v1": clean.document(
+    "nodeleak.clean/v1": clean.clean_document(
         cleaning(
             released(),
             refused(CANDIDATE),
@@ -245,8 +245,8 @@ DRAWN: dict[str, Any] = {
             unavailable=(Unavailable("containers", "it gave no word"),),
         )
     ),
-    "nodeleak.journal/v1": clean.journal(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
-    "nodeleak.timeline/v1": timeline.document(
+    "nodeleak.journal/v1": clean.journal_document(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
+    "nodeleak.timeline/v1": timeline.timeline_document(
         merged.Timeline(
             "worker-1",
             NOW,
@@ -254,7 +254,7 @@ DRAWN: dict[str, Any] = {
             unavailable=(Unavailable("pods", "it gave no word"),),
         )
     ),
-    "nodeleak.scan/v1": scan.document(
+    "nodeleak.scan/v1": scan.scan_document(
         replace(
             scanned(node(reservation("10.244.1.9"))),
             assessment=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).assessment,

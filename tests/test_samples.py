@@ -29,10 +29,10 @@ def sample(command: str) -> str:
 
 def test_the_sample_of_scan_is_its_output(recording: Recording) -> None:
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
-    assert sample("scan") == scan.table(report)
+    assert sample("scan") == scan.scan_table(report)
 
 
 def test_the_sample_of_clean_is_its_output(recording: Recording) -> None:
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
     session = CleanupSession(limits(), Budget(), InMemoryJournal(), "clean")
-    assert sample("clean") == clean.table(DryRunCleaner(session).after_snapshot(recording.snapshots, report))
+    assert sample("clean") == clean.clean_table(DryRunCleaner(session).after_snapshot(recording.snapshots, report))

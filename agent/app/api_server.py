@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agent.sources.kube.client import Api, Query
     from agent.sources.kube.list_watch import Reflector
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _OFF: Final = f"{option('api')}=off"
 _NAMES: Final = ("pods", "node", "watches", "attachments", "autoscaler")
@@ -39,13 +39,13 @@ def asked_once(config: Config) -> Sources:
     on_answer = cache(lambda: request_version(api))
 
     def listed(
-        source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]
-    ) -> Callable[[], Reading[tuple[T, ...]]]:
+        source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], _T]
+    ) -> Callable[[], Reading[tuple[_T, ...]]]:
         from agent.sources.kube.list_watch import list_once
 
         within = Deadline("API server", server.deadline)
 
-        def read() -> Reading[tuple[T, ...]]:
+        def read() -> Reading[tuple[_T, ...]]:
             try:
                 items = within(lambda: list_once(api, path, query, parse))
             except SourceError as error:
@@ -56,8 +56,8 @@ def asked_once(config: Config) -> Sources:
         return read
 
     return server.sources(
-        pods=listed("pods", pods.PATH, pods.query(config.node), pods.parse),
-        nodes=listed("node", node.PATH, node.query(config.node), node.parse),
+        pods=listed("pods", pods.PODS_PATH, pods.pods_query(config.node), pods.parse_pod),
+        nodes=listed("node", node.NODES_PATH, node.node_query(config.node), node.parse_node),
         watches=lambda: NotRequested("watches", "a single command watches nothing"),
     )
 
@@ -73,7 +73,7 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
     server = _ApiServer(config)
     monitors: list[WatchMonitor] = []
 
-    def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], T]) -> "Reflector[T]":
+    def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], _T]) -> "Reflector[_T]":
         monitor = WatchMonitor(source, loop.now, lambda: server.version.value)
         monitors.append(monitor)
         return Reflector(
@@ -88,8 +88,8 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
             on_connect=server.version.asking(server.timeout),
         )
 
-    of_pods = reflector("pods", pods.PATH, pods.query(config.node), pods.parse)
-    of_node = reflector("node", node.PATH, node.query(config.node), node.parse)
+    of_pods = reflector("pods", pods.PODS_PATH, pods.pods_query(config.node), pods.parse_pod)
+    of_node = reflector("node", node.NODES_PATH, node.node_query(config.node), node.parse_node)
     sources = server.sources(
         pods=of_pods.reading,
         nodes=of_node.reading,
@@ -162,9 +162,7 @@ class _ApiServer:
             with closing(self.connect()) as api:
                 return api.get(path, query)
 
-        client = AutoscalerClient(
-            self._config.node, lambda path, query: within(lambda: get(path, query)), loop.clock
-        )  # fmt: skip
+        client = AutoscalerClient(self._config.node, lambda path, query: within(lambda: get(path, query)), loop.clock)
         return lambda snapshot: client.read(snapshot.node, snapshot.registration)
 
     def _attachments(self) -> Reader:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from agent.app import loop
-from agent.app.sources import NodeSources, node_name
+from agent.app.sources import NodeSources, displayed_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
@@ -58,9 +58,7 @@ def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
 
 
 def node_files(config: Config) -> NodeFiles:
-    return NodeFiles(
-        config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock
-    )  # fmt: skip
+    return NodeFiles(config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock)
 
 
 def clean_once(
@@ -79,7 +77,7 @@ def clean_once(
     budget = Budget(per_sync=None if most is None else ("--max", most))
     once = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
     once.before_snapshot(loop.wall())
-    snapshots = loop.take_snapshots(sources.snapshot, node_name(config), config.grace, config.confirm_after)
+    snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(deferred())
     cleaning = once.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
@@ -105,7 +103,7 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
     return journal.entries, journal.damage
 
 
-def restore(config: Config, entry: Entry) -> Restoration:
+def restore_entry(config: Config, entry: Entry) -> Restoration:
     """Restore an entry, under the cleaner's lock."""
     journal_store = JournalStore(config.state_dir)
     try:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from agent.app import api_server, cleaning, loop
-from agent.app.sources import NodeSources, node_name, node_sources
+from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
@@ -54,10 +54,11 @@ def run_daemon(config: Config) -> int:
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
     mode = MODES[config.cleanup]
-    log.info("agent.started", node=node_name(config), networks=list(config.network), port=http.port, mode=mode)
+    log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
     _enable_garbage_collection()
     try:
-        _wait_for_watches(config, watches)
+        for watch in watches:  # so that the first sync has data
+            watch.answered.wait(config.api_timeout.total_seconds())
         _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
@@ -75,8 +76,7 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
     budget = Budget(
-        per_sync=(option("max_per_sync"), config.max_per_sync),
-        per_hour=(option("max_per_hour"), config.max_per_hour),
+        per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
     return cleaning.cleaner(
         config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
@@ -97,10 +97,7 @@ def http_exporter(config: Config, registry: "CollectorRegistry", heartbeat: loop
 
 
 def _exporters(
-    config: Config,
-    registry: "CollectorRegistry",
-    watches: "Sequence[Reflector[Any]]",
-    log: Logger,
+    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
     from agent.exporters.metrics import MetricsExporter
     from agent.state.last_seen import LastSeenExporter
@@ -148,12 +145,6 @@ def _enable_garbage_collection() -> None:
     gc.enable()
 
 
-def _wait_for_watches(config: Config, watches: "Sequence[Reflector[Any]]") -> None:
-    """Wait for the first responses of the API server, so that the first sync has data."""
-    for watch in watches:
-        watch.answered.wait(config.api_timeout.total_seconds())
-
-
 def _run_loop(
     config: Config,
     sources: NodeSources,
@@ -162,9 +153,9 @@ def _run_loop(
     heartbeat: loop.Heartbeat,
     stop: threading.Event,
 ) -> None:
-    loop.run(
+    loop.run_loop(
         sources.snapshot,
-        node_name(config),
+        displayed_name(config),
         exporters,
         cleaner,
         grace=config.grace,

@@ -67,7 +67,7 @@ class Heartbeat:
         return self.silence() <= self._longest
 
 
-def run(
+def run_loop(
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],

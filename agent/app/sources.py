@@ -31,7 +31,7 @@ class NodeSources(NamedTuple):
     recheck: NodeRecheck
 
 
-def node_name(config: Config) -> str:
+def displayed_name(config: Config) -> str:
     """Return the name the node is shown by; without the API server the host's own name will do."""
     return config.node or platform.node()
 
@@ -50,15 +50,17 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
     in_time = Deadline("docker", docker.timeout * 1.2)
     results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
     tracker = RegistrationTracker(
-        node_name(config), config.provider_id, config.state_dir, processes.kubelet_flags, config.proc
+        displayed_name(config), config.provider_id, config.state_dir, processes.kubelet_flags, config.proc
     )
     host = {
-        "reservations": lambda _: tuple(reservations.read(config.cni_networks_dir, one) for one in config.network),
-        "checkpoints": lambda _: checkpoints.read(config.checkpoint_dir),
+        "reservations": lambda _: tuple(
+            reservations.read_reservations(config.cni_networks_dir, one) for one in config.network
+        ),
+        "checkpoints": lambda _: checkpoints.read_checkpoints(config.checkpoint_dir),
         "containers": lambda _: in_time(docker.containers),
         "cni_results": lambda _: results.read(),
         "processes": lambda _: processes.read(),
-        "addresses": lambda _: addresses.read(config.proc),
+        "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
@@ -81,4 +83,4 @@ def _device_plugins(
 def _mounts(kubelet_dir: Path | None, proc: Path) -> Callable[[Snapshot], tuple[Mount, ...] | NotRequested]:
     if kubelet_dir is None:
         return lambda _: NotRequested("mounts", "--kubelet-dir=off")
-    return lambda _: mounts.read(proc, kubelet_dir)
+    return lambda _: mounts.read_mounts(proc, kubelet_dir)

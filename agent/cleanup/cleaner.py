@@ -109,7 +109,7 @@ class ApplyingCleaner:
                     outcomes.append(
                         self._not_begun(request, taken_at)
                         or run_steps(release(request, self._recheck, file_ops, writer))
-                    )  # fmt: skip
+                    )
                     self._beat()
         except Busy as busy:
             outcomes += [Outcome(request, Verdict.BUSY, why=str(busy)) for request in requests[len(outcomes) :]]

@@ -178,10 +178,8 @@ class NodeFiles:
         with self._network(network) as directory:
             entries = (reservations.read_one(network, name, directory) for name in os.listdir(directory))
             return tuple(
-                entry.ip
-                for entry in entries
-                if isinstance(entry, Reservation) and entry.container_id == container_id
-            )  # fmt: skip
+                entry.ip for entry in entries if isinstance(entry, Reservation) and entry.container_id == container_id
+            )
 
     @contextmanager
     def _network(self, network: str) -> Iterator[int]:
@@ -300,9 +298,7 @@ def _read_file(place: str, network: str, name: str, directory: int) -> FileImage
     finally:
         os.close(handle)
     mode = stat.S_IMODE(found.st_mode)
-    return FileImage(
-        place, network, name, content, mode, found.st_uid, found.st_gid, found.st_ino, found.st_mtime_ns
-    )  # fmt: skip
+    return FileImage(place, network, name, content, mode, found.st_uid, found.st_gid, found.st_ino, found.st_mtime_ns)
 
 
 def _create(image: FileImage, directory: int) -> None:

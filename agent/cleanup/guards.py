@@ -159,9 +159,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     for reservation in request.reservations:
         age = now - made_at(reservation)
         if age < timedelta(0):
-            return Refusal(
-                Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot"
-            )  # fmt: skip
+            return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
         if age < grace:
             why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
             return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
@@ -214,7 +212,7 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if since is not None and context.snapshot.uptime - since <= context.limits.settle:
         return Refusal(
             Reason.RUNTIME_DOUBTFUL, f"{context.runtime_history.why}; its list is trusted again after --settle"
-        )  # fmt: skip
+        )
     if isinstance(context.snapshot.pods, NotRequested):
         return None
     missing, running = len(context.unlisted), len(context.running)

@@ -21,7 +21,7 @@ from agent.model.release import ReleaseRequest, Verdict
 from agent.model.text import truncate
 from agent.model.times import from_mtime
 
-SCHEMA: Final = "nodeleak.journal/v1"
+JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 
 _LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 
@@ -94,7 +94,7 @@ def entry_name(at: datetime, request: ReleaseRequest) -> str:
 
 def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
+        "schema": JOURNAL_SCHEMA,
         "entry": entry.name,
         "began": _timestamp(entry.at),
         "by": entry.by,
@@ -111,11 +111,11 @@ def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
 
 
 def ending(name: str, verdict: Verdict, why: str, at: datetime) -> dict[str, Any]:
-    return {"schema": SCHEMA, "entry": name, "ended": _timestamp(at), "outcome": verdict.value, "why": why}
+    return {"schema": JOURNAL_SCHEMA, "entry": name, "ended": _timestamp(at), "outcome": verdict.value, "why": why}
 
 
 def restoration(name: str, at: datetime) -> dict[str, Any]:
-    return {"schema": SCHEMA, "entry": name, "restored": _timestamp(at)}
+    return {"schema": JOURNAL_SCHEMA, "entry": name, "restored": _timestamp(at)}
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _content(content: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
+def parse_journal(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
     entries: dict[str, Entry] = {}
     damage: list[str] = []
     for where, line in (one for file in files for one in file):
@@ -163,8 +163,8 @@ def parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
 
 
 def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
-    if line["schema"] != SCHEMA:
-        raise ValueError(f"schema {line['schema']!r} is not {SCHEMA}")
+    if line["schema"] != JOURNAL_SCHEMA:
+        raise ValueError(f"schema {line['schema']!r} is not {JOURNAL_SCHEMA}")
     name = str(line["entry"])
     if "began" in line:
         entries[name] = Entry(

@@ -23,7 +23,7 @@ from agent.cleanup.release import FileImage, describe_error
 from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import SourceError
 
-LARGEST: Final = 1024 * 1024
+MAX_JOURNAL_BYTES: Final = 1024 * 1024
 """Bytes of one file, about 300 entries. A larger file is rotated."""
 FILES: Final = 6
 """Including the current one. Rotation drops the oldest."""
@@ -83,7 +83,7 @@ class JournalStore:
         try:
             signature = self._current_signature()
             if self._cached is None or signature != self._signature:
-                self._cached = journal.parse(self._lines(path) for path in self._paths())
+                self._cached = journal.parse_journal(self._lines(path) for path in self._paths())
                 self._signature = signature
         except OSError as error:
             raise SourceError(f"journal: {describe_error(error)}") from error
@@ -135,7 +135,7 @@ class JournalStore:
     def _rotate(self) -> None:
         current = self._directory / _CURRENT
         try:
-            if current.lstat().st_size < LARGEST:
+            if current.lstat().st_size < MAX_JOURNAL_BYTES:
                 return
         except FileNotFoundError:
             return

@@ -179,5 +179,5 @@ def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
 def _warnings(journal: Journal) -> tuple[str, ...]:
     unfinished = (
         f"journal: entry {entry.name} is unfinished, the next cleanup recovers it" for entry in journal.unfinished()
-    )  # fmt: skip
+    )
     return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from agent.cli.exit_codes import DONE, OUTPUT, USAGE
 from agent.cli.output import discard_output, write
-from agent.cli.parser import COMMANDS, HELP, parse
+from agent.cli.parser import COMMANDS, HELP, parse_arguments
 from agent.config import BUG, UsageError
 
 _STANDARD_ERROR: Final = 2
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()
     _prepare_output()
     try:
-        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         code = _execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from agent.config import Config, UsageError, invalid, positive
 if TYPE_CHECKING:
     from agent.model.release import Cleaning
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 SUMMARY: Final = "list leaked addresses that can be released; --apply releases them"
 OPERANDS: Final = ""
@@ -64,13 +64,13 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("taking two snapshots of the node"):
             cleaning = clean_once(config, sources, until_written, only=only, most=most, mode=mode)
         if arguments.output == "json":
-            from agent.exporters.json.clean import document
+            from agent.exporters.json.clean import clean_document
 
-            write_json(document(cleaning))
+            write_json(clean_document(cleaning))
         else:
-            from agent.exporters.text.clean import table
+            from agent.exporters.text.clean import clean_table
 
-            write(table(cleaning))
+            write(clean_table(cleaning))
         if cleaning.interrupted:
             from agent.cleanup.signals import forget
 
@@ -99,7 +99,7 @@ def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | No
     return config, only, most
 
 
-def _collect(mistakes: list[str], read: Callable[[], T]) -> T | None:
+def _collect(mistakes: list[str], read: Callable[[], _T]) -> _T | None:
     try:
         return read()
     except UsageError as error:

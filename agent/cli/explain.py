@@ -11,7 +11,7 @@ from agent.cli.output import write
 from agent.config import UsageError, quote
 
 if TYPE_CHECKING:
-    from agent.cli.glossary import Entry
+    from agent.cli.glossary import Term
 
 SUMMARY: Final = "explain a word that nodeleak prints: a finding, state, reason, alert or metric"
 OPERANDS: Final = "[WORD]"
@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _find(word: str, known: Sequence["Entry"]) -> list["Entry"]:
+def _find(word: str, known: Sequence["Term"]) -> list["Term"]:
     """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
     plain = _plain(word)
     for one in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
@@ -66,7 +66,7 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_]", "", word.lower())
 
 
-def _unknown(word: str, known: Sequence["Entry"]) -> UsageError:
+def _unknown(word: str, known: Sequence["Term"]) -> UsageError:
     from agent.cli.parser import did_you_mean
 
     suggestion = did_you_mean(word, {entry.word: entry.word for entry in known})
@@ -83,7 +83,7 @@ def _wrap(text: str) -> str:
     )
 
 
-def _list(known: Sequence["Entry"]) -> Iterator[str]:
+def _list(known: Sequence["Term"]) -> Iterator[str]:
     import textwrap
 
     from agent.cli.glossary import FINDING, SETTING

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Term:
     word: str
     kind: str
     text: str
@@ -58,7 +58,7 @@ POD_OUTCOMES: Final = {
     "terminating_stuck": "It was deleted and should be gone by now: a finalizer, or the kubelet, holds it.",
 }
 
-SOURCES: Final = {
+_SOURCES: Final = {
     "reservations": "host-local's reservations: one file per address, below --cni-networks-dir.",
     "checkpoints": "The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.",
     "containers": "docker's list of all containers. If it is unavailable, run `docker ps` on the node.",
@@ -169,9 +169,9 @@ METRICS: Final = {
 }
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[Term, ...]:
     """Return every word of every kind, in the order of the list that `explain` prints."""
-    return tuple(Entry(word, kind, text) for kind, texts in _kinds() for word, text in texts.items())
+    return tuple(Term(word, kind, text) for kind, texts in _kinds() for word, text in texts.items())
 
 
 def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -193,7 +193,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "likely cause of a pod rejection", REJECTION_CAUSES
     yield "outcome of a rejected pod", POD_OUTCOMES
     yield "evidence that a volume is lost", _documented(Strength)
-    yield SOURCE, SOURCES
+    yield SOURCE, _SOURCES
     yield "Kubernetes condition or Event", CLUSTER
     yield ALERT, ALERTS
     yield METRIC, METRICS

@@ -34,11 +34,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     journal = read_journal(config_of("journal", arguments))
     if arguments.output == "json":
-        from agent.exporters.json.clean import journal as document
+        from agent.exporters.json.clean import journal_document
 
-        write_json(document(journal))
+        write_json(journal_document(journal))
     else:
-        from agent.exporters.text.clean import journal as table
+        from agent.exporters.text.clean import journal_table
 
-        write(table(journal))
+        write(journal_table(journal))
     return DONE

@@ -88,7 +88,7 @@ Run 'nodeleak COMMAND --help' for the options of a command.
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments, with `command`; for the command `help` they have the `page` to print."""
     name, *rest = arguments or [HELP]
     name = _ALIASES.get(name, name)

@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app import cleaning
-    from agent.exporters.text.clean import restoration
+    from agent.exporters.text.clean import restoration_text
 
     if arguments.entry is None and not arguments.last:
         raise UsageError("which release? give an address, an entry of the journal, or --last", _LIST)
     config = config_of("restore", arguments)
     journal = cleaning.read_journal(config)
     entry = _find(journal, arguments)
-    done = cleaning.restore(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
-    write(restoration(done, journal, applied=arguments.apply))
+    done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
+    write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
 
 

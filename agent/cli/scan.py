@@ -54,17 +54,17 @@ def execute(arguments: argparse.Namespace) -> int:
     recording = record_node(config_of("scan", arguments)) if arguments.recording is None else _load(arguments)
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
     if arguments.output == "json":
-        from agent.exporters.json.scan import document
+        from agent.exporters.json.scan import scan_document
 
-        write_json(document(report))
+        write_json(scan_document(report))
     elif arguments.map:
         from agent.exporters.text.map import map_table
 
         write(map_table(report, color=has_color(), unicode=has_unicode()))
     else:
-        from agent.exporters.text.scan import table
+        from agent.exporters.text.scan import scan_table
 
-        write(table(report, verbose=arguments.verbose))
+        write(scan_table(report, verbose=arguments.verbose))
     if not report.complete:
         return UNAVAILABLE
     return FOUND if arguments.exit_code and report.problems else DONE

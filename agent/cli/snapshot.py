@@ -14,10 +14,10 @@ def record_node(config: Config) -> "Recording":
     from datetime import timedelta
 
     from agent.app import loop
-    from agent.app.sources import for_command, node_name
+    from agent.app.sources import displayed_name, for_command
     from agent.model.recording import Recording
 
     sources = for_command(config).snapshot
     with progress("taking a snapshot of the node"):
-        snapshots = loop.take_snapshots(sources, node_name(config), config.grace, config.confirm_after)
+        snapshots = loop.take_snapshots(sources, displayed_name(config), config.grace, config.confirm_after)
     return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)

@@ -52,13 +52,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if since is not None:
         timeline = timeline.last(since)
     if arguments.output == "json":
-        from agent.exporters.json.timeline import document
+        from agent.exporters.json.timeline import timeline_document
 
-        write_json(document(timeline))
+        write_json(timeline_document(timeline))
     else:
-        from agent.exporters.text.timeline import table
+        from agent.exporters.text.timeline import timeline_table
 
-        write(table(timeline, arguments.since or ""))
+        write(timeline_table(timeline, arguments.since or ""))
     return DONE if timeline.complete else UNAVAILABLE
 
 

@@ -9,6 +9,7 @@ import platform
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from typing import Any, Final, Protocol
@@ -20,12 +21,11 @@ from prometheus_client.registry import Collector
 from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
+from agent.exporters.metrics_devices import PREFIX
 from agent.model.finding import LeakCause
 from agent.model.release import MISSED, Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
-
-PREFIX: Final = "nodeleak_"
 
 READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 SYNC_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -34,7 +34,7 @@ HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 STAGES: Final = ("read", "check")
 
 
-class Watch(Protocol):
+class WatchStatus(Protocol):
     """A watched resource, with counts since the start."""
 
     @property
@@ -49,36 +49,27 @@ class MetricsExporter(Collector):
     """The agent's own metrics. `export` belongs to one thread; `collect` may be called from any."""
 
     def __init__(
-        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[Watch]
+        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[WatchStatus]
     ) -> None:
         disable_created_metrics()
         self._last: Report | None = None
         self._read_at: dict[str, float] = {}
         self._mode, self._watches = mode, watches
-        self._source_seconds = Histogram(
-            f"{PREFIX}source_read_seconds",
-            "Time to read a source.",
-            ["source"],
-            buckets=READ_BUCKETS,
-            registry=registry,
+        counter, histogram = partial(_counter, registry), partial(_histogram, registry)
+        self._source_seconds = histogram("source_read_seconds", "Time to read a source.", READ_BUCKETS, "source")
+        self._sync_seconds = histogram(
+            "sync_seconds", "Time of a sync: read the sources, run the checks, export the report.", SYNC_BUCKETS
         )
-        self._sync_seconds = Histogram(
-            f"{PREFIX}sync_seconds",
-            "Time of a sync: read the sources, run the checks, export the report.",
-            buckets=SYNC_BUCKETS,
-            registry=registry,
-        )
-        self._failures = Counter(
-            f"{PREFIX}sync_failures_total",
+        self._failures = counter(
+            "sync_failures_total",
             "Syncs in which a source was unavailable (read) or a detector failed (check).",
-            ["stage"],
-            registry=registry,
+            "stage",
         )
-        self._confirmed = Counter(
-            f"{PREFIX}leaks_confirmed_total",
+        self._confirmed = counter(
+            "leaks_confirmed_total",
             "Leaked reservations confirmed since the agent started, by likely cause.",
-            ["network", "cause"],
-            registry=registry,
+            "network",
+            "cause",
         )
         networks = tuple(networks)
         self._releases = _Releases(registry, networks)
@@ -128,10 +119,8 @@ class MetricsExporter(Collector):
                 )
 
     def _sources(self, report: Report) -> Iterator[Metric]:
-        up = GaugeMetricFamily(f"{PREFIX}source_up", "Whether the source was read in the last sync.", labels=["source"])
-        read_at = GaugeMetricFamily(
-            f"{PREFIX}source_last_read_timestamp_seconds", "When the source was last read.", labels=["source"]
-        )
+        up = _gauge("source_up", "Whether the source was read in the last sync.", "source")
+        read_at = _gauge("source_last_read_timestamp_seconds", "When the source was last read.", "source")
         for source, is_up in _sources_up(report.assessment.snapshot).items():
             up.add_metric([source], is_up)
         for source, when in sorted(self._read_at.items()):
@@ -148,32 +137,25 @@ class _Releases:
     """Release attempts. Present in every mode, so that no dashboard has gaps."""
 
     def __init__(self, registry: CollectorRegistry, networks: Sequence[str]) -> None:
-        self._released = Counter(
-            f"{PREFIX}releases_total", "Addresses released since the agent started.", ["network"], registry=registry
-        )
-        self._refused = Counter(
-            f"{PREFIX}releases_refused_total",
+        counter, histogram = partial(_counter, registry), partial(_histogram, registry)
+        self._released = counter("releases_total", "Addresses released since the agent started.", "network")
+        self._refused = counter(
+            "releases_refused_total",
             "Addresses that a guard refused to release, counted once per sync, by the first reason.",
-            ["network", "reason"],
-            registry=registry,
+            "network",
+            "reason",
         )
-        self._failed = Counter(
-            f"{PREFIX}release_failures_total",
+        self._failed = counter(
+            "release_failures_total",
             "Release attempts that passed every guard but failed, by reason.",
-            ["network", "reason"],
-            registry=registry,
+            "network",
+            "reason",
         )
-        self._waited = Histogram(
-            f"{PREFIX}lock_wait_seconds",
-            "Time to acquire host-local's locks.",
-            buckets=WAIT_BUCKETS,
-            registry=registry,
-        )
-        self._held = Histogram(
-            f"{PREFIX}lock_held_seconds",
+        self._waited = histogram("lock_wait_seconds", "Time to acquire host-local's locks.", WAIT_BUCKETS)
+        self._held = histogram(
+            "lock_held_seconds",
             "Time that host-local's locks were held; new pods wait for an address meanwhile.",
-            buckets=HELD_BUCKETS,
-            registry=registry,
+            HELD_BUCKETS,
         )
         for network in networks:
             self._released.labels(network)
@@ -197,14 +179,12 @@ class _Releases:
                 self._held.observe(outcome.held)
 
 
-def _watch_counters(watches: Sequence[Watch]) -> Iterator[Metric]:
+def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
     restarts = CounterMetricFamily(
         f"{PREFIX}watch_restarts", "Restarted API server watches, by cause.", labels=["resource", "cause"]
     )
     regressions = CounterMetricFamily(
-        f"{PREFIX}watch_regressions",
-        "API server objects older than a version seen before.",
-        labels=["resource"],
+        f"{PREFIX}watch_regressions", "API server objects older than a version seen before.", labels=["resource"]
     )
     for watch in watches:
         for cause, times in sorted(watch.restarts.items()):
@@ -213,8 +193,20 @@ def _watch_counters(watches: Sequence[Watch]) -> Iterator[Metric]:
     yield from (restarts, regressions)
 
 
+def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"{PREFIX}{name}", text, labels, registry=registry)
+
+
+def _histogram(registry: CollectorRegistry, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+    return Histogram(f"{PREFIX}{name}", text, labels, buckets=buckets, registry=registry)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
+
+
 def _info(name: str, text: str, **labels: str) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=list(labels))
+    family = _gauge(name, text, *labels)
     family.add_metric(list(labels.values()), 1)
     return family
 
@@ -229,17 +221,11 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
 
 
 def _networks(report: Report) -> Iterator[Metric]:
-    reservations = GaugeMetricFamily(
-        f"{PREFIX}reservations", "Entries in host-local's directory, by state.", labels=["network", "state"]
-    )
-    usable = GaugeMetricFamily(
-        f"{PREFIX}range_addresses", "Addresses that the network can give to pods.", labels=["network"]
-    )
-    free = GaugeMetricFamily(f"{PREFIX}range_free_addresses", "Addresses that are not reserved.", labels=["network"])
-    oldest = GaugeMetricFamily(
-        f"{PREFIX}oldest_leak_timestamp_seconds",
-        "Earliest time at which the oldest confirmed leak can have leaked.",
-        labels=["network"],
+    reservations = _gauge("reservations", "Entries in host-local's directory, by state.", "network", "state")
+    usable = _gauge("range_addresses", "Addresses that the network can give to pods.", "network")
+    free = _gauge("range_free_addresses", "Addresses that are not reserved.", "network")
+    oldest = _gauge(
+        "oldest_leak_timestamp_seconds", "Earliest time at which the oldest confirmed leak can have leaked.", "network"
     )
     for network in report.networks:
         for state, count in (network.states or {}).items():
@@ -264,10 +250,8 @@ def _oldest_leaks(report: Report) -> dict[str, datetime]:
 
 
 def _findings(report: Report) -> Metric:
-    family = GaugeMetricFamily(
-        f"{PREFIX}findings",
-        "Current findings; phase candidate: not confirmed yet.",
-        labels=["detector", "severity", "phase"],
+    family = _gauge(
+        "findings", "Current findings; phase candidate: not confirmed yet.", "detector", "severity", "phase"
     )
     not_evaluated = {gap.detector for gap in report.gaps}
     found = Counts((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)

@@ -21,7 +21,7 @@ PREFIX: Final = "nodeleak_"
 MOST_RESOURCES: Final = 32
 OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
-UNKNOWN: Final = "unknown"
+UNKNOWN_RESOURCE: Final = "unknown"
 """The resource of a rejected pod where neither the rejection nor the spec names one."""
 
 _NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -58,7 +58,10 @@ def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator
     yield _gauge(
         "device_plugin_registration_delay_seconds",
         "Time from the last kubelet start to the registration of the resource; for `other`: the longest.",
-        {label: _longest(group) for label, group in grouped.items()},
+        {
+            label: max((one.delay.total_seconds() for one in group if one.delay is not None), default=None)
+            for label, group in grouped.items()
+        },
     )
 
 
@@ -72,7 +75,7 @@ def _states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
 def _labels(resources: Iterable[str]) -> Mapping[str, str]:
     known = sorted(set(resources))
     kept = frozenset([one for one in known if _NAME.fullmatch(one)][:MOST_RESOURCES])
-    return {one: one if one in kept else OTHER if one else UNKNOWN for one in known}
+    return {one: one if one in kept else OTHER if one else UNKNOWN_RESOURCE for one in known}
 
 
 def _gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
@@ -87,10 +90,6 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     """Return False where any is False, else None where any is unknown."""
     known = set(answers)
     return False if False in known else None if None in known else True
-
-
-def _longest(states: Iterable[ResourceState]) -> float | None:
-    return max((one.delay.total_seconds() for one in states if one.delay is not None), default=None)
 
 
 def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:

@@ -8,8 +8,7 @@ from agent.model.assessment import ClassifiedReservation
 def sorted_reservations(reservations: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
     """Sort by network and address, addresses by value; entries that are not addresses come last."""
     return sorted(
-        reservations,
-        key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name),
+        reservations, key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name)
     )
 
 

@@ -16,7 +16,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Pod, ProcessStartTimes, Snapshot, Unavailable, known_or
+from agent.model.snapshot import InsufficientData, Pod, Snapshot, Unavailable, known_or
 from agent.model.text import truncate
 
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
@@ -134,12 +134,9 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 
 
 def _process_starts(snapshot: Snapshot) -> Iterator[Event]:
-    if processes := known_or(snapshot.processes, None):
-        yield Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
-        yield from _started(processes)
-
-
-def _started(processes: ProcessStartTimes) -> Iterator[Event]:
+    if (processes := known_or(snapshot.processes, None)) is None:
+        return
+    yield Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
     for name, started, kind in (
         ("docker", processes.docker, EventKind.DOCKER_STARTED),
         ("kubelet", processes.kubelet, EventKind.KUBELET_STARTED),

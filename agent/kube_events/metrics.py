@@ -1,5 +1,6 @@
 """Counters of deliveries to the API server. They exist in every mode, with zeros."""
 
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
@@ -14,23 +15,15 @@ class DeliveryMetrics:
     """Safe for threads."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._sent = Counter(
-            "nodeleak_events_sent_total",
-            "Kubernetes Events created or patched since the agent started.",
-            ["reason"],
-            registry=registry,
+        counter = partial(Counter, namespace="nodeleak", registry=registry)
+        self._sent = counter(
+            "events_sent_total", "Kubernetes Events created or patched since the agent started.", ["reason"]
         )
-        self._dropped = Counter(
-            "nodeleak_events_dropped_total",
-            "Kubernetes Events that were due but not sent, by cause.",
-            ["cause"],
-            registry=registry,
+        self._dropped = counter(
+            "events_dropped_total", "Kubernetes Events that were due but not sent, by cause.", ["cause"]
         )
-        self._conditions = Counter(
-            "nodeleak_node_condition_patches_total",
-            "Patches of the node's condition, by result.",
-            ["result"],
-            registry=registry,
+        self._conditions = counter(
+            "node_condition_patches_total", "Patches of the node's condition, by result.", ["result"]
         )
         for reason in REASONS:
             self._sent.labels(reason)

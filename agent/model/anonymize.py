@@ -12,7 +12,7 @@ from agent.model.codec import is_blocked_address
 def anonymous(text: str, salt: str) -> str:
     """Replace every name of a node, pod, namespace and process; equal names stay equal. Addresses and ids stay."""
     tree = json.loads(text)
-    names = {name: _hashed(name, salt) for name in _names(tree)}
+    names = {name: f"x{hashlib.sha256(f'{salt}{name}'.encode()).hexdigest()[:10]}" for name in _names(tree)}
     longest_first = sorted(names, key=len, reverse=True)
 
     def clean(node: Any, field: str = "") -> Any:
@@ -78,7 +78,3 @@ def _names_in(text: str, field: str) -> Sequence[str]:
 def _is_kept(node: Mapping[str, Any], field: str) -> bool:
     """Return whether a name is kept: an address, or a plugin's socket, which its vendor named."""
     return is_blocked_address(node, field) or (field == "name" and {"made", "connected"} <= node.keys())
-
-
-def _hashed(name: str, salt: str) -> str:
-    return "x" + hashlib.sha256(f"{salt}{name}".encode()).hexdigest()[:10]

@@ -11,8 +11,8 @@ from typing import Any, Final
 from agent.model.codec import Damaged, build, plain
 from agent.model.devices import DeviceTransition
 
-SCHEMA: Final = "nodeleak.device-plugins/v1"
-FILE: Final = "device-plugins.json"
+HISTORY_SCHEMA: Final = "nodeleak.device-plugins/v1"
+HISTORY_FILE: Final = "device-plugins.json"
 """Its name in the agent's state directory."""
 
 
@@ -24,18 +24,18 @@ class StoredHistory:
     """Why it could not be read; empty: it could."""
 
 
-def dumps(transitions: Iterable[DeviceTransition]) -> str:
-    return json.dumps({"schema": SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":"))
+def dump_history(transitions: Iterable[DeviceTransition]) -> str:
+    return json.dumps({"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":"))
 
 
-def loads(text: str | bytes) -> StoredHistory:
+def load_history(text: str | bytes) -> StoredHistory:
     """Read a history. Never raises, whatever the text."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
         return StoredHistory(trouble="not JSON")
-    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        return StoredHistory(trouble=f"its schema is not {SCHEMA!r}")
+    if not isinstance(tree, dict) or tree.get("schema") != HISTORY_SCHEMA:
+        return StoredHistory(trouble=f"its schema is not {HISTORY_SCHEMA!r}")
     listed = tree.get("transitions")
     if not isinstance(listed, list):
         return StoredHistory(trouble="it has no list of transitions")

@@ -6,21 +6,21 @@ from typing import Final
 from agent.model.codec import Damaged, build, plain
 from agent.model.registration import LastSeen
 
-SCHEMA: Final = "nodeleak.node/v1"
-FILE: Final = "node.json"
+_SCHEMA: Final = "nodeleak.node/v1"
+LAST_SEEN_FILE: Final = "node.json"
 """Its name in the agent's state directory."""
 
 
-def dumps(last: LastSeen) -> str:
-    return json.dumps({"schema": SCHEMA, **plain(last)})
+def dump_last_seen(last: LastSeen) -> str:
+    return json.dumps({"schema": _SCHEMA, **plain(last)})
 
 
-def loads(text: str | bytes) -> LastSeen:
+def load_last_seen(text: str | bytes) -> LastSeen:
     """Read it; raises Damaged."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged("it is not JSON") from error
-    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        raise Damaged(f"its schema is not {SCHEMA!r}")
+    if not isinstance(tree, dict) or tree.get("schema") != _SCHEMA:
+        raise Damaged(f"its schema is not {_SCHEMA!r}")
     return build(LastSeen, tree, "node")

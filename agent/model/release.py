@@ -168,9 +168,7 @@ class Cleaning:
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""
-        return Counter(
-            outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations
-        )  # fmt: skip
+        return Counter(outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations)
 
     @property
     def failed(self) -> bool:

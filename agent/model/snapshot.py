@@ -12,7 +12,7 @@ from agent.model.rejections import Rejection
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -56,10 +56,10 @@ class NotRequested:
         raise SourceDisabled(f"{self.source}: {self.why}")
 
 
-Reading: TypeAlias = Known[T] | Unavailable | NotRequested
+Reading: TypeAlias = Known[_T] | Unavailable | NotRequested
 
 
-def known_or(reading: Reading[T], default: T) -> T:
+def known_or(reading: Reading[_T], default: _T) -> _T:
     """Return what was read, or a default where nothing may be concluded from its absence."""
     return reading.value if isinstance(reading, Known) else default
 

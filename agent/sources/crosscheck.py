@@ -6,6 +6,7 @@ wrong list that is believed once makes every address of the node look leaked.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
@@ -27,6 +28,12 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
+
+_Containers: TypeAlias = Reading[tuple[Container, ...]]
+_Pods: TypeAlias = Reading[tuple[Pod, ...]]
+_Node: TypeAlias = Reading[Node | None]
+_Processes: TypeAlias = Reading[ProcessStartTimes]
+_Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
@@ -55,7 +62,7 @@ def namespaces(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def runtime(reading: Reading[tuple[Container, ...]], node: Reading[Node | None]) -> Reading[tuple[Container, ...]]:
+def runtime(reading: _Containers, node: _Node) -> _Containers:
     """Do not use docker on a node whose kubelet reports another runtime.
 
     This separates a node without docker from one where docker is stopped for a moment: there the kubelet goes on
@@ -65,9 +72,7 @@ def runtime(reading: Reading[tuple[Container, ...]], node: Reading[Node | None])
     return NotRequested("containers", f"the runtime of this node is {told}, not docker") if told else reading
 
 
-def reservations(
-    stores: Iterable[NetworkStore], processes: Reading[ProcessStartTimes], node: Reading[Node | None]
-) -> tuple[NetworkStore, ...]:
+def reservations(stores: Iterable[NetworkStore], processes: _Processes, node: _Node) -> tuple[NetworkStore, ...]:
     """Do not report missing reservations of kubenet on a node that cannot use kubenet.
 
     Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing, and a
@@ -82,7 +87,7 @@ def reservations(
     )
 
 
-def _why_no_kubenet(processes: Reading[ProcessStartTimes], node: Reading[Node | None]) -> str:
+def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
     if told := _foreign_runtime(node):
         return f"no kubenet on this node: its runtime is {told}"
     plugin = processes.value.network_plugin if isinstance(processes, Known) else None
@@ -91,7 +96,7 @@ def _why_no_kubenet(processes: Reading[ProcessStartTimes], node: Reading[Node | 
     return f"no kubenet on this node: its kubelet has --network-plugin={plugin}"
 
 
-def _foreign_runtime(node: Reading[Node | None]) -> str:
+def _foreign_runtime(node: _Node) -> str:
     object_ = known_or(node, None)
     runtime = object_.runtime if object_ else ""
     return "" if runtime.startswith("docker://") else runtime
@@ -111,9 +116,7 @@ def cni_results(
     return reading
 
 
-def containers(
-    reading: Reading[tuple[Container, ...]], pods: Reading[tuple[Pod, ...]]
-) -> Reading[tuple[Container, ...]]:
+def containers(reading: _Containers, pods: _Pods) -> _Containers:
     """Reject a list without any of the pods that run on this node according to the API server."""
     if not isinstance(reading, Known) or not isinstance(pods, Known):
         return reading
@@ -126,9 +129,7 @@ def containers(
     )
 
 
-def checkpoints(
-    reading: Reading[tuple[Checkpoint, ...]], runtime: Reading[tuple[Container, ...]]
-) -> Reading[tuple[Checkpoint, ...]]:
+def checkpoints(reading: _Checkpoints, runtime: _Containers) -> _Checkpoints:
     """Accept missing checkpoints only where the runtime agrees.
 
     A missing directory means no checkpoints where the runtime has no sandbox. A directory without any of the running
@@ -146,9 +147,7 @@ def checkpoints(
     )
 
 
-def _missing_checkpoints(
-    reading: Unavailable, runtime: Reading[tuple[Container, ...]]
-) -> Reading[tuple[Checkpoint, ...]]:
+def _missing_checkpoints(reading: Unavailable, runtime: _Containers) -> _Checkpoints:
     if isinstance(runtime, NotRequested):
         return NotRequested("checkpoints", runtime.why)
     if isinstance(runtime, Known) and not any(container.sandbox for container in runtime.value):
@@ -156,25 +155,21 @@ def _missing_checkpoints(
     return reading
 
 
-def addresses(
-    reading: Reading[tuple[Address, ...]], processes: Reading[ProcessStartTimes]
-) -> Reading[tuple[Address, ...]]:
+def addresses(reading: Reading[tuple[Address, ...]], processes: _Processes) -> Reading[tuple[Address, ...]]:
     """Reject namespaces that were read through a container's process table."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("addresses", processes.why)
     return reading
 
 
-def mounts(reading: Reading[tuple[Mount, ...]], processes: Reading[ProcessStartTimes]) -> Reading[tuple[Mount, ...]]:
+def mounts(reading: Reading[tuple[Mount, ...]], processes: _Processes) -> Reading[tuple[Mount, ...]]:
     """Reject a mount table for the same reason: a container's is not the node's."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("mounts", processes.why)
     return reading
 
 
-def pods(
-    reading: Reading[tuple[Pod, ...]], node: Reading[Node | None], registration: Reading[Registration], name: str
-) -> Reading[tuple[Pod, ...]]:
+def pods(reading: _Pods, node: _Node, registration: Reading[Registration], name: str) -> _Pods:
     """Reject the pods of a Node that does not exist.
 
     A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty list
@@ -197,10 +192,7 @@ def pods(
 
 
 def device_plugins(
-    reading: Reading[DevicePlugins],
-    runtime: Reading[tuple[Container, ...]],
-    pods: Reading[tuple[Pod, ...]],
-    node: Reading[Node | None],
+    reading: Reading[DevicePlugins], runtime: _Containers, pods: _Pods, node: _Node
 ) -> Reading[DevicePlugins]:
     """Reject an empty directory beside running sandboxes: no kubelet started with it.
 
@@ -212,18 +204,14 @@ def device_plugins(
         return Unavailable("device_plugins", why) if why else reading
     asking = [one.name for one in known_or(pods, ()) if one.wants or one.rejection]
     # The 0 of a plugin that was taken away stays in the node's status for ever.
-    if (object_ := known_or(node, None)) and _has_devices(object_):
+    if (object_ := known_or(node, None)) and any(one.capacity for one in object_.devices):
         asking.append(f"node {object_.name}")
     if asking:
         return Unavailable("device_plugins", f"{why}, but {asking[0]} uses devices: is it mounted?")
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
 
 
-def _has_devices(node: Node) -> bool:
-    return any(one.capacity for one in node.devices)
-
-
-def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: Reading[tuple[Container, ...]]) -> str:
+def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: _Containers) -> str:
     if isinstance(reading, Unavailable):
         return reading.why if reading.why.endswith(" does not exist") else ""
     if not isinstance(reading, Known) or not isinstance(runtime, Known):

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 from agent.sources.error import SourceError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Deadline:
@@ -20,7 +20,7 @@ class Deadline:
         self._thread: Thread | None = None
         self._late = False
 
-    def __call__(self, question: Callable[[], T]) -> T:
+    def __call__(self, question: Callable[[], _T]) -> _T:
         """Ask; raises SourceError if the answer is late, and whatever the question raises."""
         self._discard_late_answer()
         if self._thread is None:
@@ -28,7 +28,7 @@ class Deadline:
             self._thread.start()
         self._questions.put(question)
         try:
-            answer: Callable[[], T] = self._answers.get(timeout=self._seconds)
+            answer: Callable[[], _T] = self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
             raise SourceError(f"{self._what}: no complete answer within {self._seconds:g} s") from None
@@ -49,17 +49,19 @@ class Deadline:
             try:
                 answer = question()
             except BaseException as error:  # noqa: BLE001 (it is raised in the asking thread)
-                self._answers.put(_raising(error))
+                self._answers.put(raising(error))
             else:
                 self._answers.put(_returning(answer))
 
 
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    traceback = error.__traceback__
+
     def answer() -> NoReturn:
-        raise error
+        raise error.with_traceback(traceback)  # or it would grow with each call
 
     return answer
 
 
-def _returning(value: T) -> Callable[[], T]:
+def _returning(value: _T) -> Callable[[], _T]:
     return lambda: value

@@ -23,5 +23,5 @@ class NodeRecheck:
 
     def holder_of(self, ips: Sequence[str]) -> str:
         """Return the process that has one of the addresses configured; empty where none has."""
-        held = (address for address in addresses.read(self.proc) if address.ip in ips)
+        held = (address for address in addresses.read_addresses(self.proc) if address.ip in ips)
         return next((f"process {address.pid} ({address.command})" for address in held), "")

@@ -1,14 +1,15 @@
 """One answer, or the failure to get one, kept for a while."""
 
 from collections.abc import Callable
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
+from agent.sources.deadline import raising
 from agent.sources.error import SourceError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class TTLCache(Generic[T]):
+class TTLCache(Generic[_T]):
     """The last answer to one kind of question. A failure is kept too: asking again takes time."""
 
     def __init__(self, clock: Callable[[], float], seconds: float, failure_seconds: float | None = None) -> None:
@@ -17,9 +18,9 @@ class TTLCache(Generic[T]):
         self._failure_seconds = seconds if failure_seconds is None else failure_seconds
         self._expires: float | None = None
         self._about: frozenset[str] = frozenset()
-        self._answer: Callable[[], T] | None = None
+        self._answer: Callable[[], _T] | None = None
 
-    def get(self, ask: Callable[[], T], about: frozenset[str] = frozenset()) -> T:
+    def get(self, ask: Callable[[], _T], about: frozenset[str] = frozenset()) -> _T:
         """Return the kept answer, or ask; raises SourceError.
 
         `about`: the subjects of the question. An answer about more subjects is an answer too.
@@ -30,16 +31,9 @@ class TTLCache(Generic[T]):
             self._expires, self._about = now + seconds, about
         return self._answer()
 
-    def _asked(self, ask: Callable[[], T]) -> tuple[Callable[[], T], float]:
+    def _asked(self, ask: Callable[[], _T]) -> tuple[Callable[[], _T], float]:
         try:
             answer = ask()
         except SourceError as error:
-            return _raising(error), self._failure_seconds
+            return raising(error), self._failure_seconds
         return lambda: answer, self._seconds
-
-
-def _raising(error: SourceError) -> Callable[[], NoReturn]:
-    def answer() -> NoReturn:
-        raise error.with_traceback(None)  # or it would grow with each answer
-
-    return answer

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from agent.checks.devices.clocks import plugins
-from agent.model.device_history import FILE, StoredHistory, dumps, loads
+from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
 from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
 from agent.state.atomic_file import StateFile
 
-LARGEST: Final = 512 * 1024
+MAX_HISTORY_BYTES: Final = 512 * 1024
 """Bytes. A full history has a tenth of that."""
 
 
@@ -21,7 +21,7 @@ class DeviceHistoryStore:
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         """`warn`: called with the reason when the history cannot be written, once for each reason."""
-        self._file = StateFile(state_dir / FILE, warn)
+        self._file = StateFile(state_dir / HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
         self._saved: tuple[int, ...] | None = None
         """What identifies the file that has what is in memory; None: no file has."""
@@ -47,7 +47,7 @@ class DeviceHistoryStore:
         if history == before.transitions and not before.trouble and (not history or self._is_saved()):
             return
         # The file may also have been lost or damaged since: then it is written again.
-        written = self._file.write(dumps(history).encode())
+        written = self._file.write(dump_history(history).encode())
         self._saved = _identity(self._file.path) if written else None
         self._history = StoredHistory(history, "" if written else before.trouble)
 
@@ -67,7 +67,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 def _load(path: Path) -> StoredHistory:
     """Read the stored history; none is empty, a damaged one is empty with the reason."""
     try:
-        found = CachedFile(loads, LARGEST).read(path)
+        found = CachedFile(load_history, MAX_HISTORY_BYTES).read(path)
     except SourceError as error:
         return StoredHistory(trouble=str(error))
     if found is None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.model.last_seen import FILE, dumps
+from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.model.snapshot import Known
@@ -19,7 +19,7 @@ FRESH: Final = timedelta(minutes=10)
 class LastSeenExporter:
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         """`warn`: called with the reason when it cannot be written, once for each reason."""
-        self._file = StateFile(state_dir / FILE, warn)
+        self._file = StateFile(state_dir / LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
@@ -29,7 +29,7 @@ class LastSeenExporter:
         gone = isinstance(snapshot.node, Known) and not snapshot.node.value
         if last is None or not self._is_news(last, gone=gone):
             return
-        if self._file.write(dumps(last).encode()):
+        if self._file.write(dump_last_seen(last).encode()):
             self._written = last
 
     def _is_news(self, last: LastSeen, *, gone: bool) -> bool:

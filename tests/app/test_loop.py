@@ -43,7 +43,7 @@ def run(
     interval: timedelta = SOON,
     heartbeat: Heartbeat | None = None,
 ) -> None:
-    loop.run(
+    loop.run_loop(
         sources.sources, "worker-1", exporters, cleaner or DisabledCleaner(), grace=GRACE, confirm_after=NOTHING,
         interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,

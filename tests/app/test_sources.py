@@ -10,7 +10,7 @@ import pytest
 
 from agent.app.sources import NodeSources, for_command
 from agent.config import load
-from agent.model.device_history import FILE, dumps
+from agent.model.device_history import HISTORY_FILE, dump_history
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import NotRequested
 from agent.model.volumes import Mount
@@ -141,10 +141,10 @@ def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(w
     seen = transition(TransitionKind.REGISTERED, KVM)
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
-    (tmp_path / "state" / FILE).write_text(dumps([seen]))
+    (tmp_path / "state" / HISTORY_FILE).write_text(dump_history([seen]))
     told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
     assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
-    (tmp_path / "state" / FILE).write_text("damaged")
+    (tmp_path / "state" / HISTORY_FILE).write_text("damaged")
     told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
     assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
 

@@ -47,7 +47,7 @@ def figures() -> Iterator[Figure]:
                 interleaved(
                     {
                         "bare": partial(_bare_loop, str(directory)),
-                        "read": partial(reservations.read, Path(root), "kubenet"),
+                        "read": partial(reservations.read_reservations, Path(root), "kubenet"),
                         "classified": partial(_read_and_classify, Path(root), _owners(node), now),
                     },
                     rounds,
@@ -78,7 +78,7 @@ def _container(sandbox: PodSandbox) -> Container:
 
 
 def _read_and_classify(networks: Path, containers: tuple[Container, ...], now: datetime) -> None:
-    snapshot = _snapshot(reservations.read(networks, "kubenet"), containers, now)
+    snapshot = _snapshot(reservations.read_reservations(networks, "kubenet"), containers, now)
     engine.run(snapshot, None, grace=timedelta(minutes=5), confirm_after=timedelta(0))
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agent.checks import confirm, engine, registry
 from agent.checks.addresses.classify import made_at
 from agent.checks.registry import DETECTORS, Detector
-from agent.exporters.json.scan import document
-from agent.exporters.text.scan import table
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import Assessment, State
 from agent.model.codec import Damaged
@@ -24,8 +24,8 @@ from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, dumps, loads
 from agent.model.snapshot import SOURCES, Address, Checkpoint, CniResult, InsufficientData, Known, Reservation, Snapshot
-from agent.sources.host.cni_cache import parse
-from agent.sources.host.reservations import LARGEST, read
+from agent.sources.host.cni_cache import parse_result
+from agent.sources.host.reservations import MAX_RESERVATION_BYTES, read_reservations
 from tests.builders import GRACE, NOW, UPTIME, assessment, dark_node, node, pod, reservation, sandbox, without
 from tests.strategies import nodes, read_nodes, recordings
 
@@ -301,9 +301,9 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 @given(nodes(), nodes())
 def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
     report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
-    told = json.loads(json.dumps(document(report)))
+    told = json.loads(json.dumps(scan_document(report)))
     assert len(told["reservations"]) == len(report.assessment.reservations)
-    text = table(report)
+    text = scan_table(report)
     assert all(judged.finding.message in text for judged in report.findings)
     assert all(one.why in text for one in report.unavailable)
 
@@ -423,7 +423,7 @@ _CONFIGS = st.fixed_dictionaries(
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
 def test_any_bytes_are_a_cni_result_or_none(content: bytes) -> None:
-    result = parse(content, "kubenet", THE_ID, "eth0", 0)
+    result = parse_result(content, "kubenet", THE_ID, "eth0", 0)
     assert result is None or isinstance(result, CniResult)
     ranges = result.ranges if result else ()
     assert all(isinstance(one, Range) for one_set in ranges for one in one_set)
@@ -438,14 +438,14 @@ def test_any_bytes_are_a_cni_result_or_none(content: bytes) -> None:
         ),
     ).map(b"".join)
 )
-@example(content=b"x" * (LARGEST + 1))
-@example(content=b" " * LARGEST)
+@example(content=b"x" * (MAX_RESERVATION_BYTES + 1))
+@example(content=b" " * MAX_RESERVATION_BYTES)
 def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     networks = tmp_path_factory.getbasetemp() / "any-bytes"
     directory = networks / "kubenet"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "10.0.0.2").write_bytes(content)
-    store = read(networks, "kubenet")
+    store = read_reservations(networks, "kubenet")
     entries = [*store.reading.known(), *store.unrecognized]
     assert len(entries) == 1
     if isinstance(entries[0], Reservation):

@@ -149,7 +149,7 @@ class Store:
 
     def find(self, ip: str, network: str = "kubenet") -> Reservation:
         """Read a reservation as a snapshot does."""
-        store = reservations.read(self.networks, network)
+        store = reservations.read_reservations(self.networks, network)
         (found,) = (one for one in store.reading.known() if one.ip == ip)
         return found
 

@@ -54,7 +54,7 @@ class Disk:
         self.now = NOW
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
+        return replace(node(**changes), reservations=(host_local.read_reservations(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
         return CleanupSession(limits(), NONE, self.journal_store, by)

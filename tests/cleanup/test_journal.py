@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cleanup import journal
-from agent.cleanup.journal import SCHEMA, Entry, Journal, entry_name, file_document
-from agent.cleanup.journal_store import FILES, LARGEST, Busy, JournalStore
+from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, entry_name, file_document
+from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES, Busy, JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import SourceError
@@ -83,7 +83,7 @@ def test_a_line_is_for_people_too(journal_store: JournalStore, file: Path) -> No
     journal_store.begin(ENTRY, ("docker said so",))
     line = json.loads(file.read_text())
     assert (line["schema"], line["began"], line["evidence"]) == (
-        SCHEMA,
+        JOURNAL_SCHEMA,
         "2026-03-26T20:00:00.000000Z",
         ["docker said so"],
     )
@@ -286,7 +286,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(journal_store: 
         journal_store.end(entry.name, Verdict.RELEASED, "", NOW)
     names = sorted(path.name for path in file.parent.iterdir())
     assert names == [*(f"journal.{number}.jsonl" for number in range(1, FILES)), "journal.jsonl"]
-    assert all(path.stat().st_size < LARGEST + 210_000 for path in file.parent.iterdir())
+    assert all(path.stat().st_size < MAX_JOURNAL_BYTES + 210_000 for path in file.parent.iterdir())
     image = read_anew(file)
     assert image.damage == ()
     assert [entry.name for entry in image.entries] == [f"{number:02}" for number in range(40 - len(image.entries), 40)]
@@ -444,14 +444,14 @@ def test_a_tampered_outcome_is_damage_and_the_entry_stays_unfinished(
 ) -> None:
     journal_store.begin(ENTRY, ())
     with file.open("a") as written:
-        written.write(json.dumps({"schema": SCHEMA, "entry": ENTRY.name, **line}) + "\n")
+        written.write(json.dumps({"schema": JOURNAL_SCHEMA, "entry": ENTRY.name, **line}) + "\n")
     image = journal_store.read()
     assert (image.unfinished(), len(image.damage)) == ((ENTRY,), 1)
 
 
 @given(lines=st.lists(st.binary(max_size=40) | st.just(b'{"schema":"nodeleak.journal/v1","entry":7}'), max_size=5))
 def test_whatever_the_bytes_of_a_journal_reading_it_ends(lines: list[bytes]) -> None:
-    read = journal.parse([iter([("line", line) for line in lines])])
+    read = journal.parse_journal([iter([("line", line) for line in lines])])
     assert read.entries == ()
     assert len(read.damage) <= len(lines)
 

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import yaml  # type: ignore[import-untyped]
 
-from agent.config import PREFIX
+from agent.config import ENV_PREFIX
 from tests.wire import needs, run
 
 Object = dict[str, Any]
@@ -45,7 +45,7 @@ def container(name: str) -> Object:
 def environment(name: str) -> dict[str, str]:
     """Return the agent's environment variables, with an example for the node's name."""
     given = {one["name"]: one.get("value", "worker-1") for one in container(name)["env"]}
-    return {key: value for key, value in given.items() if key.startswith(PREFIX)}
+    return {key: value for key, value in given.items() if key.startswith(ENV_PREFIX)}
 
 
 def mounts(name: str) -> dict[str, Object]:

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.cli.parser import parse
+from agent.cli.parser import parse_arguments
 from agent.config import Config, load, variable
 from agent.exporters.web.server import HttpExporter
 from tests.deploy.manifests import (
@@ -56,7 +56,7 @@ def test_the_agent_accepts_every_setting(name: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_agent_accepts_its_arguments(name: str) -> None:
-    assert parse(container(name)["args"]).command == "run"
+    assert parse_arguments(container(name)["args"]).command == "run"
 
 
 def test_the_node_name_comes_from_the_downward_api() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from agent.cli.parser import parse
+from agent.cli.parser import parse_arguments
 from tests.deploy.manifests import DEPLOY, ROOT
 from tests.wire import needs, run
 
@@ -21,7 +21,7 @@ def test_the_parser_accepts_every_command(page: Path) -> None:
     commands = re.findall(r"^(?:\$ |kubectl .* -- )?nodeleak ([^#>\n]+)", shell, re.MULTILINE)
     assert commands
     for command in commands:
-        parse(command.split())
+        parse_arguments(command.split())
 
 
 @pytest.mark.parametrize("page", READMES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.parser import parse
+from agent.cli.parser import parse_arguments
 from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, known_metrics
 
 INDEX = RUNBOOKS / "README.md"
@@ -75,7 +75,7 @@ def test_a_page_refers_only_to_what_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", ALL)
 def test_the_parser_accepts_every_nodeleak_command(page: Path) -> None:
     for in_a_pod, inline in COMMAND.findall(page.read_text()):
-        parse((in_a_pod or inline).split())
+        parse_arguments((in_a_pod or inline).split())
 
 
 @pytest.mark.parametrize("name", ALERTS)

@@ -183,5 +183,5 @@ def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
 
 def _mounts_are_read(disks: Disks) -> None:
     pod = disks.get("/api/v1/namespaces/default/pods/e2e-lost")["metadata"]["uid"]
-    found = mounts.read(Path("/proc"), Path("/var/lib/kubelet"))
+    found = mounts.read_mounts(Path("/proc"), Path("/var/lib/kubelet"))
     assert {Mount(flex_disk("e2e-lost")), Mount(flex_disk("e2e-lost"), pod)} <= {*found}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.device_history import SCHEMA, StoredHistory, dumps, loads
+from agent.model.device_history import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
 from agent.model.devices import DeviceTransition, TransitionKind
 from tests.builders import KVM, KVM_SOCKET, NOW, transition
 
@@ -19,26 +19,26 @@ KNOWN = transition(TransitionKind.REGISTERED, KVM, ago=timedelta(minutes=7), exa
 
 def text(*transitions: DeviceTransition, **changes: Any) -> str:
     """Write them, and change the last."""
-    tree = json.loads(dumps(transitions or (KNOWN,)))
+    tree = json.loads(dump_history(transitions or (KNOWN,)))
     tree["transitions"][-1].update(changes)
     return json.dumps(tree)
 
 
 def test_what_was_written_is_read_back_in_its_order() -> None:
-    assert loads(dumps([STARTED, APPEARED, KNOWN])) == StoredHistory((STARTED, APPEARED, KNOWN))
+    assert load_history(dump_history([STARTED, APPEARED, KNOWN])) == StoredHistory((STARTED, APPEARED, KNOWN))
 
 
 def test_bytes_will_do() -> None:
-    assert loads(dumps([KNOWN]).encode()) == StoredHistory((KNOWN,))
+    assert load_history(dump_history([KNOWN]).encode()) == StoredHistory((KNOWN,))
 
 
 def test_an_empty_history_is_one() -> None:
-    assert loads(dumps([])) == StoredHistory()
+    assert load_history(dump_history([])) == StoredHistory()
 
 
 def test_other_boots_are_history_too() -> None:
     earlier = transition(TransitionKind.LOST, KVM, ago=timedelta(days=9), boot_id="another")
-    assert loads(dumps([earlier, KNOWN])).transitions == (earlier, KNOWN)
+    assert load_history(dump_history([earlier, KNOWN])).transitions == (earlier, KNOWN)
 
 
 moments = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (bounds are naive)
@@ -56,7 +56,7 @@ transitions = st.builds(
 
 @given(st.lists(transitions, max_size=4))
 def test_any_history_is_read_back_to_the_microsecond(history: list[DeviceTransition]) -> None:
-    assert loads(dumps(history)) == StoredHistory(tuple(history))
+    assert load_history(dump_history(history)) == StoredHistory(tuple(history))
 
 
 # Damage
@@ -66,18 +66,18 @@ def test_any_history_is_read_back_to_the_microsecond(history: list[DeviceTransit
     ("damaged", "why"),
     [
         ("", "not JSON"),
-        (dumps([KNOWN])[:-9], "not JSON"),
+        (dump_history([KNOWN])[:-9], "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
         ("[" * 9000, "not JSON"),
-        ("null", f"its schema is not {SCHEMA!r}"),
-        ("{}", f"its schema is not {SCHEMA!r}"),
-        ('{"schema": "nodeleak.device-plugins/v2", "transitions": []}', f"its schema is not {SCHEMA!r}"),
-        (json.dumps({"schema": SCHEMA}), "it has no list of transitions"),
-        (json.dumps({"schema": SCHEMA, "transitions": {}}), "it has no list of transitions"),
+        ("null", f"its schema is not {HISTORY_SCHEMA!r}"),
+        ("{}", f"its schema is not {HISTORY_SCHEMA!r}"),
+        ('{"schema": "nodeleak.device-plugins/v2", "transitions": []}', f"its schema is not {HISTORY_SCHEMA!r}"),
+        (json.dumps({"schema": HISTORY_SCHEMA}), "it has no list of transitions"),
+        (json.dumps({"schema": HISTORY_SCHEMA, "transitions": {}}), "it has no list of transitions"),
     ],
 )
 def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: str) -> None:
-    assert loads(damaged) == StoredHistory((), why)
+    assert load_history(damaged) == StoredHistory((), why)
 
 
 @pytest.mark.parametrize(
@@ -101,21 +101,21 @@ def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: st
     ids=lambda changes: "{}={!r}".format(*next(iter(changes.items()))),
 )
 def test_half_a_history_is_none(changes: dict[str, Any]) -> None:
-    found = loads(text(STARTED, KNOWN, **changes))
+    found = load_history(text(STARTED, KNOWN, **changes))
     assert found.transitions == ()
     assert found.trouble.startswith("transitions[1]")
 
 
 def test_a_field_that_is_missing_is_damage_and_one_that_is_new_is_not() -> None:
-    tree = json.loads(dumps([KNOWN]))
+    tree = json.loads(dump_history([KNOWN]))
     del tree["transitions"][0]["exact"]
-    assert loads(json.dumps(tree)).trouble == "transitions[0].exact: missing"
-    assert loads(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
+    assert load_history(json.dumps(tree)).trouble == "transitions[0].exact: missing"
+    assert load_history(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80))
-@example(json.dumps({"schema": SCHEMA, "transitions": [7]}))
+@example(json.dumps({"schema": HISTORY_SCHEMA, "transitions": [7]}))
 def test_whatever_the_text_it_is_empty_and_says_so(damaged: bytes | str) -> None:
-    found = loads(damaged)
+    found = load_history(damaged)
     assert found.transitions == ()
     assert found.trouble

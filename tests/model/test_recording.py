@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.exporters.json.scan import document
-from agent.exporters.text.scan import table
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
@@ -240,7 +240,7 @@ def test_without_names_no_name_is_left() -> None:
     plain = telltale()
     text = anonymous(plain, "salt")
     report = replayed(text)
-    told = "\n".join((text, json.dumps(document(report)), table(report)))
+    told = "\n".join((text, json.dumps(scan_document(report)), scan_table(report)))
     assert [name for name in NAMES if name not in plain] == [], "the node of this test has them all"
     assert [name for name in NAMES if name in told] == []
 

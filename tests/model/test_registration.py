@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
-from agent.model.last_seen import dumps, loads
+from agent.model.last_seen import dump_last_seen, load_last_seen
 from agent.model.registration import LastSeen, remember
 from tests.builders import NOW, last_seen
 
@@ -50,13 +50,13 @@ def test_what_is_remembered_of_another_node_is_forgotten() -> None:
 
 @pytest.mark.parametrize("last", [last_seen(), last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id="")])
 def test_what_was_written_is_read(last: LastSeen) -> None:
-    assert loads(dumps(last)) == last
+    assert load_last_seen(dump_last_seen(last)) == last
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'])
 def test_another_text_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
-        loads(text)
+        load_last_seen(text)
 
 
 @given(
@@ -65,8 +65,8 @@ def test_another_text_is_damaged(text: str) -> None:
     )
 )
 def test_a_text_with_any_value_exchanged_is_read_or_damaged(changes: dict[str, object]) -> None:
-    tree = json.loads(dumps(last_seen())) | changes
+    tree = json.loads(dump_last_seen(last_seen())) | changes
     try:
-        assert isinstance(loads(json.dumps(tree)), LastSeen)
+        assert isinstance(load_last_seen(json.dumps(tree)), LastSeen)
     except Damaged as damaged:
         assert str(damaged)  # noqa: PT017 (either is fine; anything else is not)

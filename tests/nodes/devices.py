@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
 from agent.model.snapshot import Node, NodeDevices, Pod, Snapshot
-from agent.sources.kube.pods import parse
+from agent.sources.kube.pods import parse_pod
 from tests.builders import node
 
 KVM: Final = "devices.lab/kvm"
@@ -74,7 +74,7 @@ def refused(
     """A pod as the API server sends it after the kubelet has rejected it."""
     asks = [{"name": "vm", "resources": {"limits": {KVM: "1"}}}]
     owners = [{"kind": controller[0], "name": controller[1], "controller": True}] if controller else []
-    return parse({
+    return parse_pod({
         "metadata": {
             "namespace": "shop",
             "name": name,
@@ -190,7 +190,7 @@ def node_with(seen: Snapshot, devices: DevicePlugins) -> Snapshot:
 
 def silently_started() -> Snapshot:
     """Without its checkpoint the kubelet did not know the resource, and started the pod without a device."""
-    running = parse({
+    running = parse_pod({
         "metadata": {"namespace": "shop", "name": "vm", "uid": "uid-of-vm"},
         "spec": {"nodeName": "worker-1", "containers": [{"name": "vm", "resources": {"limits": {KVM: "1"}}}]},
         "status": {

@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent.model.registration import Autoscaler, LastSeen, Registration
 from agent.model.snapshot import Node, Snapshot, Unavailable
 from agent.sources.kube.autoscaler import status
-from agent.sources.kube.node import parse
+from agent.sources.kube.node import parse_node
 from tests.builders import NOW, node, reservation
 
 INSTANCE: Final = "aws:///eu-central-1a/i-0a1b2c3d4e5f60718"
@@ -30,7 +30,7 @@ time: 2026-03-26 19:59:50.354884346 +0000 UTC
 def worker(registered: str, *taints: Mapping[str, Any], **spec: Any) -> Node:
     metadata = {"name": "worker-1", "uid": UID, "creationTimestamp": registered}
     tainted = {"taints": [*taints]} if taints else {}
-    return parse(
+    return parse_node(
         {
             "metadata": metadata,
             "spec": {"podCIDR": "10.244.1.0/24", **spec, **tainted},

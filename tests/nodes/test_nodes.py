@@ -8,8 +8,8 @@ import pytest
 
 from agent.checks import engine
 from agent.checks.addresses import leaked_reservation
-from agent.exporters.json.scan import document
-from agent.exporters.text.scan import table
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import State
 from agent.model.recording import loads
@@ -60,7 +60,7 @@ def test_the_diagnosis_is_the_expected_one(path: Path) -> None:
     says = expected.pop("says")
     report = replayed(path.read_text())
     assert diagnosis(report) == {"unavailable": [], "insufficient_data": []} | expected
-    text = table(report)
+    text = scan_table(report)
     assert [words for words in says if words not in text] == []
 
 
@@ -75,9 +75,9 @@ def test_leaked_findings_are_the_reservations_in_state_leaked_in_every_snapshot(
         counted = sum((one.states or {}).get(State.LEAKED, 0) for one in report.networks)
         assert sorted(found) == sorted(leaked) == sorted(map(str, report.confirmed_leaks))
         assert counted == len(leaked)
-        assert [one["ip"] for one in document(report)["reservations"] if one["state"] == "leaked"] == [
+        assert [one["ip"] for one in scan_document(report)["reservations"] if one["state"] == "leaked"] == [
             one["subject"].partition("/")[2]
-            for one in document(report)["findings"]
+            for one in scan_document(report)["findings"]
             if one["detector"] == leaked_reservation.NAME
         ]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Mount
 from agent.sources.kube import node as node_object
-from agent.sources.kube.pods import parse
+from agent.sources.kube.pods import parse_pod
 from tests.builders import attachments, node, processes
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
@@ -40,7 +40,7 @@ def worker(in_use: Sequence[str], attached: Sequence[str] = (), ready: str = "Tr
 def waits(name: str, *volumes: Mapping[str, Any], minutes: int) -> Pod:
     """A pod in ContainerCreating, scheduled this many minutes ago."""
     since = (NOW - timedelta(minutes=minutes)).isoformat()
-    return parse({
+    return parse_pod({
         "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}", "creationTimestamp": since},
         "spec": {
             "nodeName": "worker-1",
@@ -66,7 +66,7 @@ FLEX_DATA: Final = {"name": "data", "flexVolume": {"driver": "nodeleak/disk", "f
 
 
 def cluster(*pods: Pod, of: Mapping[str, Any], **more: Any) -> Snapshot:
-    seen = node(*pods, node=[node_object.parse(of)], **more)
+    seen = node(*pods, node=[node_object.parse_node(of)], **more)
     return replace(seen, server_version="v1.20.2")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.device_history import FILE, loads
+from agent.model.device_history import HISTORY_FILE, load_history
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
@@ -32,27 +32,27 @@ def report(snapshot: Snapshot) -> Report:
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
     """Take the next look: its source reads what was written."""
     devices = snapshot.device_plugins.known()
-    stored = loads((state_dir / FILE).read_text()).transitions
+    stored = load_history((state_dir / HISTORY_FILE).read_text()).transitions
     return replace(snapshot, device_plugins=Known(replace(devices, history=stored)))
 
 
 def inode(state_dir: Path) -> int:
-    return (state_dir / FILE).stat().st_ino
+    return (state_dir / HISTORY_FILE).stat().st_ino
 
 
 def test_what_was_written_is_what_the_next_look_reads(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     assert derive(read_back(SEEN, tmp_path)) == derive(SEEN)
-    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)
+    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
 
 
 def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "nodeleak"
     DeviceHistoryStore(state_dir).export(report(SEEN), 0.1)
-    assert (state_dir / FILE).stat().st_mode & 0o777 == 0o600
+    assert (state_dir / HISTORY_FILE).stat().st_mode & 0o777 == 0o600
     assert state_dir.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(state_dir) == [FILE]
+    assert os.listdir(state_dir) == [HISTORY_FILE]
 
 
 def test_without_news_nothing_is_written(tmp_path: Path) -> None:
@@ -71,23 +71,25 @@ def test_news_replace_the_file(tmp_path: Path) -> None:
     devices = later.device_plugins.known()
     later = replace(later, device_plugins=Known(replace(devices, sockets=())))
     exporter.export(report(later), 0.1)
-    assert [one.what.value for one in loads((tmp_path / FILE).read_text()).transitions][-1] == "socket_gone"
+    assert [one.what.value for one in load_history((tmp_path / HISTORY_FILE).read_text()).transitions][
+        -1
+    ] == "socket_gone"
 
 
 def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
-    (tmp_path / FILE).unlink()
+    (tmp_path / HISTORY_FILE).unlink()
     exporter.export(report(SEEN), 0.1)
-    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)
+    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
 
 
 def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
-    before = (tmp_path / FILE).read_text()
+    before = (tmp_path / HISTORY_FILE).read_text()
     exporter.export(report(node(device_plugins=unavailable("device_plugins"))), 0.1)
-    assert (tmp_path / FILE).read_text() == before
+    assert (tmp_path / HISTORY_FILE).read_text() == before
 
 
 def test_a_node_without_a_kubelet_has_nothing_to_keep(tmp_path: Path) -> None:
@@ -105,13 +107,13 @@ def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_p
     in_the_way.unlink()
     exporter.export(report(SEEN), 0.1)
     assert exporter.failed == ""
-    assert (in_the_way / FILE).exists()
+    assert (in_the_way / HISTORY_FILE).exists()
 
 
 def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
-    before = (tmp_path / FILE).read_text()
+    before = (tmp_path / HISTORY_FILE).read_text()
     news = read_back(node(device_plugins=device_plugins()), tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -120,10 +122,10 @@ def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert exporter.failed.endswith(": File too large")
-    assert (tmp_path / FILE).read_text() == before
-    assert os.listdir(tmp_path) == [FILE]
+    assert (tmp_path / HISTORY_FILE).read_text() == before
+    assert os.listdir(tmp_path) == [HISTORY_FILE]
     exporter.export(report(news), 0.1)
-    assert loads((tmp_path / FILE).read_text()).transitions == derive(news)
+    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(news)
 
 
 def test_an_unwritable_state_directory_loses_nothing_while_the_agent_runs(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_an_unwritable_state_directory_loses_nothing_while_the_agent_runs(tmp_pa
 
 
 def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / HISTORY_FILE).write_text("{")
     store = DeviceHistoryStore(tmp_path)
     assert store.read().trouble
     store.export(report(SEEN), 0.1)
@@ -159,6 +161,6 @@ def test_a_state_directory_that_cannot_be_entered_does_not_end_the_daemon(tmp_pa
 def test_a_file_that_is_damaged_while_the_daemon_runs_is_written_again(tmp_path: Path) -> None:
     store = DeviceHistoryStore(tmp_path)
     store.export(report(SEEN), 0.1)
-    (tmp_path / FILE).write_text("damaged")
+    (tmp_path / HISTORY_FILE).write_text("damaged")
     store.export(report(SEEN), 0.1)
-    assert loads((tmp_path / FILE).read_text()).transitions == derive(SEEN)
+    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import FILE, StoredHistory, dumps
+from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history
 from agent.model.devices import TransitionKind
-from agent.state.device_history import LARGEST, DeviceHistoryStore
+from agent.state.device_history import MAX_HISTORY_BYTES, DeviceHistoryStore
 from tests.builders import KVM, transition
 from tests.wire import as_nobody, open_directory
 
@@ -17,7 +17,7 @@ LOST = transition(TransitionKind.LOST, KVM)
 
 
 def test_what_is_stored_is_read(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(dumps([SEEN, LOST]))
+    (tmp_path / HISTORY_FILE).write_text(dump_history([SEEN, LOST]))
     assert DeviceHistoryStore(tmp_path).read() == StoredHistory((SEEN, LOST))
 
 
@@ -28,9 +28,9 @@ def test_without_a_file_or_its_directory_there_is_no_history_and_nothing_is_wron
 
 def test_what_is_read_once_stays_in_memory(tmp_path: Path) -> None:
     stored = DeviceHistoryStore(tmp_path)
-    (tmp_path / FILE).write_text(dumps([SEEN]))
+    (tmp_path / HISTORY_FILE).write_text(dump_history([SEEN]))
     assert stored.read() == StoredHistory((SEEN,))
-    (tmp_path / FILE).unlink()
+    (tmp_path / HISTORY_FILE).unlink()
     assert stored.read() == StoredHistory((SEEN,))
 
 
@@ -38,35 +38,40 @@ def test_what_is_read_once_stays_in_memory(tmp_path: Path) -> None:
     ("content", "why"),
     [
         (b"", "not JSON"),
-        (dumps([SEEN]).encode()[:-3], "not JSON"),
+        (dump_history([SEEN]).encode()[:-3], "not JSON"),
         (b"{}", "its schema is not 'nodeleak.device-plugins/v1'"),
-        (b" " * (LARGEST + 1), f"it holds {LARGEST + 1} bytes; at most {LARGEST} are read"),
+        (
+            b" " * (MAX_HISTORY_BYTES + 1),
+            f"it holds {MAX_HISTORY_BYTES + 1} bytes; at most {MAX_HISTORY_BYTES} are read",
+        ),
     ],
     ids=["empty", "half", "another's", "huge"],
 )
 def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, content: bytes, why: str) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / HISTORY_FILE).write_bytes(content)
     stored = DeviceHistoryStore(tmp_path)
     for _ in range(2):
-        assert stored.read() == StoredHistory((), f"{tmp_path}/{FILE}: {why}")
+        assert stored.read() == StoredHistory((), f"{tmp_path}/{HISTORY_FILE}: {why}")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
 def test_what_is_no_file_is_damage(tmp_path: Path, make: Callable[[Path], object]) -> None:
-    make(tmp_path / FILE)
-    assert DeviceHistoryStore(tmp_path).read().trouble.startswith(f"{tmp_path}/{FILE}: ")
+    make(tmp_path / HISTORY_FILE)
+    assert DeviceHistoryStore(tmp_path).read().trouble.startswith(f"{tmp_path}/{HISTORY_FILE}: ")
 
 
 def test_a_history_that_may_not_be_read_is_told() -> None:
     with open_directory() as open_dir:
-        (open_dir / FILE).write_text(dumps([SEEN]))
-        (open_dir / FILE).chmod(0o600)
+        (open_dir / HISTORY_FILE).write_text(dump_history([SEEN]))
+        (open_dir / HISTORY_FILE).chmod(0o600)
         with as_nobody():
-            assert DeviceHistoryStore(open_dir).read() == StoredHistory((), f"{open_dir}/{FILE}: Permission denied")
+            assert DeviceHistoryStore(open_dir).read() == StoredHistory(
+                (), f"{open_dir}/{HISTORY_FILE}: Permission denied"
+            )
 
 
 def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     assert DeviceHistoryStore(tmp_path / "state").read() == StoredHistory(
-        (), f"{tmp_path}/state/{FILE}: Not a directory"
+        (), f"{tmp_path}/state/{HISTORY_FILE}: Not a directory"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.checks import engine
-from agent.model.last_seen import FILE, loads
+from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.state.last_seen import FRESH, LastSeenExporter
@@ -20,7 +20,7 @@ def report(ago: timedelta, provider_id: str = INSTANCE, **changes: Any) -> Repor
 
 
 def stored(state_dir: Path) -> LastSeen:
-    return loads((state_dir / FILE).read_text())
+    return load_last_seen((state_dir / LAST_SEEN_FILE).read_text())
 
 
 def test_what_was_seen_is_kept_and_kept_fresh_but_not_in_every_round(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_when_it_is_gone_the_moment_is_kept_once(tmp_path: Path) -> None:
     exporter.export(report(timedelta(minutes=2)), 0.1)
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
     assert stored(tmp_path) == last_seen(timedelta(minutes=1))
-    before = (tmp_path / FILE).stat().st_ino
+    before = (tmp_path / LAST_SEEN_FILE).stat().st_ino
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
-    assert (tmp_path / FILE).stat().st_ino == before
+    assert (tmp_path / LAST_SEEN_FILE).stat().st_ino == before
 
 
 def test_a_round_that_remembers_nothing_leaves_it_alone(tmp_path: Path) -> None:

@@ -147,9 +147,7 @@ class _Changes:
         written = self.devices.checkpoint_written
         if written is None or not self._written_after(before):
             return self._seen_now(what, resource)
-        return self._transition(
-            what, written, resource=resource, exact=abs(self.snapshot.taken_at - written) <= LATE
-        )  # fmt: skip
+        return self._transition(what, written, resource=resource, exact=abs(self.snapshot.taken_at - written) <= LATE)
 
     def _seen_now(self, what: TransitionKind, resource: str) -> DeviceTransition:
         return self._transition(what, self.snapshot.taken_at, resource=resource, exact=False)

@@ -6,17 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.kubelet_runs import KubeletRun
+from agent.checks.devices.registration import PROMPTLY
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection
 
-GRAIN: Final = timedelta(seconds=1)
+_GRAIN: Final = timedelta(seconds=1)
 """The kubelet and the API server write times in whole seconds."""
 API_DELAY: Final = timedelta(seconds=5)
 """A pod's status reaches the API server this much later, at most."""
 SKEW_ERROR: Final = timedelta(seconds=2.5)
 """The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
-PROMPTLY: Final = timedelta(seconds=1)
-"""A plugin registers this soon after it bound its socket."""
 BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
 """What a snapshot saw first may have happened this much earlier."""
 
@@ -41,10 +40,10 @@ class TimeWindow:
 def rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> TimeWindow:
     """Return when it was by the node's clock, as the files' times are. `skew`: how far the API server's is ahead."""
     if not rejection.by_api:
-        return TimeWindow(at, _add(at, GRAIN))
+        return TimeWindow(at, _add(at, _GRAIN))
     off = abs(skew or timedelta(0))
     slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
-    return TimeWindow(_add(at, -slack), _add(at, GRAIN + slack))
+    return TimeWindow(_add(at, -slack), _add(at, _GRAIN + slack))
 
 
 def within_run(window: TimeWindow, run: KubeletRun) -> TimeWindow | None:
@@ -68,9 +67,7 @@ def registration_window(
         )
     if socket_bound is None or registration.at - socket_bound > PROMPTLY:
         return TimeWindow(registration.at, registration.at)
-    by_socket = any(
-        one.what is TransitionKind.SOCKET_APPEARED and one.at == registration.at for one in run.history
-    )  # fmt: skip
+    by_socket = any(one.what is TransitionKind.SOCKET_APPEARED and one.at == registration.at for one in run.history)
     return TimeWindow(socket_bound, _add(socket_bound, PROMPTLY) if by_socket else registration.at)
 
 

@@ -26,7 +26,7 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
-NAMED: Final = 3
+_NAMED: Final = 3
 """How many pods of a storm a message names."""
 
 
@@ -63,8 +63,8 @@ def _single(one: RejectedPod) -> Finding:
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
     typical = _typical(storm)
     whose, resource = _controller(typical), typical.resource
-    names = ", ".join(one.pod for one in storm[:NAMED])
-    more = f" and {len(storm) - NAMED} more" if len(storm) > NAMED else ""
+    names = ", ".join(one.pod for one in storm[:_NAMED])
+    more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
     return Finding(
         detector=NAME,
         subject=f"pods of {whose}",

@@ -77,10 +77,8 @@ class RejectionAnalysis:
     def _by_time(self, case: _Case) -> Explanation:
         """Decide by the kubelet run that the rejection fell into; if it may be one of several, they have to agree."""
         candidates = [
-            (run, window)
-            for run in self.kubelet_runs
-            if (window := outages.within_run(case.window, run)) is not None
-        ]  # fmt: skip
+            (run, window) for run in self.kubelet_runs if (window := outages.within_run(case.window, run)) is not None
+        ]
         if not candidates:
             return _unverified(f"at {format_time(case.at)}, before the oldest known start of the kubelet")
         if not case.rejection.by_api or case.no_device_known:

@@ -29,13 +29,9 @@ def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
     names |= last_by_resource(history).keys()
     if node := known_or(snapshot.node, None):
         empty = {one.resource for one in node.devices if one.capacity == 0}
-        names |= empty & _requested(snapshot)
+        pods = known_or(snapshot.pods, ())
+        names |= empty & {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
     return tuple(sorted(names - dropped_before_start(history)))
-
-
-def _requested(snapshot: Snapshot) -> set[str]:
-    pods = known_or(snapshot.pods, ())
-    return {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
 
 
 def dropped_before_start(history: Iterable[DeviceTransition]) -> frozenset[str]:
@@ -124,9 +120,7 @@ def _seen_late(transition: DeviceTransition, snapshot: Snapshot) -> bool:
     return (snapshot.taken_at - (snapshot.uptime - transition.uptime)) - transition.at > LATE
 
 
-def _socket_bound(
-    socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]
-) -> datetime | None:  # fmt: skip
+def _socket_bound(socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]) -> datetime | None:
     """Return when the plugin bound its socket, a moment before it registered."""
     bound = [
         one.at

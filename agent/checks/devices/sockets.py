@@ -1,6 +1,6 @@
 """Which socket belongs to which resource. No file says it: some plugins follow a convention, for others time tells."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -14,14 +14,11 @@ def socket_pairs(history: Iterable[DeviceTransition], devices: DevicePlugins) ->
     """Return the socket of each resource, where known; the socket need not exist now."""
     history = tuple(history)
     present = [one.name for one in devices.sockets]
-    resources = dict.fromkeys([
-        *(one.resource for one in devices.registered),
-        *(one.resource for one in history if one.resource),
-    ])  # fmt: skip
+    resources = dict.fromkeys(
+        [*(one.resource for one in devices.registered), *(one.resource for one in history if one.resource)]
+    )
     names = {*present, *(one.socket for one in history if one.socket)}
-    paired = {
-        resource: socket for resource in resources for socket in _conventional(resource) if socket in names
-    }  # fmt: skip
+    paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
     paired |= _learned(history, paired)
     if len(resources) == len(present) == 1 and not paired:
         return dict(zip(resources, present, strict=True))
@@ -49,14 +46,11 @@ def _learned(history: Iterable[DeviceTransition], conventional: Mapping[str, str
             case TransitionKind.KUBELET_STARTED:
                 new = []
             case TransitionKind.REGISTERED if one.resource not in conventional:
-                if one.exact and len(near := _near(new, one)) == 1:
+                near = {other.socket for other in new if timedelta(0) <= one.at - other.at <= SOON}
+                if one.exact and len(near) == 1:
                     learned = {resource: socket for resource, socket in learned.items() if socket not in near}
                     learned[one.resource] = near.pop()
                 new = []
             case _:
                 pass
     return learned
-
-
-def _near(appeared: Collection[DeviceTransition], registered: DeviceTransition) -> set[str]:
-    return {one.socket for one in appeared if timedelta(0) <= registered.at - one.at <= SOON}

@@ -24,7 +24,7 @@ from agent.model.snapshot import Pod, Snapshot
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
 
-GRAIN: Final = timedelta(seconds=2)
+_GRAIN: Final = timedelta(seconds=2)
 """Start times are whole seconds, and a container starts a moment after the kubelet admitted its pod."""
 
 
@@ -73,23 +73,21 @@ class _Admission:
 
     def too_early(self) -> bool:
         until = self._unknown_until()
-        return until is not None and self.started + GRAIN < until
+        return until is not None and self.started + _GRAIN < until
 
     def _unknown_until(self) -> datetime | None:
         """Return until when the kubelet certainly knew no device of the resource; None: not known."""
         registration = self.run.first_registration(self.resource)
         if registration is None:
             # Registered or not: this kubelet has not written that it is.
-            return self.run.end or self.snapshot.taken_at + GRAIN
+            return self.run.end or self.snapshot.taken_at + _GRAIN
         return registration.at if registration.exact else self._socket_bound()
 
     def _socket_bound(self) -> datetime | None:
         devices = plugins(self.snapshot)
         sockets = socket_pairs(devices.history, devices)
         others = (socket for other, socket in sockets.items() if other != self.resource)
-        return self.run.socket_bound(
-            sockets.get(self.resource, ""), others, self.run.start.at, self.snapshot.taken_at
-        )  # fmt: skip
+        return self.run.socket_bound(sockets.get(self.resource, ""), others, self.run.start.at, self.snapshot.taken_at)
 
     def finding(self) -> Finding:
         return Finding(

@@ -37,7 +37,7 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 REGISTERS_WITHIN: Final = timedelta(seconds=60)
 """How long a kubelet may take from its start to its registration."""
-LATE, TOO_LATE = timedelta(minutes=3), timedelta(minutes=8)
+_WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
 REPORTED_FOR: Final = timedelta(hours=1)
 """How long a changed provider ID is reported: the cloud's controllers have acted on it by then."""
@@ -100,12 +100,12 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         raise InsufficientData("node: it has no creationTimestamp")
     # The server sets creationTimestamp, so the age is by its clock.
     age = snapshot.taken_at + (snapshot.api_skew or timedelta(0)) - node.created
-    if age < LATE:
+    if age < _WARNING_AFTER:
         return
     why = _why_it_needs_one(node, registration, snapshot)
     if not why:
         return
-    severity = Severity.CRITICAL if age >= TOO_LATE else Severity.WARNING
+    severity = Severity.CRITICAL if age >= _CRITICAL_AFTER else Severity.WARNING
     yield Finding(
         detector=NAME,
         subject=f"provider ID of {node.name}",

@@ -23,7 +23,7 @@ from agent.model.volumes import Strength
 NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
-NAMED: Final = 3
+_NAMED: Final = 3
 """How many pods a message names; it counts the others."""
 
 _RECREATE_POD: Final = (
@@ -71,8 +71,8 @@ def _problem(volume: Detached) -> str:
 
 
 def _names(pods: tuple[Pod, ...]) -> str:
-    named = ", ".join(_name(pod) for pod in pods[:NAMED])
-    return f"{named} and {len(pods) - NAMED} more" if len(pods) > NAMED else named
+    named = ", ".join(_name(pod) for pod in pods[:_NAMED])
+    return f"{named} and {len(pods) - _NAMED} more" if len(pods) > _NAMED else named
 
 
 def _name(pod: Pod) -> str:

@@ -16,7 +16,7 @@ from agent.model.volumes import Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
 """A kubelet that started more recently has not reported all volumes in use yet."""
-LATE: Final = timedelta(minutes=2)
+_LATE: Final = timedelta(minutes=2)
 """A volume whose VolumeAttachment says attached is in the node's status within seconds."""
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
@@ -66,7 +66,7 @@ def question(snapshot: Snapshot) -> Question | None:
     """Return what to ask the API server; None: nothing, or not known yet."""
     node, pods = known_or(snapshot.node, None), known_or(snapshot.pods, ())
     volumes = missing(node) if node else ()
-    late = tuple(pod for pod in pods if (waited(pod, snapshot.taken_at, snapshot.api_skew) or timedelta(0)) >= LATE)
+    late = tuple(pod for pod in pods if (waited(pod, snapshot.taken_at, snapshot.api_skew) or timedelta(0)) >= _LATE)
     return Question(volumes, late) if volumes and late else None
 
 
@@ -149,7 +149,7 @@ class _Waiting:
         # If any one of several pods may need it, that may be the one that has waited for the shortest time.
         longest = (max if exact else min)(waited.values(), default=timedelta(0))
         if exact and attachment.attached:
-            strength, at_least = Strength.CONFIRMED, LATE
+            strength, at_least = Strength.CONFIRMED, _LATE
         else:
             strength, at_least = Strength.PROBABLE, LOST
         if longest < at_least or (strength is Strength.PROBABLE and self._reported(attachment, waited)):

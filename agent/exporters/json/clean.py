@@ -2,20 +2,19 @@
 
 from typing import Any, Final
 
-from agent.cleanup.journal import SCHEMA as JOURNAL_SCHEMA
-from agent.cleanup.journal import Entry, Journal, file_document
+from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
-SCHEMA: Final = "nodeleak.clean/v1"
+_SCHEMA: Final = "nodeleak.clean/v1"
 
 
-def document(cleaning: Cleaning) -> dict[str, Any]:
+def clean_document(cleaning: Cleaning) -> dict[str, Any]:
     """Return the document. What is not known is null, never 0."""
     tally = cleaning.tally()
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "node": cleaning.node,
         "taken_at": rfc3339(cleaning.taken_at),
         "applied": cleaning.applied,
@@ -62,7 +61,7 @@ def _setting(outcome: Outcome) -> str | None:
     return " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
 
 
-def journal(image: Journal) -> dict[str, Any]:
+def journal_document(image: Journal) -> dict[str, Any]:
     """Return the journal, oldest entry first."""
     return {
         "schema": JOURNAL_SCHEMA,

@@ -13,14 +13,14 @@ from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, Reservation, Snapshot
 from agent.model.text import rfc3339
 
-SCHEMA: Final = "nodeleak.scan/v1"
+_SCHEMA: Final = "nodeleak.scan/v1"
 
 
-def document(report: Report) -> dict[str, Any]:
+def scan_document(report: Report) -> dict[str, Any]:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
     snapshot = report.assessment.snapshot
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "node": snapshot.node_name,
         "taken_at": rfc3339(snapshot.taken_at),
         "server_version": snapshot.server_version or None,

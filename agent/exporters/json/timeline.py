@@ -5,12 +5,12 @@ from typing import Any, Final
 from agent.exporters.timeline import Event, Timeline
 from agent.model.text import rfc3339
 
-SCHEMA: Final = "nodeleak.timeline/v1"
+_SCHEMA: Final = "nodeleak.timeline/v1"
 
 
-def document(timeline: Timeline) -> dict[str, Any]:
+def timeline_document(timeline: Timeline) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "node": timeline.node,
         "taken_at": rfc3339(timeline.taken_at),
         "events": [_event(event) for event in timeline.events],

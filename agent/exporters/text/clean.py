@@ -21,7 +21,7 @@ _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def table(cleaning: Cleaning) -> str:
+def clean_table(cleaning: Cleaning) -> str:
     return lines_as_text(_lines(cleaning))
 
 
@@ -147,7 +147,7 @@ def _by_reason(cleaning: Cleaning) -> str:
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 
 
-def restoration(done: Restoration, journal: Journal, *, applied: bool) -> str:
+def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> str:
     """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
     return lines_as_text(_restoration_lines(done, journal, applied=applied))
 
@@ -167,7 +167,7 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal(image: Journal) -> str:
+def journal_table(image: Journal) -> str:
     """Write the journal, oldest entry first."""
     return lines_as_text(_journal_lines(image))
 

@@ -4,49 +4,27 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from agent.exporters.range_map import (
-    LABELS,
-    WEIGHT,
-    Cell,
-    Mark,
-    NetworkMap,
-    RangeMap,
-    Row,
-    mark_of,
-    network_maps,
-)
+from agent.exporters.range_map import LABELS, WEIGHT, Mark, NetworkMap, RangeMap, Row, mark_of, network_maps
 from agent.exporters.text.scan import header, unavailable
 from agent.model.report import Report
 from agent.model.text import count_of, escape, format_number
 
-LETTERS: Final = {
-    Mark.FREE: "·",
-    Mark.GATEWAY: "G",
-    Mark.IN_USE: "■",
-    Mark.NOT_READY: "N",
-    Mark.TEARDOWN_PENDING: "T",
-    Mark.CANDIDATE: "C",
-    Mark.UNRECOGNIZED: "U",
-    Mark.UNMANAGED: "M",
-    Mark.UNAVAILABLE: "░",
-    Mark.UNKNOWN: "?",
-    Mark.LEAKED: "L",
+_LOOK: Final = {
+    Mark.FREE: ("·", "2"),
+    Mark.GATEWAY: ("G", "2"),
+    Mark.IN_USE: ("■", "34"),
+    Mark.NOT_READY: ("N", "36"),
+    Mark.TEARDOWN_PENDING: ("T", "36"),
+    Mark.CANDIDATE: ("C", "33"),
+    Mark.UNRECOGNIZED: ("U", "35"),
+    Mark.UNMANAGED: ("M", "35"),
+    Mark.UNAVAILABLE: ("░", "7"),
+    Mark.UNKNOWN: ("?", "7"),
+    Mark.LEAKED: ("L", "1;37;41"),
 }
+"""A letter, and an SGR code, which follows the terminal's own palette."""
+LETTERS: Final = {mark: letter for mark, (letter, _) in _LOOK.items()}
 _ASCII: Final = {"·": ".", "■": "o", "░": "/"}
-_COLORS: Final = {
-    Mark.FREE: "2",
-    Mark.GATEWAY: "2",
-    Mark.IN_USE: "34",
-    Mark.NOT_READY: "36",
-    Mark.TEARDOWN_PENDING: "36",
-    Mark.CANDIDATE: "33",
-    Mark.UNRECOGNIZED: "35",
-    Mark.UNMANAGED: "35",
-    Mark.UNAVAILABLE: "7",
-    Mark.UNKNOWN: "7",
-    Mark.LEAKED: "1;37;41",
-}
-"""SGR codes: they follow the terminal's own palette."""
 _GROUP: Final = 8
 _SPACED: Final = 16
 """A row of up to so many cells has room for a space after each."""
@@ -64,7 +42,7 @@ class _LetterFormat:
 
     def __call__(self, mark: Mark) -> str:
         letter = LETTERS[mark] if self._unicode else _ASCII.get(LETTERS[mark], LETTERS[mark])
-        return f"\x1b[{_COLORS[mark]}m{letter}\x1b[0m" if self._color else letter
+        return f"\x1b[{_LOOK[mark][1]}m{letter}\x1b[0m" if self._color else letter
 
 
 def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
@@ -103,14 +81,10 @@ def _network(network: NetworkMap, letter: _LetterFormat) -> Iterator[str]:
 
 
 def _row(row: Row, of_map: RangeMap, letter: _LetterFormat) -> str:
-    cells = [_cell(cell, letter) for cell in row.cells]
+    cells = [" " if cell is None else letter(cell.mark) for cell in row.cells]
     between = " " if of_map.columns <= _SPACED else ""
     groups = (cells[start : start + _GROUP] for start in range(0, len(cells), _GROUP))
     return (between or " ").join(between.join(group) for group in groups)
-
-
-def _cell(cell: Cell | None, letter: _LetterFormat) -> str:
-    return " " if cell is None else letter(cell.mark)
 
 
 def _legend(counts: Counter[Mark], letter: _LetterFormat) -> Iterator[str]:

@@ -20,7 +20,7 @@ _LISTED = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNREC
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
 
 
-def table(report: Report, *, verbose: bool = False) -> str:
+def scan_table(report: Report, *, verbose: bool = False) -> str:
     """Write a report. `verbose`: every entry and finding on a line of its own."""
     return lines_as_text(_lines(report, verbose=verbose))
 

@@ -19,7 +19,7 @@ _APPROXIMATE: Final = (
 )
 
 
-def table(timeline: Timeline, since: str) -> str:
+def timeline_table(timeline: Timeline, since: str) -> str:
     """Write a timeline. `since`: the requested duration as the user wrote it; empty: everything."""
     return lines_as_text(_lines(timeline, since))
 

@@ -1,31 +1,21 @@
 """The map of the page as plain values: texts, and positions of cells."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
 from agent.exporters.order import sorted_reservations
-from agent.exporters.range_map import (
-    LABELS,
-    WEIGHT,
-    Cell,
-    Mark,
-    NetworkMap,
-    RangeMap,
-    Row,
-    mark_of,
-    network_maps,
-)
+from agent.exporters.range_map import LABELS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, mark_of, network_maps
 from agent.exporters.text.map import LETTERS
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import Reservation
 from agent.model.text import escape, format_age, format_number
 
-LONGEST_LIST: Final = 1000
+MAX_LISTED: Final = 1000
 """Rows of a table: the page is bounded, `-o json` is not."""
 _PITCH: Final = 22
 """From one cell to the next, in units of the drawing; a cell is two less."""
@@ -76,7 +66,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AddressEntry:
     ip: str
     marker: Marker
     state: str
@@ -87,7 +77,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    rows: tuple[Entry, ...]
+    rows: tuple[AddressEntry, ...]
     total: int
     """Including those that are not listed."""
 
@@ -123,19 +113,17 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
         ),
         drawings=None if laid_out.maps is None else tuple(_drawing(one, report) for one in laid_out.maps),
         elsewhere=_listing(laid_out.elsewhere, report),
-        legend=tuple(_legend(laid_out.counts)),
+        legend=tuple(
+            _marker(mark, format_number(laid_out.counts[mark]))
+            for mark in sorted(laid_out.counts, key=WEIGHT.__getitem__, reverse=True)
+        ),
         other=_listing([one for one in mine if one.state is not State.IN_USE], report),
         entries=_listing(mine, report),
     )
 
 
 def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listing:
-    return Listing(tuple(_entry(one, report) for one in entries[:LONGEST_LIST]), len(entries))
-
-
-def _legend(counts: Counter[Mark]) -> Iterator[Marker]:
-    for mark in sorted(counts, key=WEIGHT.__getitem__, reverse=True):
-        yield _marker(mark, format_number(counts[mark]))
+    return Listing(tuple(_entry(one, report) for one in entries[:MAX_LISTED]), len(entries))
 
 
 def _marker(mark: Mark, count: str = "") -> Marker:
@@ -160,16 +148,13 @@ def _drawing(one: RangeMap, report: Report) -> Drawing:
         squares=tuple(
             Square(left + x * _PITCH, y * _PITCH, _marker(cell.mark), _title(cell, report))
             for y, row in enumerate(one.rows)
-            for x, cell in _present(row)
+            for x, cell in enumerate(row.cells)
+            if cell is not None
         ),
         rest=None
         if one.rest is None
         else Square(left, rows * _PITCH, _marker(one.rest.mark), _title(one.rest, report)),
     )
-
-
-def _present(row: Row) -> Iterator[tuple[int, Cell]]:
-    return ((x, cell) for x, cell in enumerate(row.cells) if cell is not None)
 
 
 def _row_labels(names: list[str]) -> list[str]:
@@ -195,10 +180,10 @@ def _summary(counts: Mapping[Mark, int]) -> str:
     return ", ".join(f"{format_number(n)} {LABELS[mark]}" for mark, n in listed)
 
 
-def _entry(classified: ClassifiedReservation, report: Report) -> Entry:
+def _entry(classified: ClassifiedReservation, report: Report) -> AddressEntry:
     entry = classified.entry
     age = report.assessment.snapshot.taken_at - made_at(entry) if isinstance(entry, Reservation) else None
-    return Entry(
+    return AddressEntry(
         ip=escape(classified.name),
         marker=_marker(mark_of(classified)),
         state=classified.state.value,

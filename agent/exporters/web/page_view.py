@@ -8,14 +8,13 @@ from typing import Final
 from agent.checks.registry import DETECTORS
 from agent.exporters.advice import advice
 from agent.exporters.devices import HEADS, device_rows
-from agent.exporters.finding_lines import LONGEST_LIST as LONGEST_GROUP
-from agent.exporters.finding_lines import finding_lines
+from agent.exporters.finding_lines import LONGEST_LIST, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.timeline import when
 from agent.exporters.timeline import Timeline
 from agent.exporters.web import page_map
-from agent.exporters.web.page_map import LONGEST_LIST, Network
+from agent.exporters.web.page_map import MAX_LISTED, Network
 from agent.model.release import Cleaning
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, SourceDisabled
@@ -57,7 +56,7 @@ class TimelineRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseRow:
     addresses: str
     pod: str
     verdict: str
@@ -71,7 +70,7 @@ class Cleanup:
     applied: bool
     halted: str
     do: str
-    releases: tuple[Release, ...]
+    releases: tuple[ReleaseRow, ...]
     more: int
     """How many are not listed."""
 
@@ -164,7 +163,7 @@ def _findings(report: Report) -> Iterator[FindingGroup]:
     for line in finding_lines(report):
         name = line.detector
         group = groups.setdefault(name, FindingGroup(name, descriptions[name], advice(name, report)))
-        if len(group.messages) < LONGEST_GROUP:
+        if len(group.messages) < LONGEST_LIST:
             group.messages.append((escape(line.text), line.confirmed))
         else:
             group.more += 1
@@ -189,13 +188,13 @@ def _cleanup(cleaning: Cleaning) -> Cleanup:
         halted=escape(cleaning.halted),
         do=WHEN_HALTED,
         releases=tuple(
-            Release(
+            ReleaseRow(
                 addresses=", ".join(one.ip for one in outcome.request.reservations),
                 pod=escape(outcome.request.pod),
                 verdict=outcome.verdict.value.replace("_", " "),
                 why=escape(outcome.why or "; ".join(refusal.why for refusal in outcome.refusals)),
             )
-            for outcome in cleaning.outcomes[:LONGEST_LIST]
+            for outcome in cleaning.outcomes[:MAX_LISTED]
         ),
-        more=max(0, len(cleaning.outcomes) - LONGEST_LIST),
+        more=max(0, len(cleaning.outcomes) - MAX_LISTED),
     )

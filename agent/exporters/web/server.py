@@ -17,7 +17,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from agent.exporters.json.scan import document
+from agent.exporters.json.scan import scan_document
 from agent.exporters.web.page import Page
 from agent.model.report import Report
 
@@ -48,11 +48,7 @@ class HttpExporter:
     """The server and the last report. `export` belongs to one thread, the rest to the server's threads."""
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        registry: CollectorRegistry,
-        alive: Callable[[], bool],
-        page: Page | None = None,
+        self, address: tuple[str, int], registry: CollectorRegistry, alive: Callable[[], bool], page: Page | None = None
     ) -> None:
         """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
         self._last: Report | None = None
@@ -80,15 +76,9 @@ class HttpExporter:
                 return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry))
             case "/healthz":
                 # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
-                alive = self._alive()
-                return (
-                    _plain(HTTPStatus.OK, "ok")
-                    if alive
-                    else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync for too long")
-                )
+                return _probe("no sync for too long", ok=self._alive())
             case "/readyz":
-                ready = self._last is not None
-                return _plain(HTTPStatus.OK, "ok") if ready else _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
+                return _probe("no sync yet", ok=self._last is not None)
             case "/api/v1/report":
                 return _refusal("report", client, host) or self._report()
             case _:
@@ -102,11 +92,15 @@ class HttpExporter:
     def _report(self) -> Answer:
         if self._last is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
-        return Answer(HTTPStatus.OK, _JSON, json.dumps(document(self._last)).encode())
+        return Answer(HTTPStatus.OK, _JSON, json.dumps(scan_document(self._last)).encode())
 
 
 def _plain(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, _TEXT, f"{text}\n".encode())
+
+
+def _probe(why_not: str, *, ok: bool) -> Answer:
+    return _plain(HTTPStatus.OK, "ok") if ok else _plain(HTTPStatus.SERVICE_UNAVAILABLE, why_not)
 
 
 def _refusal(what: str, client: str, host: str) -> Answer | None:

@@ -19,7 +19,7 @@ _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL}
 
 
-def read(proc: Path) -> tuple[Address, ...]:
+def read_addresses(proc: Path) -> tuple[Address, ...]:
     """Read every namespace once; raises SourceError where a living process cannot be inspected.
 
     A process that ends meanwhile is skipped: its namespace belongs to another process too, or is gone.

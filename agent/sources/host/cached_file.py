@@ -8,21 +8,21 @@ from typing import Generic, TypeVar
 
 from agent.sources.error import SourceError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # O_NONBLOCK: do not hang on a FIFO. O_NOFOLLOW: do not follow symbolic links.
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class CachedFile(Generic[T]):
+class CachedFile(Generic[_T]):
     """Keeps the last result, or error, while inode, modification time and size stay the same."""
 
-    def __init__(self, parse: Callable[[bytes], T], largest: int) -> None:
+    def __init__(self, parse: Callable[[bytes], _T], largest: int) -> None:
         """`largest`: bytes; a larger file is not parsed."""
         self._parse, self._largest = parse, largest
-        self._known: tuple[tuple[int, int, int], T | SourceError] | None = None
+        self._known: tuple[tuple[int, int, int], _T | SourceError] | None = None
 
-    def read(self, path: str | Path, directory: int | None = None) -> tuple[T, int] | None:
+    def read(self, path: str | Path, directory: int | None = None) -> tuple[_T, int] | None:
         """Return the content and its modification time in ns; None: there is no file. Raises SourceError.
 
         `directory`: the handle that the path is relative to.
@@ -48,7 +48,7 @@ class CachedFile(Generic[T]):
             raise SourceError(str(parsed))
         return parsed, found.st_mtime_ns
 
-    def _parsed(self, path: str | Path, handle: int, found: os.stat_result) -> T | SourceError:
+    def _parsed(self, path: str | Path, handle: int, found: os.stat_result) -> _T | SourceError:
         try:
             return self._parse(self._content(path, handle, found))
         except SourceError as error:

@@ -15,7 +15,7 @@ from agent.sources.error import SourceError
 _LARGEST = 64 * 1024
 
 
-def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
+def read_checkpoints(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
     """Read the directories that exist; raises SourceError where none does, or one cannot be read.
 
     Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no such

@@ -84,10 +84,10 @@ def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) 
         return None
     finally:
         os.close(handle)
-    return parse(content, matched["network"], matched["id"], matched["ifname"], mtime_ns)
+    return parse_result(content, matched["network"], matched["id"], matched["ifname"], mtime_ns)
 
 
-def parse(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
+def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
     """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)

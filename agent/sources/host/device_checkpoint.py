@@ -15,7 +15,7 @@ from agent.model.text import escape
 from agent.sources.error import SourceError
 
 NAME = "kubelet_internal_checkpoint"
-LARGEST = 1024 * 1024
+MAX_CHECKPOINT_BYTES = 1024 * 1024
 """Bytes. A node of 110 pods and 1,000 devices has a tenth of that."""
 
 _NUMA_NODE = re.compile(r"-?[0-9]{1,9}")
@@ -27,7 +27,7 @@ class DeviceCheckpoint:
     allocations: tuple[Allocation, ...] = ()
 
 
-def parse(content: bytes) -> DeviceCheckpoint:
+def parse_checkpoint(content: bytes) -> DeviceCheckpoint:
     """Read a checkpoint; raises SourceError with the reason, whatever the bytes."""
     try:
         tree = json.loads(content)

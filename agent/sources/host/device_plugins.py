@@ -29,7 +29,7 @@ class DeviceManager:
     def __init__(self, directory: Path, proc: Path, history: Callable[[], StoredHistory]) -> None:
         """`history`: returns the transitions up to the last snapshot."""
         self._directory, self._proc, self._history = directory, proc, history
-        self._checkpoint = CachedFile(device_checkpoint.parse, device_checkpoint.LARGEST)
+        self._checkpoint = CachedFile(device_checkpoint.parse_checkpoint, device_checkpoint.MAX_CHECKPOINT_BYTES)
 
     def read(self) -> DevicePlugins:
         """Read it once; raises SourceError if the directory or the checkpoint is unavailable."""
@@ -70,7 +70,7 @@ class DeviceManager:
             return ()
         paths = {name: self._paths(name) for name in (KUBELET, *made)}
         try:
-            found = unix_sockets.read(self._proc, {path for both in paths.values() for path in both})
+            found = unix_sockets.read_sockets(self._proc, {path for both in paths.values() for path in both})
         except SourceError:
             found = unix_sockets.UnixSockets(frozenset(), frozenset())
         same_namespace = bool(paths[KUBELET] & found.listening)

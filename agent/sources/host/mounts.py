@@ -22,7 +22,7 @@ _ANYWHERE = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/
 _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
 
 
-def read(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
+def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     """Return each mounted volume, once for each mount point; raises SourceError.
 
     `kubelet_dir`: where the kubelet keeps its volumes, on the node and for the agent.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
-from agent.model.last_seen import FILE, loads
+from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
 
-LARGEST: Final = 16 * 1024
+MAX_LAST_SEEN_BYTES: Final = 16 * 1024
 """Bytes of the state file. A provider ID has a few hundred at most."""
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
@@ -26,9 +26,9 @@ Flags = Callable[..., Mapping[str, str]]
 
 def _remembered(text: bytes) -> LastSeen:
     try:
-        return loads(text)
+        return load_last_seen(text)
     except Damaged as damaged:
-        raise SourceError(f"{FILE}: {damaged}") from damaged
+        raise SourceError(f"{LAST_SEEN_FILE}: {damaged}") from damaged
 
 
 class RegistrationTracker:
@@ -36,7 +36,7 @@ class RegistrationTracker:
 
     def __init__(self, node_name: str, expected: Expected, state_dir: Path, flags: Flags, proc: Path) -> None:
         self._name, self._expected = node_name, expected
-        self._path, self._file = state_dir / FILE, CachedFile(_remembered, LARGEST)
+        self._path, self._file = state_dir / LAST_SEEN_FILE, CachedFile(_remembered, MAX_LAST_SEEN_BYTES)
         self._flags, self._proc = flags, proc
         self._last: LastSeen | None = None
 

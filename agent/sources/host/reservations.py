@@ -16,7 +16,7 @@ from pathlib import Path
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
 
-LARGEST = 4096
+MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
 
 _OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
@@ -33,7 +33,7 @@ _ODD_KINDS = {
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read(networks_dir: Path, network: str) -> NetworkStore:
+def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
     """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty."""
     directory = networks_dir / network
     try:
@@ -95,7 +95,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
     try:
         found = os.fstat(handle)
         why = _why_unrecognized(found, is_address)
-        content = b"" if why else os.read(handle, LARGEST + 1)
+        content = b"" if why else os.read(handle, MAX_RESERVATION_BYTES + 1)
     finally:
         os.close(handle)
     if why:
@@ -109,7 +109,7 @@ def _why_unrecognized(found: os.stat_result, is_address: bool) -> str:
         return f"it is {_ODD_KINDS.get(kind, 'not a regular file')}"
     if not is_address:
         return "its name is not an address as host-local writes it"
-    if found.st_size > LARGEST:
+    if found.st_size > MAX_RESERVATION_BYTES:
         return f"it holds {found.st_size} bytes; host-local writes 70"
     return ""
 

@@ -25,7 +25,7 @@ class UnixSockets:
     connected: frozenset[bytes]
 
 
-def read(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
+def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
     """Find these paths in the node's list; raises SourceError if it cannot be read."""
     try:
         # Line by line: a busy node has thousands, of which a few matter.

@@ -20,7 +20,7 @@ from agent.sources.kube import volume_names
 from agent.sources.kube.client import ApiError, Query
 from agent.sources.ttl_cache import TTLCache
 
-MOST: Final = 64
+MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
 KEPT_FOR: Final = 60.0
 """Seconds for which an answer, or a failure, is kept: each request may take long."""
@@ -73,7 +73,7 @@ class _Inquiry:
     connection: Connection
     node: str
     not_requested: dict[str, None] = field(default_factory=dict)
-    left: int = MOST
+    left: int = MAX_REQUESTS
 
     def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
         found = {volume: self._attachment(volume) for volume in volumes}
@@ -142,7 +142,7 @@ class _Inquiry:
         if right in self.not_requested:
             return False, {}
         if not self.left:
-            self.not_requested[f"more than {MOST} objects"] = None
+            self.not_requested[f"more than {MAX_REQUESTS} objects"] = None
             return False, {}
         self.left -= 1
         try:

@@ -18,7 +18,7 @@ from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.model.text import truncate
 from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, Query, parse_list
-from agent.sources.kube.node import PATH as NODES
+from agent.sources.kube.node import NODES_PATH
 from agent.sources.ttl_cache import TTLCache
 
 STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -78,7 +78,7 @@ class AutoscalerClient:
         return replace(status, others=others.others, others_with_id=others.others_with_id)
 
     def _ask_others(self) -> Autoscaler:
-        _, _, items = parse_list(self._get(NODES, _PAGE))
+        _, _, items = parse_list(self._get(NODES_PATH, _PAGE))
         try:
             ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         except (KeyError, TypeError, AttributeError) as error:
@@ -98,7 +98,8 @@ class AutoscalerClient:
 def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
     """Whether the cluster is already known to use a cloud; or the reason why nothing is requested."""
     if not isinstance(registration, Known) or not isinstance(node, Known):
-        return NotRequested("autoscaler", f"whether the node is registered is not known: {_why(node, registration)}")
+        why = next(one.why for one in (node, registration) if not isinstance(one, Known))
+        return NotRequested("autoscaler", f"whether the node is registered is not known: {why}")
     known = registration.value
     if node.value is None:
         if evidence_of_node(known, name):
@@ -109,10 +110,6 @@ def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Re
     if known.expected is Expected.IGNORED:
         return NotRequested("autoscaler", "--provider-id=ignored")
     return known.expected is Expected.REQUIRED or bool(evidence_of_cloud(known, node.value.taints))
-
-
-def _why(*readings: Reading[Any]) -> str:
-    return next((one.why for one in readings if not isinstance(one, Known)), "")
 
 
 def _refusal(error: ApiError) -> str:

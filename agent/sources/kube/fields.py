@@ -61,7 +61,7 @@ def mappings(written: Any) -> Iterator[Mapping[str, Any]]:
     yield from (one for one in (written if isinstance(written, list) else ()) if isinstance(one, Mapping))
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """Return a condition of a status if it is true."""
     found = (one for one in mappings(status.get("conditions")) if one.get("type") == kind)
     return next((one for one in found if one.get("status") == "True"), None)

@@ -29,13 +29,13 @@ from agent.sources.kube.replica import (
     ignore_evidence,
 )
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _BACKOFF = (0.5, 15.0)
 """Seconds: the first wait, and the longest."""
 
 
-def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:
+def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], _T]) -> tuple[_T, ...]:
     """List a resource without watching it, read through to etcd; raises SourceError."""
     replica = Replica(parse)
     version, items = list_all(api, path, query)
@@ -59,15 +59,15 @@ class RestartCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held(Generic[T]):
+class _Held(Generic[_T]):
     """What the thread publishes: replaced whole, never changed."""
 
-    items: tuple[T, ...] | None
+    items: tuple[_T, ...] | None
     heard_at: float
     trouble: str
 
 
-class Reflector(Generic[T]):
+class Reflector(Generic[_T]):
     """A watched resource. `run` belongs to one thread; `reading` may be called from any."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Reflector(Generic[T]):
         connect: Callable[[], Api],
         path: str,
         query: Query,
-        parse: Callable[[Mapping[str, Any]], T],
+        parse: Callable[[Mapping[str, Any]], _T],
         *,
         clock: Callable[[], float],
         stale_after: float,
@@ -96,7 +96,7 @@ class Reflector(Generic[T]):
         self._connect, self._path, self._query = connect, path, tuple(query)
         self._replica = Replica(parse, on_evidence)
         self._clock, self._stale_after, self._on_connect = clock, stale_after, on_connect
-        self._held: _Held[T] = _Held(None, clock(), "the API server has not answered yet")
+        self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._on_connect_due = True
         # As client-go: any version first ("0"), then nothing older than the current one, then, if the server refuses,
@@ -108,7 +108,7 @@ class Reflector(Generic[T]):
         """How often the server sent a version older than one before."""
         return self._replica.regressions
 
-    def reading(self) -> Reading[tuple[T, ...]]:
+    def reading(self) -> Reading[tuple[_T, ...]]:
         """Return the current state."""
         held, now = self._held, self._clock()
         if held.items is None:

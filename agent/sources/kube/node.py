@@ -13,14 +13,14 @@ from agent.sources.kube.fields import count, is_device, mappings, moment, shared
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
-PATH = "/api/v1/nodes"
+NODES_PATH = "/api/v1/nodes"
 
 
-def query(node: str) -> Query:
+def node_query(node: str) -> Query:
     return (("fieldSelector", f"metadata.name={node}"),)
 
 
-def parse(item: Mapping[str, Any]) -> Node:
+def parse_node(item: Mapping[str, Any]) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     return Node(

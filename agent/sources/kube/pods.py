@@ -9,23 +9,24 @@ from typing import Any
 from agent.model.snapshot import Pod
 from agent.sources.kube import rejections, volume_names
 from agent.sources.kube.client import Query
-from agent.sources.kube.fields import condition, count, is_device, mappings, moment, shared
+from agent.sources.kube.fields import count, find_condition, is_device, mappings, moment, shared
 
-PATH = "/api/v1/pods"
+PODS_PATH = "/api/v1/pods"
 
 
-def query(node: str) -> Query:
+def pods_query(node: str) -> Query:
     # RBAC cannot restrict the list to this node; with the selector the server sends nothing else.
     return (("fieldSelector", f"spec.nodeName={node}"),)
 
 
-def parse(item: Mapping[str, Any]) -> Pod:
+def parse_pod(item: Mapping[str, Any]) -> Pod:
     """Parse a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
-    started = _started(status)
+    # The status has the last two runs of each container.
+    started = min(filter(None, _starts(status)), default=None)
     wants_in_init = shared(_wanted(spec, "initContainers"))
     wants = shared((*wants_in_init, *_wanted(spec, "containers")))
     return Pod(
@@ -39,7 +40,7 @@ def parse(item: Mapping[str, Any]) -> Pod:
         started=started,
         wants=wants,
         wants_in_init=wants_in_init,
-        rejection=rejections.read(metadata, status, wants, started),
+        rejection=rejections.read_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
@@ -84,13 +85,8 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _scheduled(status: Mapping[str, Any]) -> datetime | None:
-    given = condition(status, "PodScheduled")
+    given = find_condition(status, "PodScheduled")
     return moment(given.get("lastTransitionTime")) if given else None
-
-
-def _started(status: Mapping[str, Any]) -> datetime | None:
-    """Return the first start in the status, which has the last two runs of each container."""
-    return min(filter(None, _starts(status)), default=None)
 
 
 def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:

@@ -57,7 +57,7 @@ class _Message(NamedTuple):
     socket: str = ""
 
 
-def read(
+def read_rejection(
     metadata: Mapping[str, Any], status: Mapping[str, Any], wants: tuple[str, ...], started: datetime | None
 ) -> Rejection | None:
     """Return how a pod was rejected for a device; None for every other pod.
@@ -111,10 +111,7 @@ def _cause(cause: str) -> _Message | None:
             if refused is RejectionKind.PLUGIN_GONE:
                 return _Message(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
             return _Message(
-                refused,
-                named.get("resource", ""),
-                _number(named.get("requested")),
-                _number(named.get("available")),
+                refused, named.get("resource", ""), _number(named.get("requested")), _number(named.get("available"))
             )
     return None
 

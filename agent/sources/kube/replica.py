@@ -16,7 +16,7 @@ from agent.model.watches import Evidence
 from agent.sources.error import SourceError
 from agent.sources.kube.fields import resource_version
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 UNWATCHABLE = frozenset({410, 504})
 """The status codes of a server that no longer has the requested version, and of one that does not have it yet."""
@@ -44,14 +44,14 @@ def ignore_evidence(_evidence: Evidence, _before: int, _version: int) -> None: .
 
 
 @dataclass(slots=True)
-class Replica(Generic[T]):
+class Replica(Generic[_T]):
     """The objects by uid, and their version; 0 before the first list."""
 
-    parse: Callable[[Mapping[str, Any]], T]
+    parse: Callable[[Mapping[str, Any]], _T]
     on_evidence: OnEvidence = ignore_evidence
     version: int = 0
     regressions: int = 0
-    _objects: dict[str, T] = field(default_factory=dict)
+    _objects: dict[str, _T] = field(default_factory=dict)
     _tombstones: dict[str, None] = field(default_factory=dict)
     """Uids of deleted objects, oldest first; at most MAX_TOMBSTONES."""
     _began: int = 0
@@ -59,7 +59,7 @@ class Replica(Generic[T]):
     _highest: int = 0
     """The highest version of its events. Bookmarks do not count: some servers sent them ahead of events."""
 
-    def items(self) -> tuple[T, ...]:
+    def items(self) -> tuple[_T, ...]:
         return tuple(self._objects.values())
 
     def replace(self, version: int, items: Iterable[Mapping[str, Any]], *, consistent: bool) -> None:
@@ -140,7 +140,7 @@ class Replica(Generic[T]):
         if len(self._tombstones) > MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
 
-    def _parse(self, item: Mapping[str, Any]) -> T:
+    def _parse(self, item: Mapping[str, Any]) -> _T:
         try:
             return self.parse(item)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -26,14 +26,14 @@ class ServerVersion:
 
         def ask(api: Api) -> None:
             try:
-                self.value = parse(within(lambda: api.get(_PATH)))
+                self.value = parse_version(within(lambda: api.get(_PATH)))
             except SourceError:
                 self.value = ""
 
         return ask
 
 
-def parse(body: bytes) -> str:
+def parse_version(body: bytes) -> str:
     """Read an answer of `/version`; empty if it has no version."""
     try:
         version = json.loads(body)["gitVersion"]

@@ -18,7 +18,7 @@ from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.error import SourceError, why_not_connected
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _LABEL = "io.kubernetes."
 
@@ -60,7 +60,7 @@ class Docker:
 
         return self._ask(inspect)
 
-    def _ask(self, question: Callable[[docker.APIClient], T]) -> T:
+    def _ask(self, question: Callable[[docker.APIClient], _T]) -> _T:
         quickly = tenacity.Retrying(
             # A refused connection is retried at once; an engine that hangs is not.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
@@ -69,7 +69,7 @@ class Docker:
             reraise=True,
         )
         try:
-            return cast("T", quickly(self._ask_once, question))
+            return cast("_T", quickly(self._ask_once, question))
         except (DockerException, RequestException, HTTPError) as error:
             raise SourceError(self._cannot_connect(error) or f"docker: {truncate(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -82,7 +82,7 @@ class Docker:
         host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
         return f"cannot connect to docker at {host.removeprefix('http+unix://').removeprefix('unix://')}: {reason}"
 
-    def _ask_once(self, question: Callable[[docker.APIClient], T]) -> T:
+    def _ask_once(self, question: Callable[[docker.APIClient], _T]) -> _T:
         try:
             if self._client is None:
                 self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)

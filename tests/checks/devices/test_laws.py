@@ -72,8 +72,8 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
     later = later or snapshot
     devices = later.device_plugins.known()
-    text = stored_history.dumps(derive(snapshot))
-    stored = stored_history.loads(text)
+    text = stored_history.dump_history(derive(snapshot))
+    stored = stored_history.load_history(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 

@@ -9,7 +9,7 @@ import pytest
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters.json import clean
-from agent.exporters.json.clean import document
+from agent.exporters.json.clean import clean_document
 from agent.model.release import Cleaning, PassedOver, Refusal, Verdict
 from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file
@@ -18,7 +18,7 @@ from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, UNMANAGED,
 
 def told(one: Cleaning) -> Any:
     """Draw a cleaning, and read it back as a program would."""
-    return json.loads(json.dumps(document(one), allow_nan=False))
+    return json.loads(json.dumps(clean_document(one), allow_nan=False))
 
 
 def test_a_cleanup_has_every_key() -> None:
@@ -134,7 +134,7 @@ def test_the_journal_has_every_byte() -> None:
     kept = Journal(
         (Entry(ENTRY, AT, "run", GONE, "shop/cart", (text, binary), Verdict.RELEASED, "", AT),), ("line 3: no",)
     )
-    tree = json.loads(json.dumps(clean.journal(kept)))
+    tree = json.loads(json.dumps(clean.journal_document(kept)))
     files = tree["entries"][0].pop("files")
     assert tree == {
         "schema": "nodeleak.journal/v1",
@@ -159,6 +159,6 @@ def test_the_journal_has_every_byte() -> None:
 
 def test_an_unfinished_entry_has_no_outcome() -> None:
     kept = Journal((Entry(ENTRY, AT, "clean", "", "", ()),))
-    (entry,) = clean.journal(kept)["entries"]
+    (entry,) = clean.journal_document(kept)["entries"]
     assert (entry["outcome"], entry["why"], entry["restored"], entry["container_id"]) == (None, None, None, None)
-    assert clean.journal(Journal())["entries"] == []
+    assert clean.journal_document(Journal())["entries"] == []

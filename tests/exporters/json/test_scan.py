@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.checks.registry import DETECTORS
-from agent.exporters.json.scan import document
+from agent.exporters.json.scan import scan_document
 from agent.exporters.order import sorted_reservations
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, TrackedFinding
@@ -40,7 +40,7 @@ LOST = reservation("10.244.1.9")
 
 def told(report: Report) -> Any:
     """Draw a report, and read it back as a program would."""
-    return json.loads(json.dumps(document(report), allow_nan=False))
+    return json.loads(json.dumps(scan_document(report), allow_nan=False))
 
 
 def test_a_healthy_node_has_every_key() -> None:

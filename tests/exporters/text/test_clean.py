@@ -9,7 +9,7 @@ import pytest
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.clean import journal, restoration, table
+from agent.exporters.text.clean import clean_table, journal_table, restoration_text
 from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
 from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file, reservation
@@ -38,7 +38,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_a_release_is_listed_with_its_journal_entry() -> None:
-    assert lines(table(cleaning(released()))) == [
+    assert lines(clean_table(cleaning(released()))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
         "",
         "NETWORK ADDRESS CONTAINER POD VERDICT JOURNAL ENTRY",
@@ -50,15 +50,15 @@ def test_a_release_is_listed_with_its_journal_entry() -> None:
 
 
 def test_a_dry_run_is_labeled_and_names_the_option_to_release() -> None:
-    text = lines(table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)))
+    text = lines(clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)))
     assert text[1] == "DRY RUN: nothing is changed; use --apply to release."
     assert "kubenet 10.244.1.9 999999999999 shop/cart would release" in text
     assert "1 would be released" in text
-    assert "DRY RUN" not in table(cleaning(released()))
+    assert "DRY RUN" not in clean_table(cleaning(released()))
 
 
 def test_a_refusal_has_its_reasons_and_the_setting_that_overrides_it() -> None:
-    text = lines(table(cleaning(refused(CANDIDATE, UNMANAGED))))
+    text = lines(clean_table(cleaning(refused(CANDIDATE, UNMANAGED))))
     assert "kubenet 10.244.1.9 999999999999 - refused: not_confirmed, address_in_use" in text
     assert "not_confirmed (10.244.1.9): 30 s old, and --grace is 300 s; override with --grace=0s" in text
     assert "address_in_use (10.244.1.9): process 7 (nginx) has 10.244.1.9 configured" in text
@@ -66,7 +66,7 @@ def test_a_refusal_has_its_reasons_and_the_setting_that_overrides_it() -> None:
 
 
 def test_a_reason_shared_by_all_is_listed_once() -> None:
-    text = table(cleaning(*(refused(BUDGET, of=(one,)) for one in many(118)), applied=False))
+    text = clean_table(cleaning(*(refused(BUDGET, of=(one,)) for one in many(118)), applied=False))
     assert text.count(BUDGET.why) == 1
     assert f"over_budget (118 addresses): {BUDGET.why}; override with --max=4" in text
     assert sum("refused: over_budget" in line for line in text.splitlines()) == 118
@@ -75,27 +75,27 @@ def test_a_reason_shared_by_all_is_listed_once() -> None:
 
 def test_a_failure_shared_by_all_is_listed_once() -> None:
     why = "another cleaner is at work on this node (it holds /var/lib/nodeleak/cleaner.lock)"
-    text = table(cleaning(*(outcome(Verdict.BUSY, one, why=why) for one in many(50))))
+    text = clean_table(cleaning(*(outcome(Verdict.BUSY, one, why=why) for one in many(50))))
     assert text.count(why) == 1
     assert f"busy (50 addresses): {why}" in text
     assert "0 released, 50 busy" in text
 
 
 def test_files_left_behind_by_a_release_are_listed() -> None:
-    assert "released (10.244.1.9): left in libcni's cache: /x: Permission denied" in table(
+    assert "released (10.244.1.9): left in libcni's cache: /x: Permission denied" in clean_table(
         cleaning(released(why="left in libcni's cache: /x: Permission denied"))
     )
 
 
 def test_few_addresses_are_listed_and_many_are_counted() -> None:
     three, four = many(3), many(4)
-    assert "over_budget (10.244.1.20, 10.244.1.21, 10.244.1.22): " in table(cleaning(refused(BUDGET, of=three)))
-    assert "over_budget (4 addresses): " in table(cleaning(refused(BUDGET, of=four)))
+    assert "over_budget (10.244.1.20, 10.244.1.21, 10.244.1.22): " in clean_table(cleaning(refused(BUDGET, of=three)))
+    assert "over_budget (4 addresses): " in clean_table(cleaning(refused(BUDGET, of=four)))
 
 
 def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_listed() -> None:
     counting = [Refusal(Reason.OVER_BUDGET, f"up to it there are {n}", f"--max={n}") for n in range(60)]
-    text = table(cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))))
+    text = clean_table(cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))))
     assert [line for line in text.splitlines() if line.startswith("  over_budget")] == [
         "  over_budget (10.244.1.20): up to it there are 0; override with --max=0",
         "  over_budget: … 58 more: -o json lists all",
@@ -105,27 +105,27 @@ def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_list
 
 
 def test_each_address_of_a_sandbox_has_its_line() -> None:
-    text = lines(table(cleaning(released(*DUAL))))
+    text = lines(clean_table(cleaning(released(*DUAL))))
     assert sum(ENTRY in line for line in text) == 2
     assert "2 released" in text
 
 
 def test_an_empty_file_has_no_container() -> None:
     assert "10.244.1.9 (empty file) - refused: not_confirmed" in " ".join(
-        lines(table(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),)))))
+        lines(clean_table(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),)))))
     )
 
 
 def test_refusals_are_counted_by_their_first_reason_the_most_frequent_first() -> None:
     one, two, three = many(3)
-    text = table(
+    text = clean_table(
         cleaning(refused(CANDIDATE, BUDGET, of=(one,)), refused(BUDGET, of=(two,)), refused(BUDGET, of=(three,)))
     )
     assert "0 released, 3 refused (2 over_budget, 1 not_confirmed)" in text
 
 
 def test_an_empty_store_has_nothing_to_release() -> None:
-    assert lines(table(cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}))) == [
+    assert lines(clean_table(cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
         "",
         "Nothing to release.",
@@ -135,7 +135,7 @@ def test_an_empty_store_has_nothing_to_release() -> None:
 
 def test_a_requested_address_that_cannot_be_released_is_listed_with_why() -> None:
     text = lines(
-        table(
+        clean_table(
             cleaning(
                 applied=False,
                 passed_over=(
@@ -152,7 +152,7 @@ def test_a_requested_address_that_cannot_be_released_is_listed_with_why() -> Non
 
 def test_without_data_nothing_is_said_to_be_healthy() -> None:
     text = lines(
-        table(
+        clean_table(
             cleaning(
                 unavailable=(Unavailable("containers", "docker: timed out"),),
                 free_before={"kubenet": None},
@@ -167,13 +167,13 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
 
 
 def test_halted_cleanup_says_why_and_what_to_do() -> None:
-    text = table(cleaning(halted="container 9999 is there again"))
+    text = clean_table(cleaning(halted="container 9999 is there again"))
     assert "Cleanup halted: container 9999 is there again\n  Do: find out why" in text
     assert "`nodeleak restore ENTRY --apply`" in text
 
 
 def test_warnings_are_listed() -> None:
-    assert "warning: journal: line 3: ValueError" in table(cleaning(warnings=("journal: line 3: ValueError",)))
+    assert "warning: journal: line 3: ValueError" in clean_table(cleaning(warnings=("journal: line 3: ValueError",)))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,9 @@ def test_warnings_are_listed() -> None:
 )
 def test_output_has_no_control_characters(outcome: Outcome) -> None:
     hostile = replace(outcome, request=replace(outcome.request, pod=CONTROL))
-    text = table(cleaning(hostile, halted=CONTROL, warnings=(CONTROL,), passed_over=(PassedOver(CONTROL, CONTROL),)))
+    text = clean_table(
+        cleaning(hostile, halted=CONTROL, warnings=(CONTROL,), passed_over=(PassedOver(CONTROL, CONTROL),))
+    )
     assert text.replace("\n", "").isprintable()
     assert "[2J" in text
 
@@ -202,12 +204,12 @@ def entry(verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
 
 
 def test_a_restoration_names_the_address_container_and_pod() -> None:
-    text = restoration(Restoration(entry(), done=True), Journal(), applied=True)
+    text = restoration_text(Restoration(entry(), done=True), Journal(), applied=True)
     assert text == f"restored: 10.244.1.9 for container 999999999999 of pod shop/cart, entry {ENTRY}\n"
 
 
 def test_a_dry_restoration_says_that_nothing_is_changed() -> None:
-    text = lines(restoration(Restoration(entry(pod=""), done=True), Journal(), applied=False))
+    text = lines(restoration_text(Restoration(entry(pod=""), done=True), Journal(), applied=False))
     assert text == [
         "DRY RUN: nothing is changed; use --apply to restore.",
         f"would restore: 10.244.1.9 for container 999999999999, entry {ENTRY}",
@@ -217,14 +219,14 @@ def test_a_dry_restoration_says_that_nothing_is_changed() -> None:
 @pytest.mark.parametrize(("applied", "verb"), [(True, "not restored"), (False, "would not restore")])
 def test_a_restoration_that_is_refused_says_why(applied: bool, verb: str) -> None:
     done = Restoration(entry(container_id=""), done=False, why="10.244.1.9 of network kubenet is reserved again")
-    (line,) = (one for one in lines(restoration(done, Journal(), applied=applied)) if "DRY RUN" not in one)
+    (line,) = (one for one in lines(restoration_text(done, Journal(), applied=applied)) if "DRY RUN" not in one)
     assert line.startswith(f"{verb}: 10.244.1.9 for container (empty file) of pod shop/cart, entry ")
     assert line.endswith(": 10.244.1.9 of network kubenet is reserved again")
 
 
 def test_a_restoration_warns_of_files_not_restored_and_of_a_damaged_journal() -> None:
     done = Restoration(entry(), done=True, why="libcni's x was not put back: it exists")
-    text = lines(restoration(done, Journal(damage=("journal.jsonl, line 3: no",)), applied=True))
+    text = lines(restoration_text(done, Journal(damage=("journal.jsonl, line 3: no",)), applied=True))
     assert text[1:] == [
         "warning: libcni's x was not put back: it exists",
         "warning: journal: journal.jsonl, line 3: no",
@@ -232,7 +234,7 @@ def test_a_restoration_warns_of_files_not_restored_and_of_a_damaged_journal() ->
 
 
 def test_the_journal_lists_time_command_addresses_and_outcome() -> None:
-    assert lines(journal(Journal((entry(), entry(restored=AT, by="run", pod=""))))) == [
+    assert lines(journal_table(Journal((entry(), entry(restored=AT, by="run", pod=""))))) == [
         "WHEN BY ADDRESSES CONTAINER POD OUTCOME ENTRY",
         f"2026-03-26T19:00:00Z clean 10.244.1.9 999999999999 shop/cart released {ENTRY}",
         f"2026-03-26T19:00:00Z run 10.244.1.9 999999999999 - released, restored 2026-03-26T19:00:00Z {ENTRY}",
@@ -240,21 +242,23 @@ def test_the_journal_lists_time_command_addresses_and_outcome() -> None:
 
 
 def test_the_journal_lists_failures_and_damage() -> None:
-    text = lines(journal(Journal((entry(None), entry(Verdict.FAILED, why="unlink: Permission denied")), ("line 3",))))
+    text = lines(
+        journal_table(Journal((entry(None), entry(Verdict.FAILED, why="unlink: Permission denied")), ("line 3",)))
+    )
     assert text[1].endswith(f"unfinished {ENTRY}")
     assert text[2].endswith(f"failed {ENTRY} unlink: Permission denied")
     assert text[-1] == "damaged: line 3"
 
 
 def test_an_empty_journal_has_no_releases() -> None:
-    assert journal(Journal()) == "No releases.\n"
+    assert journal_table(Journal()) == "No releases.\n"
 
 
 def test_the_journal_has_no_control_characters() -> None:
     hostile = entry(by=CONTROL, pod=CONTROL, why=CONTROL, name=CONTROL)
     for text in (
-        journal(Journal((hostile,), (CONTROL,))),
-        restoration(Restoration(hostile, done=False, why=CONTROL), Journal(damage=(CONTROL,)), applied=True),
+        journal_table(Journal((hostile,), (CONTROL,))),
+        restoration_text(Restoration(hostile, done=False, why=CONTROL), Journal(damage=(CONTROL,)), applied=True),
     ):
         assert text.replace("\n", "").isprintable()
         assert "[2J" in text

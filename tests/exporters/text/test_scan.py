@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.exporters.text.scan import table
+from agent.exporters.text.scan import scan_table
 from agent.exporters.text.table import grid
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
@@ -40,7 +40,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_a_healthy_node_is_a_few_lines() -> None:
-    assert lines(table(scanned(node()))) == [
+    assert lines(scan_table(scanned(node()))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
         "OK: no findings",
         "",
@@ -50,7 +50,7 @@ def test_a_healthy_node_is_a_few_lines() -> None:
 
 
 def test_a_leak_is_counted_and_described() -> None:
-    text = lines(table(scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR)))))
+    text = lines(scan_table(scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR)))))
     assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in text
     assert "Findings (1; `nodeleak explain DETECTOR` describes them):" in text
     (finding,) = (line for line in text if line.startswith("leaked_reservation: "))
@@ -58,14 +58,14 @@ def test_a_leak_is_counted_and_described() -> None:
 
 
 def test_healthy_reservations_are_only_counted() -> None:
-    text = table(scanned(node(LOST, sandbox(GONE, "shop/cart", "exited"))))
+    text = scan_table(scanned(node(LOST, sandbox(GONE, "shop/cart", "exited"))))
     assert "2 in_use, 1 not_ready" in text
     assert LOST.ip not in text
 
 
 def test_other_states_are_listed_with_why() -> None:
     young = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
-    text = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
+    text = scan_table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
     for word in (
         "teardown_pending",
         "candidate",
@@ -79,14 +79,14 @@ def test_other_states_are_listed_with_why() -> None:
 
 def test_a_long_list_is_cut_and_says_so() -> None:
     leaks = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 60)]
-    text = table(scanned(node(*leaks)))
+    text = scan_table(scanned(node(*leaks)))
     assert "10.244.1.48, 10.244.1.49 and 10 more" in text
     assert "50 leaked" in text
     assert "Findings (50;" in text
 
 
 def test_without_data_nothing_is_said_to_be_healthy() -> None:
-    text = lines(table(scanned(dark_node())))
+    text = lines(scan_table(scanned(dark_node())))
     assert "kubenet ? ? ? ? unavailable" in text
     assert "Incomplete: 11 of 11 checks could not run: it gave no word" in text
     assert not any(line.startswith("OK") for line in text)
@@ -96,7 +96,7 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
 
 
 def test_without_the_api_it_says_which_sources_it_used() -> None:
-    text = table(scanned(without_api(node())))
+    text = scan_table(scanned(without_api(node())))
     assert "Checked without the API server (--api=off): by docker, checkpoints and network namespaces." in text
     assert "Skipped without it: unreserved_pod_ip, shared_ip" in text
     assert "could not run" not in text
@@ -104,7 +104,7 @@ def test_without_the_api_it_says_which_sources_it_used() -> None:
 
 
 def test_without_the_api_unavailable_containers_are_still_reported() -> None:
-    text = table(scanned(without(without_api(node()), "containers")))
+    text = scan_table(scanned(without(without_api(node()), "containers")))
     assert "containers: it gave no word" in text
     assert "leaked_reservation, unmanaged_address: containers: it gave no word" in text
     assert "Incomplete: 2 of 11 checks could not run: it gave no word" in text
@@ -112,13 +112,13 @@ def test_without_the_api_unavailable_containers_are_still_reported() -> None:
 
 def test_a_failed_detector_is_reported() -> None:
     report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
-    assert "shared_ip: KeyError: 'a bug'" in table(report)
-    assert "Incomplete: 1 of 11 checks could not run: shared_ip: KeyError" in table(report)
+    assert "shared_ip: KeyError: 'a bug'" in scan_table(report)
+    assert "Incomplete: 1 of 11 checks could not run: shared_ip: KeyError" in scan_table(report)
 
 
 def test_an_empty_directory_has_no_reservation() -> None:
     assert "kubenet 10.244.1.1-10.244.1.254 253 0 253 no reservation" in lines(
-        table(scanned(node(reservations=[], pods=[])))
+        scan_table(scanned(node(reservations=[], pods=[])))
     )
 
 
@@ -130,14 +130,14 @@ def test_columns_are_aligned_but_the_last() -> None:
 
 
 def test_no_line_ends_in_blanks() -> None:
-    text = table(scanned(node(LOST)))
+    text = scan_table(scanned(node(LOST)))
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert text.endswith("\n")
 
 
 def test_the_name_of_a_process_is_escaped() -> None:
     held = Address(LOST.ip, 7, "\x1b[2Jsh\n")
-    text = table(scanned(node(LOST, addresses=[held])))
+    text = scan_table(scanned(node(LOST, addresses=[held])))
     assert "\x1b" not in text
     assert r"process 7 (\x1b[2Jsh\n)" in text
 
@@ -146,7 +146,7 @@ def test_the_name_of_a_process_is_escaped() -> None:
 
 
 def test_device_resources_have_a_section_with_their_delay() -> None:
-    text = lines(table(scanned(node(device_plugins=late_plugins()))))
+    text = lines(scan_table(scanned(node(device_plugins=late_plugins()))))
     assert text[text.index("Devices:") + 1 :] == [
         "RESOURCE DEVICES ALLOCATED REGISTERED SINCE DELAY SOCKET",
         f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 s kubevirt-kvm.sock",
@@ -155,39 +155,39 @@ def test_device_resources_have_a_section_with_their_delay() -> None:
 
 def test_unknown_values_of_a_resource_are_question_marks() -> None:
     plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
-    assert f"{KVM} 0 ? no ? ? ?" in lines(table(scanned(without(node(device_plugins=plugins), "pods"))))
+    assert f"{KVM} 0 ? no ? ? ?" in lines(scan_table(scanned(without(node(device_plugins=plugins), "pods"))))
 
 
 def test_a_socket_of_no_known_resource_is_listed_too() -> None:
-    text = lines(table(scanned(node(device_plugins=device_plugins(plugin_socket("strange.sock"))))))
+    text = lines(scan_table(scanned(node(device_plugins=device_plugins(plugin_socket("strange.sock"))))))
     assert "? ? ? ? ? ? strange.sock" in text
 
 
 def test_a_socket_that_is_gone_or_not_connected_says_so() -> None:
     gone = device_plugins(registered(KVM), transition(TransitionKind.SOCKET_GONE, socket="kubevirt-kvm.sock"))
-    assert "kubevirt-kvm.sock (gone)" in table(scanned(node(device_plugins=gone)))
+    assert "kubevirt-kvm.sock (gone)" in scan_table(scanned(node(device_plugins=gone)))
     alone = device_plugins(registered(KVM), plugin_socket(connected=False))
-    assert "kubevirt-kvm.sock (not connected)" in table(scanned(node(device_plugins=alone)))
+    assert "kubevirt-kvm.sock (not connected)" in scan_table(scanned(node(device_plugins=alone)))
 
 
 def test_a_node_without_devices_has_no_such_section() -> None:
-    assert "Devices" not in table(scanned(node()))
+    assert "Devices" not in scan_table(scanned(node()))
 
 
 def test_unavailable_device_plugins_have_no_section_and_are_reported() -> None:
-    text = table(scanned(without(node(), "device_plugins")))
+    text = scan_table(scanned(without(node(), "device_plugins")))
     assert "Devices:" not in text
     assert "device_plugins: it gave no word" in text
 
 
 def test_the_name_of_a_resource_is_escaped() -> None:
-    text = table(scanned(node(device_plugins=device_plugins(registered("a.b/\x1b[2J")))))
+    text = scan_table(scanned(node(device_plugins=device_plugins(registered("a.b/\x1b[2J")))))
     assert "\x1b" not in text
     assert r"a.b/\x1b[2J" in text
 
 
 def test_a_hundred_resources_are_cut_and_the_table_says_so() -> None:
-    text = table(scanned(node(device_plugins=device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100))))))
+    text = scan_table(scanned(node(device_plugins=device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100))))))
     assert "… and 60 more: use -v to list all" in text
     assert "a.b/c039" in text
     assert "a.b/c040  " not in text
@@ -213,25 +213,25 @@ def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
         Finding("unmanaged_address", "c", "first", since=NOW - timedelta(hours=9)),
         Finding("exhausted_range", "kubenet", "worst", Severity.CRITICAL, "kubenet"),
     )
-    text = table(report)
+    text = scan_table(report)
     assert sorted(("worst", "first", "second", "third"), key=text.index) == ["worst", "first", "second", "third"]
 
 
 def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
     restart, reboot = LeakCause.KUBELET_RESTART, LeakCause.NODE_REBOOT
     report = found(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
-    text = lines(table(report))
+    text = lines(scan_table(report))
     cause = "likely cause: kubelet restart at 2026-03-26 19:00:00Z"
     grouped = f"2 addresses in kubenet leaked, {cause}: 10.0.0.9, 10.0.0.10"
     assert text[text.index("Findings (3; `nodeleak explain DETECTOR` describes them):") + 1 :][:2] == [
         "leaked_reservation: 10.0.0.1 leaked",
         f"leaked_reservation: {grouped}",
     ]
-    assert "leaked_reservation: 10.0.0.9 leaked" in lines(table(report, verbose=True))
+    assert "leaked_reservation: 10.0.0.9 leaked" in lines(scan_table(report, verbose=True))
 
 
 def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
-    text = table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
+    text = scan_table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
     assert "3 addresses in kubenet leaked, cause unknown" in text
     assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
@@ -243,13 +243,13 @@ def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
 def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
     report = found(leak("10.244.1.9", LeakCause.UNKNOWN))
     networks = tuple(replace(one, free=free) for one in report.networks)
-    (line,) = (line for line in lines(table(replace(report, networks=networks))) if line.startswith("Do: "))
+    (line,) = (line for line in lines(scan_table(replace(report, networks=networks))) if line.startswith("Do: "))
     assert advice in line
     assert "nodeleak clean --dry-run" in line
 
 
 def test_verbose_lists_everything() -> None:
     plugins = device_plugins(*(registered(f"a.b/c{n:03}") for n in range(100)))
-    text = table(scanned(node(device_plugins=plugins)), verbose=True)
+    text = scan_table(scanned(node(device_plugins=plugins)), verbose=True)
     assert "a.b/c099" in text
     assert "more" not in text

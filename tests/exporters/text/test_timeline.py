@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.exporters.json.timeline import document
-from agent.exporters.text.timeline import table
+from agent.exporters.json.timeline import timeline_document
+from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import Event, EventKind, Timeline
 from agent.model.snapshot import Unavailable
 from tests.builders import NOW
@@ -26,7 +26,7 @@ def timeline(*events: Event, **more: Any) -> Timeline:
 
 
 def lines(text: Timeline, since: str = "") -> list[str]:
-    return table(text, since).splitlines()
+    return timeline_table(text, since).splitlines()
 
 
 def test_each_event_is_a_line_with_its_time_to_the_millisecond() -> None:
@@ -47,7 +47,7 @@ def test_an_approximate_time_is_marked_and_the_mark_is_explained() -> None:
 
 
 def test_an_unused_mark_is_not_explained() -> None:
-    assert "~" not in table(timeline(event()), "")
+    assert "~" not in timeline_table(timeline(event()), "")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_long_run_of_one_kind_is_cut_and_counted() -> None:
     assert text[
         text.index("~2026-03-26 19:08:19      … and 488 more rejected until this time: -o json lists all") + 1
     ] == (" 2026-03-26 20:00:00.000  words")
-    assert len(document(timeline(*storm))["events"]) == 500
+    assert len(timeline_document(timeline(*storm))["events"]) == 500
 
 
 def test_unavailable_sources_and_damage_are_listed() -> None:
@@ -85,16 +85,18 @@ def test_unavailable_sources_and_damage_are_listed() -> None:
 
 @pytest.mark.parametrize(("skew", "word"), [(90, "90 s ahead of"), (-90, "90 s behind")])
 def test_a_wrong_clock_is_reported(skew: int, word: str) -> None:
-    text = table(timeline(api_skew=timedelta(seconds=skew)), "")
+    text = timeline_table(timeline(api_skew=timedelta(seconds=skew)), "")
     assert f"The API server's clock is {word} the node's" in text
 
 
 def test_a_small_skew_is_not_reported() -> None:
-    assert "clock" not in table(timeline(event(), api_skew=timedelta(seconds=1)), "")
+    assert "clock" not in timeline_table(timeline(event(), api_skew=timedelta(seconds=1)), "")
 
 
 def test_text_is_escaped() -> None:
-    text = table(timeline(event(text="\x1b[2J\u202e\nrefused"), unavailable=(Unavailable("pods", "\x07"),)), "")
+    text = timeline_table(
+        timeline(event(text="\x1b[2J\u202e\nrefused"), unavailable=(Unavailable("pods", "\x07"),)), ""
+    )
     assert not {"\x1b", "\u202e", "\x07"} & set(text)
     assert len(text.splitlines()) == 7
 
@@ -102,7 +104,7 @@ def test_text_is_escaped() -> None:
 def test_the_document_has_every_key() -> None:
     text = json.loads(
         json.dumps(
-            document(
+            timeline_document(
                 timeline(
                     event(exact=False, text="it\x1b happened"),
                     undated=1,
@@ -136,4 +138,4 @@ def test_the_document_has_every_key() -> None:
 
 
 def test_an_unknown_skew_is_null() -> None:
-    assert document(timeline())["api_skew_seconds"] is None
+    assert timeline_document(timeline())["api_skew_seconds"] is None

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from agent.app import daemon
 from agent.app.loop import Heartbeat
 from agent.config import load
-from agent.exporters.json.scan import document
+from agent.exporters.json.scan import scan_document
 from agent.exporters.web import server as served
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import HttpExporter
@@ -128,7 +128,7 @@ def test_the_report_is_the_scan_document_of_the_last_sync(fresh: HttpExporter, r
     fresh.export(report, 0.1)
     status, kind, body = ask(fresh, "/api/v1/report")
     assert (status, kind) == (200, "application/json")
-    assert json.loads(body) == json.loads(json.dumps(document(report)))
+    assert json.loads(body) == json.loads(json.dumps(scan_document(report)))
 
 
 def outward_address() -> str:
@@ -429,7 +429,7 @@ def test_a_bug_is_printed_and_does_not_end_the_server(
     exporter: HttpExporter, report: Report, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter.export(report, 0.1)
-    monkeypatch.setattr(served, "document", lambda _: 1 / 0)
+    monkeypatch.setattr(served, "scan_document", lambda _: 1 / 0)
     assert raw(exporter, b"GET /api/v1/report HTTP/1.1\r\n\r\n") == b""
     until(lambda: "ZeroDivisionError" in capfd.readouterr().err, "the traceback is shown")
     assert ask(exporter, "/healthz")[0] == 200

@@ -69,7 +69,7 @@ def process(
 
 
 def ips(proc: Path) -> set[str]:
-    return {address.ip for address in addresses.read(proc)}
+    return {address.ip for address in addresses.read_addresses(proc)}
 
 
 def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> No
 
 def test_a_namespace_with_a_single_address_is_read(tmp_path: Path) -> None:
     process(tmp_path, 1, ONE_LEAF)
-    assert addresses.read(tmp_path) == (Address("10.9.6.6", 1, "command 1"),)
+    assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 1, "command 1"),)
 
 
 def test_networks_broadcasts_and_loopback_are_no_addresses(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_each_namespace_is_read_once_and_by_its_oldest_process(tmp_path: Path) -
     for pid in (30, 4, 100):
         process(tmp_path, pid, ONE_LEAF, namespace=7)
     (tmp_path / "30/net/fib_trie").unlink()  # never looked at
-    assert addresses.read(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
+    assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
 
 
 def test_without_the_right_to_ask_for_its_namespace_each_process_is_read(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_process_that_ends_meanwhile_hides_no_other(tmp_path: Path, gone: str)
 def test_a_namespace_whose_first_process_ended_is_read_by_the_next(tmp_path: Path) -> None:
     process(tmp_path, 1, None, namespace=7)
     process(tmp_path, 2, ONE_LEAF, namespace=7)
-    assert addresses.read(tmp_path) == (Address("10.9.6.6", 2, "command 2"),)
+    assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 2, "command 2"),)
 
 
 def test_a_kernel_without_ipv6_has_ipv4(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_whoever_names_an_interface_cannot_blind_us(tmp_path: Path, name: bytes)
 def test_what_is_no_line_of_the_kernels_is_unread(tmp_path: Path, line: str) -> None:
     process(tmp_path, 1, FIB_TRIE, if_inet6=f"{line}\n")
     with pytest.raises(SourceError, match="if_inet6"):
-        addresses.read(tmp_path)
+        addresses.read_addresses(tmp_path)
 
 
 def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
@@ -146,23 +146,23 @@ def test_unread_is_not_empty_a_namespace_we_may_not_look_into_is_unread(open_dir
     home = process(open_dir, 1, ONE_LEAF)
     (home / "net" / name).chmod(0o000)
     with as_nobody(), pytest.raises(SourceError, match=f"{home}/net/{name}: Permission denied"):
-        addresses.read(open_dir)
+        addresses.read_addresses(open_dir)
 
 
 def test_unread_is_not_empty_a_table_without_processes_is_unread(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
-        addresses.read(tmp_path)
+        addresses.read_addresses(tmp_path)
 
 
 def test_unread_is_not_empty_a_directory_that_only_looks_like_a_table_is_unread(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
-        addresses.read(tmp_path)
+        addresses.read_addresses(tmp_path)
 
 
 def test_a_table_that_is_not_there_is_unread(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"{tmp_path}/proc: No such file or directory"):
-        addresses.read(tmp_path / "proc")
+        addresses.read_addresses(tmp_path / "proc")
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def living_in(namespace: str) -> Iterator[int]:
 
 def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace: str) -> None:
     with living_in(namespace) as pid:
-        found = {one.ip: one for one in addresses.read(Path("/proc"))}
+        found = {one.ip: one for one in addresses.read_addresses(Path("/proc"))}
     for ip in ("198.18.77.1", "fd00:99::9", "198.18.78.1"):
         assert found[ip] == Address(ip, pid, "sleep")
     assert "198.18.77.1" not in ips(Path("/proc")), "no process lives there any more"
@@ -204,7 +204,10 @@ def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace
 
 def test_it_takes_no_capability(namespace: str) -> None:
     # As in the pod: uid 0, every capability dropped.
-    code = "from agent.sources.host import addresses; from pathlib import Path; print(addresses.read(Path('/proc')))"
+    code = (
+        "from agent.sources.host import addresses; from pathlib import Path; "
+        "print(addresses.read_addresses(Path('/proc')))"
+    )
     needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
     with living_in(namespace):
         assert "198.18.77.1" in run(

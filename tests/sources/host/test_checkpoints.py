@@ -17,25 +17,25 @@ CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "da
 
 def why(*directories: Path) -> str:
     with pytest.raises(SourceError) as raised:
-        checkpoints.read(directories)
+        checkpoints.read_checkpoints(directories)
     return str(raised.value)
 
 
 def test_a_checkpoint_names_its_sandbox_and_its_pod(tmp_path: Path) -> None:
     (tmp_path / ID).write_text(CONTENT)
-    assert checkpoints.read([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
+    assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
 
 
 def test_both_kubelets_directories_are_read(tmp_path: Path) -> None:
     for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
         (tmp_path / name).mkdir()
         (tmp_path / name / container_id).write_text(CONTENT)
-    found = checkpoints.read([tmp_path / "dockershim", tmp_path / "cri-dockerd"])
+    found = checkpoints.read_checkpoints([tmp_path / "dockershim", tmp_path / "cri-dockerd"])
     assert [one.container_id for one in found] == ["a" * 64, "b" * 64]
 
 
 def test_one_directory_that_is_missing_says_nothing(tmp_path: Path) -> None:
-    assert checkpoints.read([tmp_path / "dockershim", tmp_path]) == ()
+    assert checkpoints.read_checkpoints([tmp_path / "dockershim", tmp_path]) == ()
 
 
 def test_unread_is_not_empty_no_directory_at_all_is_unread(tmp_path: Path) -> None:
@@ -43,12 +43,12 @@ def test_unread_is_not_empty_no_directory_at_all_is_unread(tmp_path: Path) -> No
 
 
 def test_unread_is_not_empty_an_empty_directory_is_empty(tmp_path: Path) -> None:
-    assert checkpoints.read([tmp_path]) == ()
+    assert checkpoints.read_checkpoints([tmp_path]) == ()
 
 
 def test_a_file_being_written_is_no_checkpoint_yet(tmp_path: Path) -> None:
     (tmp_path / ".3847261").write_text(CONTENT)
-    assert checkpoints.read([tmp_path]) == ()
+    assert checkpoints.read_checkpoints([tmp_path]) == ()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_file_being_written_is_no_checkpoint_yet(tmp_path: Path) -> None:
 )
 def test_a_damaged_checkpoint_still_protects_and_costs_the_name_only(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ID).write_bytes(content)
-    assert checkpoints.read([tmp_path]) == (Checkpoint(ID, ""),)
+    assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, ""),)
 
 
 def test_what_is_no_file_still_protects_and_is_not_followed(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_is_no_file_still_protects_and_is_not_followed(tmp_path: Path) -> N
     (directory / "a").symlink_to(secret)
     os.mkfifo(directory / "b")
     (directory / "c").mkdir()
-    assert sorted(checkpoints.read([directory]), key=lambda one: one.container_id) == [
+    assert sorted(checkpoints.read_checkpoints([directory]), key=lambda one: one.container_id) == [
         Checkpoint("a", ""),
         Checkpoint("b", ""),
         Checkpoint("c", ""),
@@ -90,7 +90,7 @@ def test_a_file_we_may_not_open_still_protects(open_dir: Path) -> None:
     (open_dir / ID).write_text(CONTENT)
     (open_dir / ID).chmod(0o000)
     with as_nobody():
-        assert checkpoints.read([open_dir]) == (Checkpoint(ID, ""),)
+        assert checkpoints.read_checkpoints([open_dir]) == (Checkpoint(ID, ""),)
 
 
 def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
@@ -142,5 +142,5 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        checkpoints.read([tmp_path])
+        checkpoints.read_checkpoints([tmp_path])
     assert len(os.listdir("/proc/self/fd")) == before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.model.ranges import usable
 from agent.model.snapshot import CniResult, Reservation
 from agent.sources.error import SourceError
-from agent.sources.host.cni_cache import CniResults, belongs, names_of, parse
+from agent.sources.host.cni_cache import CniResults, belongs, names_of, parse_result
 from tests.wire import ID, as_nobody
 
 RESULT_02 = {"cniVersion": "0.2.0", "ip4": {"ip": "10.244.1.7/24", "gateway": "10.244.1.1"}, "dns": {}}
@@ -51,7 +51,7 @@ def cached(ipam: object, *, network: str = "kubenet", config: object = None, **m
 
 
 def parsed(content: bytes) -> CniResult:
-    result = parse(content, "kubenet", ID, "eth0", 5)
+    result = parse_result(content, "kubenet", ID, "eth0", 5)
     assert result is not None
     return result
 
@@ -150,12 +150,12 @@ def test_a_damaged_configuration_costs_the_ranges_only(config: object) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff", cached(SUBNET)[:-9], b"[" * 99999])
 def test_what_is_no_cache_file_is_none(content: bytes) -> None:
-    assert parse(content, "kubenet", ID, "eth0", 5) is None
+    assert parse_result(content, "kubenet", ID, "eth0", 5) is None
 
 
 def test_a_file_that_is_of_another_by_its_own_word_is_none() -> None:
-    assert parse(cached(SUBNET), "kubenet", "f" * 64, "eth0", 5) is None
-    assert parse(cached(SUBNET, network="cbr0"), "kubenet", ID, "eth0", 5) is None
+    assert parse_result(cached(SUBNET), "kubenet", "f" * 64, "eth0", 5) is None
+    assert parse_result(cached(SUBNET, network="cbr0"), "kubenet", ID, "eth0", 5) is None
 
 
 fields = st.sampled_from(
@@ -170,7 +170,7 @@ trees = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dictiona
 
 @given(tree=trees)
 def test_whatever_json_it_is_parsing_never_raises(tree: object) -> None:
-    result = parse(json.dumps(tree).encode(), "kubenet", ID, "eth0", 5)
+    result = parse_result(json.dumps(tree).encode(), "kubenet", ID, "eth0", 5)
     assert result is None or result.container_id == ID
 
 
@@ -192,7 +192,7 @@ def test_whatever_the_configuration_is_parsing_never_raises_and_no_range_is_upsi
 
 @given(content=st.binary(max_size=300))
 def test_whatever_bytes_it_is_parsing_never_raises(content: bytes) -> None:
-    assert parse(content, "kubenet", ID, "eth0", 5) is None or content
+    assert parse_result(content, "kubenet", ID, "eth0", 5) is None or content
 
 
 def name(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0") -> str:

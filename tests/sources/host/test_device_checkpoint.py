@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.model.devices import Allocation, Registered
 from agent.sources.error import SourceError
-from agent.sources.host.device_checkpoint import DeviceCheckpoint, parse
+from agent.sources.host.device_checkpoint import DeviceCheckpoint, parse_checkpoint
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 UID = "0aa1c1f2-1111-2222-3333-444455556666"
@@ -35,7 +35,7 @@ REGISTERED: Final = (Registered(KVM, ()), Registered(GPU, ("GPU-a", "GPU-b")))
 
 def why(content: bytes) -> str:
     with pytest.raises(SourceError) as raised:
-        parse(content)
+        parse_checkpoint(content)
     return str(raised.value)
 
 
@@ -47,11 +47,11 @@ def changed(content: bytes, **fields: Any) -> bytes:
 
 
 def test_an_empty_checkpoint() -> None:
-    assert parse(EMPTY) == DeviceCheckpoint((), ())
+    assert parse_checkpoint(EMPTY) == DeviceCheckpoint((), ())
 
 
 def test_a_resource_without_healthy_devices() -> None:
-    assert parse(NULL) == DeviceCheckpoint((Registered("a.b/c", ()),), ())
+    assert parse_checkpoint(NULL) == DeviceCheckpoint((Registered("a.b/c", ()),), ())
 
 
 def test_kubelet_1_20_lists_devices_by_numa_node() -> None:
@@ -59,21 +59,23 @@ def test_kubelet_1_20_lists_devices_by_numa_node() -> None:
         Allocation(UID, "compute", KVM, ("kvm12", "kvm7")),
         Allocation(UID, "compute", GPU, ("GPU-a", "GPU-b")),
     )
-    assert parse(BY_NUMA_NODE) == DeviceCheckpoint(REGISTERED, (kvm, gpu))
+    assert parse_checkpoint(BY_NUMA_NODE) == DeviceCheckpoint(REGISTERED, (kvm, gpu))
 
 
 def test_kubelet_1_19_lists_devices() -> None:
-    assert parse(LISTED) == DeviceCheckpoint(REGISTERED, (Allocation(UID, "compute", KVM, ("kvm12", "kvm7")),))
+    assert parse_checkpoint(LISTED) == DeviceCheckpoint(
+        REGISTERED, (Allocation(UID, "compute", KVM, ("kvm12", "kvm7")),)
+    )
 
 
 def test_whitespace_and_field_order_do_not_matter() -> None:
     tree = json.loads(BY_NUMA_NODE)
     tree["Data"] = dict(reversed(tree["Data"].items()))
-    assert parse(json.dumps(tree, indent=2).encode()) == parse(BY_NUMA_NODE)
+    assert parse_checkpoint(json.dumps(tree, indent=2).encode()) == parse_checkpoint(BY_NUMA_NODE)
 
 
 def test_device_order_does_not_matter() -> None:
-    assert parse(changed(BY_NUMA_NODE, DeviceIDs={"0": ["kvm12", "kvm7"]})) == parse(BY_NUMA_NODE)
+    assert parse_checkpoint(changed(BY_NUMA_NODE, DeviceIDs={"0": ["kvm12", "kvm7"]})) == parse_checkpoint(BY_NUMA_NODE)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_device_order_does_not_matter() -> None:
     ids=["no topology", "several NUMA nodes", "null devices", "no NUMA node", "null", "an empty answer"],
 )
 def test_every_form_that_go_may_write(fields: dict[str, Any], devices: tuple[str, ...]) -> None:
-    assert parse(changed(BY_NUMA_NODE, **fields)).allocations[0].devices == devices
+    assert parse_checkpoint(changed(BY_NUMA_NODE, **fields)).allocations[0].devices == devices
 
 
 # Unavailable data is never treated as empty
@@ -129,7 +131,7 @@ def test_an_unknown_format_is_unavailable(content: bytes) -> None:
 
 def test_unprintable_names_are_escaped() -> None:
     odd = changed(BY_NUMA_NODE, ContainerName="a\x1b[2J", DeviceIDs={"0": ["\ud800"]})
-    (entry, _) = parse(odd).allocations
+    (entry, _) = parse_checkpoint(odd).allocations
     assert (entry.container, entry.devices) == ("a\\x1b[2J", ("\\ud800",))
 
 
@@ -156,7 +158,7 @@ TREES = st.fixed_dictionaries(
 )
 def test_any_bytes_are_a_checkpoint_or_a_reason(content: bytes) -> None:
     try:
-        found: DeviceCheckpoint | str = parse(content)
+        found: DeviceCheckpoint | str = parse_checkpoint(content)
     except SourceError as error:
         found = str(error)
     if isinstance(found, str):

@@ -8,7 +8,7 @@ import pytest
 
 from agent.model.volumes import Mount
 from agent.sources.error import SourceError
-from agent.sources.host.mounts import read
+from agent.sources.host.mounts import read_mounts
 from tests.builders import CLOUD_DISK, DISK
 
 UID = "26889b19-2663-4de6-b139-280b78fb2ac0"
@@ -37,7 +37,7 @@ class Node:
         (self.kubelet / directory / "vol_data.json").write_text(text or json.dumps(noted))
 
     def read(self) -> tuple[Mount, ...]:
-        return read(self.proc, self.kubelet)
+        return read_mounts(self.proc, self.kubelet)
 
 
 @pytest.fixture
@@ -141,14 +141,14 @@ def test_unread_is_not_unmounted_a_link_to_the_kubelets_directory_is_not_where_m
     link = node.kubelet.with_name("link")
     link.symlink_to(node.kubelet)
     with pytest.raises(SourceError) as failed:
-        read(node.proc, link)
+        read_mounts(node.proc, link)
     assert str(failed.value) == f"volumes are mounted below {node.kubelet}, and nothing below {link}: is it a link?"
 
 
 def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     try:
-        told = str(read(Path("/proc"), tmp_path))
+        told = str(read_mounts(Path("/proc"), tmp_path))
     except SourceError as error:
         told = str(error)
     assert re.fullmatch(r"\(\)|volumes are mounted below .*", told), "it may be a node with volumes"

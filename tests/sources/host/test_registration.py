@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.last_seen import FILE, dumps
+from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import Expected, LastSeen, Registration
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.sources.error import SourceError
-from agent.sources.host.registration import LARGEST, RegistrationTracker
+from agent.sources.host.registration import MAX_LAST_SEEN_BYTES, RegistrationTracker
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
 
 LATER = NOW + timedelta(seconds=15)
@@ -61,7 +61,7 @@ def test_a_node_that_is_gone_is_remembered_as_it_was_last_seen(tmp_path: Path) -
 
 
 def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(dumps(last_seen(provider_id="kind://a")))
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(provider_id="kind://a")))
     assert known(registrar(tmp_path), GONE).last == last_seen(provider_id="kind://a")
     changed = known(registrar(tmp_path), IN_ORDER).last
     assert changed is not None
@@ -70,22 +70,22 @@ def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [LATER, datetime.max.replace(tzinfo=UTC)], ids=["its clock was ahead", "no time"])
 def test_what_was_stored_in_the_future_was_seen_now_at_the_latest(tmp_path: Path, at: datetime) -> None:
-    (tmp_path / FILE).write_text(dumps(replace(last_seen(), at=at)))
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(replace(last_seen(), at=at)))
     assert known(registrar(tmp_path), GONE).last == last_seen(timedelta(0))
 
 
 def test_what_was_stored_of_another_node_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(dumps(last_seen(name="worker-2")))
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(name="worker-2")))
     assert known(registrar(tmp_path), GONE).last is None
 
 
-@pytest.mark.parametrize("content", ["damaged", "{}", "x" * (LARGEST + 1)])
+@pytest.mark.parametrize("content", ["damaged", "{}", "x" * (MAX_LAST_SEEN_BYTES + 1)])
 def test_a_memory_that_cannot_be_read_is_none_and_says_so(tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / LAST_SEEN_FILE).write_text(content)
     one = registrar(tmp_path)
     told = known(one, GONE)
     assert told.last is None
-    assert FILE in told.why
+    assert LAST_SEEN_FILE in told.why
     known(one, IN_ORDER)
     assert known(one, GONE).why == "", "what was seen since is known"
 

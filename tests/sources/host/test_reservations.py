@@ -28,7 +28,7 @@ def kubenet(tmp_path: Path) -> Path:
 
 
 def read(directory: Path) -> NetworkStore:
-    return reservations.read(directory.parent, directory.name)
+    return reservations.read_reservations(directory.parent, directory.name)
 
 
 def seen(directory: Path) -> dict[str, Reservation]:

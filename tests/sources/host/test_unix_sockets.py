@@ -63,7 +63,7 @@ def test_no_line_can_break_it(lines: list[bytes]) -> None:
 
 def test_unread_is_not_empty_without_the_nodes_process_table_there_is_no_word(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
-        unix_sockets.read(tmp_path, [KVM])
+        unix_sockets.read_sockets(tmp_path, [KVM])
     assert str(raised.value) == f"{tmp_path}/1/net/unix: No such file or directory"
 
 
@@ -74,12 +74,12 @@ def test_the_kernel_tells_of_real_sockets(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as plugin:
         plugin.bind(str(path))
         plugin.listen()
-        assert unix_sockets.read(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset())
+        assert unix_sockets.read_sockets(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset())
         with socket.socket(socket.AF_UNIX) as kubelet:
             kubelet.connect(str(path))
             accepted, _ = plugin.accept()
             with accepted:
-                assert unix_sockets.read(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset({name}))
-        assert unix_sockets.read(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset())
-    assert unix_sockets.read(tmp_path, [name]) == NOTHING
+                assert unix_sockets.read_sockets(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset({name}))
+        assert unix_sockets.read_sockets(tmp_path, [name]) == UnixSockets(frozenset({name}), frozenset())
+    assert unix_sockets.read_sockets(tmp_path, [name]) == NOTHING
     assert path.is_socket(), "the file outlives whoever listened"

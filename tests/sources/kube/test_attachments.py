@@ -12,7 +12,7 @@ import pytest
 from agent.model.snapshot import Known, Pod, Unavailable
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.deadline import Deadline
-from agent.sources.kube.attachments import MOST, AttachmentsSource, Connection
+from agent.sources.kube.attachments import MAX_REQUESTS, AttachmentsSource, Connection
 from agent.sources.kube.client import Api
 from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
@@ -174,10 +174,10 @@ def test_a_right_that_is_lacking_is_asked_for_once(ask: Ask) -> None:
 
 
 def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
-    pods = tuple(waiting_pod(f"shop/db-{n}") for n in range(2 * MOST))
+    pods = tuple(waiting_pod(f"shop/db-{n}") for n in range(2 * MAX_REQUESTS))
     read, asked = ask(pods=pods)
-    assert len(asked) == MOST
-    assert the(read).not_requested == (f"more than {MOST} objects",)
+    assert len(asked) == MAX_REQUESTS
+    assert the(read).not_requested == (f"more than {MAX_REQUESTS} objects",)
 
 
 @pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])

@@ -69,7 +69,7 @@ def always(answer: bytes) -> Answers:
 
 def why(api: Api) -> str:
     with pytest.raises(SourceError) as raised:
-        list_once(api, pods.PATH, pods.query("worker-1"), pods.parse)
+        list_once(api, pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
     text = str(raised.value)
     assert text.startswith("API server: ")
     assert len(text) < 300, "an operator reads this in one line"
@@ -79,7 +79,7 @@ def why(api: Api) -> str:
 
 def test_the_pods_of_this_node_are_asked_for_and_no_others(api_of: Any) -> None:
     with FakeServer(always(http(listing(POD)))) as server:
-        (pod,) = list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
+        (pod,) = list_once(api_of(server), pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
     assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
     (target,) = server.asked("")
     assert target == "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500"
@@ -93,7 +93,7 @@ def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
         "status": {"allocatable": {"pods": "110"}},
     }
     with FakeServer(always(http(listing(item)))) as server:
-        (found,) = list_once(api_of(server), node.PATH, node.query("worker-1"), node.parse)
+        (found,) = list_once(api_of(server), node.NODES_PATH, node.node_query("worker-1"), node.parse_node)
     assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
     assert server.asked("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
 
@@ -114,7 +114,7 @@ def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
     ids=["before 1.16", "no spec, no status", "null", "host network", "deleting", "an address without one"],
 )
 def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[object, ...]) -> None:
-    parsed = pods.parse(pod)
+    parsed = pods.parse_pod(pod)
     assert (parsed.phase, parsed.ips, parsed.host_network, parsed.deleting) == expected
 
 
@@ -124,7 +124,7 @@ def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[objec
 def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> None:
     item = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": status}
     with FakeServer(always(http(listing(item)))) as server, pytest.raises(SourceError, match="incomplete object"):
-        list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
+        list_once(api_of(server), pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> N
     ids=["bare", "before 1.16", "a number", "a quantity", "null"],
 )
 def test_nodes_of_every_age_are_parsed(item: dict[str, Any], cidrs: tuple[str, ...], most: int | None) -> None:
-    parsed = node.parse(item)
+    parsed = node.parse_node(item)
     assert (parsed.pod_cidrs, parsed.max_pods) == (cidrs, most)
 
 
@@ -176,7 +176,7 @@ def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: st
 
 def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
     with FakeServer(always(http("{}", "410 Gone"))) as server, pytest.raises(ApiError) as raised:
-        api_of(server).get(pods.PATH)
+        api_of(server).get(pods.PODS_PATH)
     assert raised.value.status == 410
 
 
@@ -234,7 +234,7 @@ def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of:
 ])  # fmt: skip
 def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str) -> None:
     with FakeServer(always(http(answer))) as server:
-        version, items = list_all(api_of(server), pods.PATH, ())
+        version, items = list_all(api_of(server), pods.PODS_PATH, ())
         assert (version, list(items)) == (40, [])
 
 
@@ -262,7 +262,7 @@ def test_a_list_in_pages_is_read_to_its_end(api_of: Any) -> None:
         return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
 
     with FakeServer(pages) as server:
-        version, items = list_all(api_of(server), pods.PATH, (("resourceVersion", "0"),))
+        version, items = list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "0"),))
         assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
     assert "resourceVersion" not in server.asked("continue=next")[0], "a page may not name a version"
 
@@ -278,7 +278,7 @@ def test_a_page_that_has_expired_is_no_shorter_list(api_of: Any) -> None:
 def test_no_page_is_asked_for_when_a_version_is_named(api_of: Any) -> None:
     # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
     with FakeServer(always(http(listing()))) as server:
-        list_all(api_of(server), pods.PATH, (("resourceVersion", "39"),))
+        list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "39"),))
     assert "limit" not in server.asked("")[0]
 
 
@@ -345,7 +345,7 @@ def test_a_certificate_our_authority_vouches_for_is_good(api_of: Any, tmp_path: 
     context, certificate = self_signed(tmp_path)
     with FakeServer(always(http(listing(POD))), tls=context) as server:
         api = api_of(server, cluster=f"certificate-authority: {certificate}")
-        assert len(list_once(api, pods.PATH, (), pods.parse)) == 1
+        assert len(list_once(api, pods.PODS_PATH, (), pods.parse_pod)) == 1
 
 
 def test_http_where_https_is_spoken_is_told(api_of: Any) -> None:
@@ -359,7 +359,7 @@ def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Pa
     with FakeServer(always(http(listing()))) as server:
         for text in ("first", "rotated"):
             token.write_text(text)
-            list_once(api_of(server, user=f"{{tokenFile: {token}}}"), pods.PATH, (), pods.parse)
+            list_once(api_of(server, user=f"{{tokenFile: {token}}}"), pods.PODS_PATH, (), pods.parse_pod)
     assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"]
 
 
@@ -415,13 +415,13 @@ def test_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
 def test_a_watch_gives_its_lines_as_they_come(api_of: Any) -> None:
     pieces = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n'), LAST_CHUNK]
     with FakeServer(lambda _: pieces) as server:
-        lines = api_of(server).stream(pods.PATH, (("watch", "1"),), 5)
+        lines = api_of(server).stream(pods.PODS_PATH, (("watch", "1"),), 5)
         assert list(lines) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
 
 
 def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
     with FakeServer(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(ApiError):
-        api_of(server).stream(pods.PATH, (), 5)
+        api_of(server).stream(pods.PODS_PATH, (), 5)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
 )
 def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[bytes], text: str) -> None:
     with FakeServer(lambda _: pieces) as server:
-        lines = api_of(server).stream(pods.PATH, (), 5)
+        lines = api_of(server).stream(pods.PODS_PATH, (), 5)
         assert next(lines) == b'{"a":1}'
         with pytest.raises(SourceError, match=text):
             next(lines)
@@ -448,7 +448,7 @@ def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
 
     server = FakeServer(silent)
     with server:
-        lines = api_of(server).stream(pods.PATH, (), 0.2)
+        lines = api_of(server).stream(pods.PODS_PATH, (), 0.2)
         assert next(lines) == b'{"a":1}'
         with pytest.raises(SourceError, match="timed out"):
             next(lines)
@@ -496,7 +496,7 @@ def test_the_servers_clock_is_compared_with_the_nodes(
         clock = ServerClock(NodeClock(asked, heard))
         api = clocked(tmp_path, server, clock)
         assert clock.skew is None
-        list_once(api, pods.PATH, (), pods.parse)
+        list_once(api, pods.PODS_PATH, (), pods.parse_pod)
         assert clock.skew == timedelta(seconds=skew)
         api.close()
 
@@ -520,7 +520,7 @@ def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: 
         clock = ServerClock(NodeClock(0.5, 0.5))
         api = clocked(tmp_path, server, clock)
         with contextlib.suppress(SourceError):
-            list_once(api, pods.PATH, (), pods.parse)
+            list_once(api, pods.PODS_PATH, (), pods.parse_pod)
         assert clock.skew is None
         api.close()
 
@@ -533,7 +533,7 @@ def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
         clock = ServerClock(NodeClock(0.5, 0.5, asked, heard))
         for _ in range(2):
             api = clocked(tmp_path, server, clock)
-            list_once(api, pods.PATH, (), pods.parse)
+            list_once(api, pods.PODS_PATH, (), pods.parse_pod)
             api.close()
         assert clock.skew == timedelta(seconds=30)
 
@@ -544,7 +544,7 @@ def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) ->
     with server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         api = clocked(tmp_path, server, clock)
-        lines = api.stream(pods.PATH, (("watch", "1"),), 5)
+        lines = api.stream(pods.PODS_PATH, (("watch", "1"),), 5)
         assert clock.skew == timedelta(seconds=30)
         assert next(lines) == b'{"a":1}'
 
@@ -553,7 +553,7 @@ def test_the_skew_outlives_the_connection_that_told_it(tmp_path: Path) -> None:
     with FakeServer(always(dated(LATER))) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         first = clocked(tmp_path, server, clock)
-        list_once(first, pods.PATH, (), pods.parse)
+        list_once(first, pods.PODS_PATH, (), pods.parse_pod)
         first.close()
         second = clocked(tmp_path, server, clock)
         assert clock.skew == timedelta(seconds=30)

@@ -7,13 +7,13 @@ import pytest
 
 from agent.model.registration import Taint
 from agent.model.snapshot import Node, NodeDevices
-from agent.sources.kube.node import parse
+from agent.sources.kube.node import parse_node
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 
 
 def devices(capacity: Any, allocatable: Any) -> tuple[NodeDevices, ...]:
-    return parse({"metadata": {"name": "n"}, "status": {"capacity": capacity, "allocatable": allocatable}}).devices
+    return parse_node({"metadata": {"name": "n"}, "status": {"capacity": capacity, "allocatable": allocatable}}).devices
 
 
 def test_a_node_tells_how_many_devices_it_has_and_offers() -> None:
@@ -46,7 +46,7 @@ def test_a_resource_in_one_of_the_two_is_none_in_the_other() -> None:
     ],
 )
 def test_the_standing_of_our_own_condition_is_read(conditions: Any, status: str) -> None:
-    assert parse({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
+    assert parse_node({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ AT = datetime(2026, 3, 26, 20, 1, tzinfo=UTC)
 
 def registered(**spec: Any) -> Node:
     metadata = {"name": "n", "uid": "u-1", "creationTimestamp": "2026-03-26T20:01:00Z"}
-    return parse({"metadata": metadata, "spec": spec})
+    return parse_node({"metadata": metadata, "spec": spec})
 
 
 def test_a_node_tells_which_instance_it_is_and_since_when() -> None:
@@ -78,7 +78,7 @@ def test_a_node_tells_which_instance_it_is_and_since_when() -> None:
 
 
 def test_a_node_that_says_nothing_of_it_has_none() -> None:
-    one = parse({"metadata": {"name": "n"}, "spec": None})
+    one = parse_node({"metadata": {"name": "n"}, "spec": None})
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
 
 
@@ -118,7 +118,7 @@ CONTROLLER = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
 
 def with_volumes(status: Any, annotations: Any = None) -> Node:
-    return parse({"metadata": {"name": "n", "annotations": annotations}, "status": status})
+    return parse_node({"metadata": {"name": "n", "annotations": annotations}, "status": status})
 
 
 def test_a_node_tells_which_volumes_it_uses_and_which_are_attached() -> None:
@@ -164,4 +164,4 @@ def test_odd_volumes_do_not_make_a_node_unread() -> None:
     ],
 )
 def test_a_node_tells_which_runtime_its_kubelet_has(status: Any, runtime: str) -> None:
-    assert parse({"metadata": {"name": "n"}, "status": status}).runtime == runtime
+    assert parse_node({"metadata": {"name": "n"}, "status": status}).runtime == runtime

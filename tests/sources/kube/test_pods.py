@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.model.rejections import RejectionKind
-from agent.sources.kube.pods import parse
+from agent.sources.kube.pods import parse_pod
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 
@@ -37,15 +37,15 @@ def started_at(second: int) -> dict[str, Any]:
 
 
 def test_a_pod_that_says_nothing_of_devices_has_none() -> None:
-    parsed = parse(pod())
+    parsed = parse_pod(pod())
     assert (parsed.created, parsed.started, parsed.deletion, parsed.rejection) == (None, None, None, None)
     assert (parsed.wants, parsed.wants_in_init, parsed.controller, parsed.finalizers) == ((), (), "", ())
 
 
 def test_a_static_pod_has_the_uid_that_the_kubelet_knows_and_not_its_mirrors() -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
-    assert parse(pod(metadata={"annotations": mirror})).uid == "own"
-    assert parse(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}})).uid == "u-1"
+    assert parse_pod(pod(metadata={"annotations": mirror})).uid == "own"
+    assert parse_pod(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}})).uid == "u-1"
 
 
 def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
@@ -53,7 +53,7 @@ def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
     }
-    parsed = parse(pod(spec=spec))
+    parsed = parse_pod(pod(spec=spec))
     assert parsed.wants == ("a.b/c", KVM, GPU)
     assert parsed.wants_in_init == (KVM,)
 
@@ -66,12 +66,12 @@ def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
      "a/b/c", "a b/c", "é/x", f"{'a' * 300}/b", f"a/{'b' * 64}"],
 )  # fmt: skip
 def test_what_no_device_plugin_can_offer_is_not_wanted(resource: str) -> None:
-    assert parse(pod(spec={"containers": [asking({resource: "1"})]})).wants == ()
+    assert parse_pod(pod(spec={"containers": [asking({resource: "1"})]})).wants == ()
 
 
 @pytest.mark.parametrize(("amount", "wants"), [("0", ()), (0, ()), ("1", (GPU,)), ("1k", (GPU,)), (2, (GPU,))])
 def test_a_pod_that_asks_for_no_device_of_a_kind_does_not_want_it(amount: Any, wants: tuple[str, ...]) -> None:
-    assert parse(pod(spec={"containers": [asking({GPU: amount})]})).wants == wants
+    assert parse_pod(pod(spec={"containers": [asking({GPU: amount})]})).wants == wants
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_pod_that_asks_for_no_device_of_a_kind_does_not_want_it(amount: Any, w
 )
 @pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
 def test_a_pod_started_when_its_first_container_did(kind: str, containers: Any, expected: int | None) -> None:
-    parsed = parse(pod(status={"phase": "Running", kind: containers}))
+    parsed = parse_pod(pod(status={"phase": "Running", kind: containers}))
     assert parsed.started == (None if expected is None else at(expected))
 
 
@@ -98,7 +98,7 @@ def test_an_init_container_starts_first() -> None:
         "initContainerStatuses": [{"state": {"terminated": started_at(2)}}],
         "containerStatuses": [{"state": {"running": started_at(4)}}],
     }
-    assert parse(pod(status=status)).started == at(2)
+    assert parse_pod(pod(status=status)).started == at(2)
 
 
 def owner(kind: str, name: str, *, controller: bool | None = True) -> dict[str, Any]:
@@ -116,11 +116,11 @@ def owner(kind: str, name: str, *, controller: bool | None = True) -> dict[str, 
     ],
 )  # fmt: skip
 def test_a_pod_names_who_replaces_it(owners: Any, expected: str) -> None:
-    assert parse(pod(metadata={"ownerReferences": owners})).controller == expected
+    assert parse_pod(pod(metadata={"ownerReferences": owners})).controller == expected
 
 
 def test_nobody_replaces_a_mirror_pod_though_its_node_owns_it() -> None:
-    assert parse(pod(metadata={"ownerReferences": [owner("Node", "worker-1")]})).controller == ""
+    assert parse_pod(pod(metadata={"ownerReferences": [owner("Node", "worker-1")]})).controller == ""
 
 
 def test_a_pod_on_its_way_out_says_until_when_and_what_holds_it() -> None:
@@ -129,7 +129,7 @@ def test_a_pod_on_its_way_out_says_until_when_and_what_holds_it() -> None:
         "deletionTimestamp": "2026-01-01T00:00:31Z",
         "finalizers": ["batch.kubernetes.io/job-tracking"],
     }
-    parsed = parse(pod(metadata=metadata))
+    parsed = parse_pod(pod(metadata=metadata))
     assert (parsed.deleting, parsed.created, parsed.deletion) == (True, at(1), at(31))
     assert parsed.finalizers == ("batch.kubernetes.io/job-tracking",)
 
@@ -138,7 +138,7 @@ def test_a_refused_pod_says_how_it_was_refused() -> None:
     message = "Pod was rejected: Allocate failed due to rpc error: code = Unavailable desc = transport is closing"
     status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
     fields = [{"manager": "kubelet", "subresource": "status", "time": "2026-01-01T00:00:20Z"}]
-    parsed = parse(pod(metadata={"managedFields": fields}, spec={"containers": [asking({KVM: 1})]}, status=status))
+    parsed = parse_pod(pod(metadata={"managedFields": fields}, spec={"containers": [asking({KVM: 1})]}, status=status))
     assert parsed.rejection is not None
     assert (parsed.rejection.refused, parsed.rejection.resource) == (RejectionKind.PLUGIN_GONE, KVM)
     assert (parsed.rejection.at, parsed.rejection.by_api) == (at(20), True)
@@ -151,7 +151,7 @@ def test_a_pod_that_ran_and_was_refused_later_is_not_dated_by_its_first_start() 
         "startTime": "2026-01-01T00:00:01Z",
         "containerStatuses": [{"state": {"terminated": started_at(2)}}],
     }
-    parsed = parse(pod(status=status))
+    parsed = parse_pod(pod(status=status))
     assert parsed.started == at(2)
     assert parsed.rejection is not None
     assert parsed.rejection.at is None
@@ -160,7 +160,7 @@ def test_a_pod_that_ran_and_was_refused_later_is_not_dated_by_its_first_start() 
 @pytest.mark.parametrize("odd", ["yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
 def test_an_odd_time_is_no_time_and_the_pod_is_still_read(odd: Any) -> None:
     state = {"running": {"startedAt": odd}}
-    parsed = parse(pod(metadata={"creationTimestamp": odd}, status={"containerStatuses": [{"state": state}]}))
+    parsed = parse_pod(pod(metadata={"creationTimestamp": odd}, status={"containerStatuses": [{"state": state}]}))
     assert (parsed.created, parsed.started, parsed.name) == (None, None, "shop/web-0")
 
 
@@ -188,11 +188,11 @@ def everyday(number: int) -> str:
 def test_what_is_kept_of_a_full_node_is_small() -> None:
     texts = [everyday(number) for number in range(110)]
     assert 11_000 < len(texts[50]) < 13_500
-    parse(json.loads(texts[0]))
+    parse_pod(json.loads(texts[0]))
     gc.collect()
     tracemalloc.start()
     try:
-        kept = [parse(json.loads(text)) for text in texts]
+        kept = [parse_pod(json.loads(text)) for text in texts]
         gc.collect()
         size, _ = tracemalloc.get_traced_memory()
     finally:
@@ -206,7 +206,7 @@ def test_what_is_kept_of_a_full_node_is_small() -> None:
 
 
 def volumes_of(*volumes: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    parsed = parse(pod(spec={"volumes": [*volumes]}))
+    parsed = parse_pod(pod(spec={"volumes": [*volumes]}))
     return parsed.claims, parsed.volumes
 
 
@@ -255,7 +255,7 @@ def test_what_nobody_attaches_and_what_is_odd_is_passed_over(volume: Any) -> Non
 
 def test_a_pod_is_waiting_since_it_was_scheduled() -> None:
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
-    assert parse(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
-    assert parse(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
+    assert parse_pod(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
+    assert parse_pod(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
     for odd in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
-        assert parse(pod(status={"phase": "Pending", "conditions": odd})).scheduled is None
+        assert parse_pod(pod(status={"phase": "Pending", "conditions": odd})).scheduled is None

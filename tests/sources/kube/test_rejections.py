@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.model.rejections import Rejection, RejectionKind
-from agent.sources.kube.rejections import read
+from agent.sources.kube.rejections import read_rejection
 
 KVM = "devices.kubevirt.io/kvm"
 GPU = "nvidia.com/gpu"
@@ -119,7 +119,7 @@ def refusal(
     **status: Any,
 ) -> Rejection | None:
     whole = {"phase": "Failed", "reason": reason, "message": message, **status}
-    return read({"managedFields": fields}, whole, wants, started)
+    return read_rejection({"managedFields": fields}, whole, wants, started)
 
 
 def told(rejection: Rejection | None) -> Told | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.kube.client import Api
-from agent.sources.kube.server_version import ServerVersion, parse
+from agent.sources.kube.server_version import ServerVersion, parse_version
 from tests.wire import HTML, Answers, FakeServer, hang, http, kubeconfig
 
 
@@ -67,9 +67,9 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_version_is_not_known(said: object) -> None:
-    assert parse(told(said)) == ""
+    assert parse_version(told(said)) == ""
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(lambda one: json.dumps(one).encode()))
 def test_whatever_is_answered_it_can_be_printed(body: bytes) -> None:
-    assert parse(body).isprintable()
+    assert parse_version(body).isprintable()
