@@ -68,7 +68,7 @@ def duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))
     except OverflowError as error:
-        raise ValueError("duration is too long") from error
+        raise ValueError("expected a shorter duration") from error
 
 
 def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
@@ -243,7 +243,7 @@ class Config:
         "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
         "while the status of the Node object lacks a volume",
     )
-    proc: Path = _setting("/proc", path, PATHS, "DIR", "the host's /proc. A pod needs hostPID for it")
+    proc: Path = _setting("/proc", path, PATHS, "DIR", "the host's /proc; a pod needs hostPID: true")
     state_dir: Path = _setting(
         "/var/lib/nodeleak",
         path,
@@ -268,14 +268,14 @@ class Config:
         DETECTION,
         "DURATION",
         "how long a finding must last before it is confirmed. scan and record: the time between two snapshots "
-        "(default: 5ms); clean: the same (default: 3s); run: seen in every sync for so long (default: 30s)",
+        "(default: 5ms); clean: the same (default: 3s); run: how long every sync must see it (default: 30s)",
     )
     stale_after: timedelta = _setting(
         "2m",
         duration_between("2s", "1d"),
         DETECTION,
         "DURATION",
-        "how long the last data of the API server stay valid when it stops responding",
+        "how long the last data of the API server stay valid after it stops responding",
         commands=_RUN,
     )
     provider_id: Expected = _setting(
@@ -451,7 +451,7 @@ def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
     if "cleanup_network" not in settings_of(command) or allowed == default or set(allowed) & set(read):
         return []
     names = ",".join(allowed)
-    return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
+    return [f"{option('cleanup_network')}={names}: this network is not checked: add {option('network')}={allowed[0]}"]
 
 
 def _state_below_networks(values: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  74 the output could not be written, or the journal (then nothing was released)
+  74 the output could not be written; or the journal could not, and nothing was released
 """
 
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ip",
         action="append",
         metavar="ADDRESS",
-        help="only this address, even outside the range; may be repeated",
+        help="only this address, even outside the range; repeat it for more addresses",
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
     add_output(parser)
