@@ -79,7 +79,7 @@ def test_grace_applies_to_a_recording(recorded: Recorded, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "it is not JSON"),
+        ("", "not JSON"),
         ('{"schema": "nodeleak.recording/v9"}', "this version reads 'nodeleak.recording/v1'"),
         ("{}", "`nodeleak record` writes recordings"),
     ],

@@ -73,9 +73,9 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     yield Finding(
         detector=NAME,
         subject=f"Node {name}",
-        message=f"the Node {name} was deleted, but its kubelet is running: {evidence}; its pods are deleted after 40 s, and "
-        f"a cluster-autoscaler deletes the instance {due}{_status(snapshot)}; {remedy}; until then, pause the "
-        "autoscaler or protect the instance",
+        message=f"the Node {name} was deleted, but its kubelet is running: {evidence}; its pods are deleted "
+        f"after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}; {remedy}; until then, "
+        "pause the autoscaler or protect the instance",
         severity=Severity.CRITICAL,
         since=seen or started,
         # Its pods are deleted 40 s later, and the agent is one of them.
@@ -111,8 +111,8 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         subject=f"provider ID of {node.name}",
         message=f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, "
         f"although {why}: a cluster-autoscaler deletes the instance about 15 minutes after that{_status(snapshot)}; "
-        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once); until then, "
-        "pause the autoscaler or protect the instance",
+        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once); until "
+        "then, pause the autoscaler or protect the instance",
         severity=severity,
         since=node.created,
         # A change of the severity is another finding.
@@ -140,8 +140,8 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
         subject=f"changed provider ID of {node.name}",
         message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
         "if the new one is not that of this machine, the cloud's controllers delete the Node, and a cluster-autoscaler "
-        "deletes the instance: pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart the "
-        "kubelet",
+        "deletes the instance: pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart "
+        "the kubelet",
         since=last.changed,
         identity=(node.provider_id,),
     )

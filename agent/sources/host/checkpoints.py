@@ -24,7 +24,7 @@ def read(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
     directories = tuple(directories)
     found = [checkpoints for directory in directories if (checkpoints := _read_one(directory)) is not None]
     if not found:
-        raise SourceError(f"{' and '.join(map(str, directories))}: no such directory (check --checkpoint-dir)")
+        raise SourceError(f"none of these exists: {', '.join(map(str, directories))} (check --checkpoint-dir)")
     return tuple(checkpoint for checkpoints in found for checkpoint in checkpoints)
 
 

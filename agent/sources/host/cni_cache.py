@@ -52,7 +52,7 @@ class CniResults:
             finally:
                 os.close(handle)
         if not existing:
-            raise SourceError(f"{' and '.join(map(str, self._directories))}: no such directory (check --cni-cache-dir)")
+            raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed = parsed
         return tuple(parsed.values())
 

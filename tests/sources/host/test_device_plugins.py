@@ -329,8 +329,8 @@ def test_what_earlier_looks_left_behind_is_passed_on(directory: Path, proc: Path
 
 def test_a_damaged_history_costs_the_history_only(directory: Path, proc: Path) -> None:
     replace(directory, BY_NUMA_NODE)
-    found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="it is not JSON")).read()
-    assert (found.history, found.trouble) == ((), "it is not JSON")
+    found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="not JSON")).read()
+    assert (found.history, found.trouble) == ((), "not JSON")
     assert len(found.registered) == 2
 
 

@@ -220,7 +220,7 @@ def test_a_missing_network_names_those_beside_it(tmp_path: Path) -> None:
     for name in ("cbr0", "k8s-pod-network"):
         (tmp_path / name).mkdir()
     (tmp_path / "a-file").touch()
-    assert why_unread(tmp_path / "kubenet").endswith("(networks here: cbr0, k8s-pod-network)")
+    assert why_unread(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
 
 
 def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:

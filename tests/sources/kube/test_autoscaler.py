@@ -290,7 +290,7 @@ def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
     ("nodes", "why"),
     [
         (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the answer is not a list of objects"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the response is not a list of objects"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "incomplete node object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
