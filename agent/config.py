@@ -68,7 +68,7 @@ def duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))
     except OverflowError as error:
-        raise ValueError("expected a shorter duration") from error
+        raise ValueError("duration is too long") from error
 
 
 def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
@@ -451,7 +451,7 @@ def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
     if "cleanup_network" not in settings_of(command) or allowed == default or set(allowed) & set(read):
         return []
     names = ",".join(allowed)
-    return [f"{option('cleanup_network')}={names}: this network is not checked: add {option('network')}={allowed[0]}"]
+    return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
 
 
 def _state_below_networks(values: Mapping[str, Any]) -> list[str]:

@@ -377,7 +377,7 @@ def test_a_recording_gives_the_same_output_from_file_and_pipe(node: SmallNode) -
         ("{}", "it has no schema"),
         (
             '{"schema": "nodeleak.recording/v9", "snapshots": []}',
-            "its schema is 'nodeleak.recording/v9'; this version reads",
+            "schema nodeleak.recording/v9: this version of nodeleak reads",
         ),
         ('{"schema": "nodeleak.recording/v1"}', "recording.grace: missing"),
     ],
@@ -600,4 +600,4 @@ def test_settings_without_effect_on_a_recording_are_rejected(node: SmallNode, tm
     taken.write_text(nodeleak("record", "--api", "off", *node.options).out)
     done = nodeleak("scan", "--recording", str(taken), "--node", "other", "--docker-timeout", "1s")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("nodeleak: --node, --docker-timeout: no effect with --recording")
+    assert done.err.startswith("nodeleak: --node, --docker-timeout cannot be combined with --recording")

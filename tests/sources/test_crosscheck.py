@@ -262,7 +262,7 @@ def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> Non
     running = sandbox("1" * 64, "shop/web")
     doubted = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
     assert isinstance(doubted, Unavailable)
-    assert "is this the kubelet's directory?" in doubted.why
+    assert "check --checkpoint-dir" in doubted.why
 
 
 def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
@@ -282,7 +282,7 @@ no_kubelets = pytest.mark.parametrize(
     ("reading", "reason"),
     [
         (MISSING, "/var/lib/kubelet/device-plugins does not exist"),
-        (EMPTY, "the directory is empty, while 3 sandboxes run"),
+        (EMPTY, "the device plugin directory is empty, but 3 sandboxes are running"),
     ],
     ids=["missing", "empty"],
 )
@@ -304,7 +304,7 @@ def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
     doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
-    assert why(doubted) == f"{reason}, but shop/gpu uses devices: is it mounted?"
+    assert why(doubted) == f"{reason}, but shop/gpu uses devices: check --device-plugins-dir, and that it is mounted"
 
 
 @no_kubelets
@@ -313,7 +313,9 @@ def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
     doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert why(doubted) == f"{reason}, but node worker-1 uses devices: is it mounted?"
+    assert (
+        why(doubted) == f"{reason}, but node worker-1 uses devices: check --device-plugins-dir, and that it is mounted"
+    )
 
 
 @no_kubelets
