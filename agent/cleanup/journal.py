@@ -158,7 +158,7 @@ def parse(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
         try:
             _read_line(json.loads(line), entries)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damage.append(f"{where}: not an entry of the journal ({truncate(error)})")
+            damage.append(f"{where}: {type(error).__name__}: {truncate(error)}")
     return Journal(tuple(entries.values()), tuple(damage))
 
 
