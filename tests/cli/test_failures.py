@@ -404,7 +404,8 @@ def test_a_binary_recording_is_reported(tmp_path: Path) -> None:
     assert done.code == 2
     assert (
         done.err
-        == f"nodeleak: cannot read recording \"{tmp_path}/node.json\": not UTF-8 text: 'nodeleak record' writes recordings\n"
+    why = "not UTF-8 text: 'nodeleak record' writes recordings"
+    assert done.err == f'nodeleak: cannot read recording "{tmp_path}/node.json": {why}\n'
     )
 
 
