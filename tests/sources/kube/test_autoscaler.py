@@ -189,7 +189,7 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
     [
         (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
         (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
-        (GONE, UNKNOWN, "there is no Node named 'worker-1', and no evidence that there was"),
+        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
         (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
