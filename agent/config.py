@@ -182,7 +182,7 @@ class Config:
     kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help=
         "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
         "while the status of the Node object lacks a volume")
-    proc: Path = _setting("/proc", path, PATHS, "DIR", help="the host's /proc. A pod needs hostPID for it")
+    proc: Path = _setting("/proc", path, PATHS, "DIR", help="the host's /proc; a pod needs hostPID: true")
     state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
@@ -191,9 +191,9 @@ class Config:
         "creates the sandbox before its address is reserved")
     confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
         "how long a finding must last before it is confirmed. scan and record: the time between two snapshots "
-        "(default: 5ms); clean: the same (default: 3s); run: seen in every sync for so long (default: 30s)")
+        "(default: 5ms); clean: the same (default: 3s); run: how long every sync must see it (default: 30s)")
     stale_after: timedelta = _setting("2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help=
-        "how long the last data of the API server stay valid when it stops responding")
+        "how long the last data of the API server stay valid after it stops responding")
     provider_id: Expected = _setting(
         "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored", help=
         "whether the Node object must have a provider ID; cluster-autoscaler deletes instances without one. auto: only "

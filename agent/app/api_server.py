@@ -126,7 +126,7 @@ class _ApiServer:
             self.connect().close()
         except NoCredentials as error:
             where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
-            raise UsageError(f"{where}: {error}; {option('api')}=off does without the API server") from error
+            raise UsageError(f"{where}: {error}; use {option('api')}=off to run without the API server") from error
 
     def connect(self) -> "Api":
         """Open a connection. It reads the credentials again: they may have been rotated."""

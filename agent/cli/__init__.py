@@ -60,11 +60,15 @@ def _report(error: Exception) -> int:
             return DONE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
             discard_output()
-            print(f"nodeleak: cannot write the output: {error.strerror}", file=sys.stderr)
+            print(f"nodeleak: cannot write the output: {_lower(error.strerror)}", file=sys.stderr)
             return OUTPUT
         case _:
             traceback.print_exception(error)
             return BUG
+
+
+def _lower(text: str | None) -> str:
+    return f"{text[:1].lower()}{text[1:]}" if text else "unknown error"
 
 
 def _prepare_output() -> None:

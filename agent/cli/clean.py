@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ip",
         action="append",
         metavar="ADDRESS",
-        help="only this address, even outside the range; may be repeated",
+        help="only this address, even outside the range; repeat it for more addresses",
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
     add_output(parser)

@@ -13,7 +13,7 @@ from agent.config import UsageError, quote
 if TYPE_CHECKING:
     from agent.cli.glossary import Term
 
-SUMMARY: Final = "explain a word that nodeleak prints: a finding, state, reason, alert or metric"
+SUMMARY: Final = "explain a word that nodeleak prints: a finding, state, reason, alert, metric or setting"
 OPERANDS: Final = "[WORD]"
 SETTINGS: Final = ""
 DESCRIPTION: Final = (
@@ -70,7 +70,7 @@ def _unknown(word: str, known: Sequence["Term"]) -> UsageError:
     from agent.cli.parser import did_you_mean
 
     suggestion = did_you_mean(word, {entry.word: entry.word for entry in known})
-    return UsageError(f"nothing is called {quote(word)}{suggestion}", "run 'nodeleak explain' for a list of all words")
+    return UsageError(f"unknown word {quote(word)}{suggestion}", "run 'nodeleak explain' for a list of all words")
 
 
 def _wrap(text: str) -> str:

@@ -9,6 +9,8 @@ from agent.config import all_settings, option, variable
 if TYPE_CHECKING:
     from enum import StrEnum
 
+    from agent.config import Setting
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -23,6 +25,14 @@ METRIC: Final = "metric"
 SETTING: Final = "setting"
 SOURCE: Final = "source"
 
+HEADLINES: Final = {
+    "ok": "Every check ran, and there are no findings, or only informational ones.",
+    "unconfirmed": "There are findings, but none has lasted for as long as --confirm-after.",
+    "incomplete": "Some data are unavailable, so checks could not run or know less. The text names the first source "
+    "and the reason; the end of the report lists all of them.",
+}
+"""What the headline of a report begins with, beside a severity."""
+
 PHASES: Final = {
     "candidate": "Seen, but not yet for as long as --confirm-after. It may go away by itself.",
     "confirmed": "It has lasted for as long as --confirm-after.",
@@ -34,8 +44,8 @@ LEAK_CAUSES: Final = {
     "runtime_restart": "The container runtime restarted after the address was reserved.",
     "node_reboot": "The node booted after the address was reserved. host-local's files survive a reboot; sandboxes "
     "do not.",
-    "empty_file": "The reservation names no container: a crash or a power failure came between creating the file and "
-    "writing it.",
+    "empty_file": "The reservation names no container: a crash or a power failure happened after the file was "
+    "created and before it was written.",
     "unknown": "No restart is known since the address was reserved.",
 }
 
@@ -49,13 +59,14 @@ REJECTION_CAUSES: Final = {
     "unhealthy": "The device plugin was registered, but no device was healthy.",
     "readmitted_after_completion": "The pod of a Job had already completed, and the kubelet admitted it again after a "
     "restart.",
-    "unverified": "The records of the node do not prove a cause, or their times are too close to tell.",
+    "unverified": "The records of the node do not prove a cause, or their times are too close together.",
 }
 
 POD_OUTCOMES: Final = {
     "replaced_by_controller": "Its controller creates another pod. The rejected pod stays behind as Failed; delete it.",
     "stuck": "Nobody creates another pod. Delete it, so that its controller or its owner can.",
-    "terminating_stuck": "It was deleted and should be gone by now: a finalizer, or the kubelet, holds it.",
+    "terminating_stuck": "It was deleted and should be gone by now: a finalizer remains, or the kubelet has not "
+    "finished deleting it.",
 }
 
 _SOURCES: Final = {
@@ -69,10 +80,10 @@ _SOURCES: Final = {
     "processes": "Start times of the node, the kubelet and docker, from /proc. A pod needs hostPID.",
     "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history.",
     "registration": "The Node object as last seen (in --state-dir), and two flags of the kubelet.",
-    "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, if there is a reason to ask.",
+    "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, read only if they are needed.",
     "watches": "Versions of objects that the daemon's watches received. Only the daemon watches.",
     "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.",
-    "attachments": "VolumeAttachments, claims and events, asked for only while a pod waits for a volume.",
+    "attachments": "VolumeAttachments, claims and events, read only while a pod waits for a volume.",
     "journal": "The journal of releases, in --state-dir.",
 }
 
@@ -97,19 +108,19 @@ ALERTS: Final = {
     "Run: nodeleak scan --map",
     "NodeleakRangeExhausted": "A node has no free pod address: new pods stay in ContainerCreating.\n"
     "Run: nodeleak clean, and if addresses are leaked: nodeleak clean --apply",
-    "NodeleakRangeTooSmall": "A node accepts more pods than it has free addresses for. Nothing is broken until they "
-    "come.\nRun: nodeleak explain exhausted_range",
+    "NodeleakRangeTooSmall": "A node accepts more pods than it has free addresses for. Nothing fails until those "
+    "pods arrive.\nRun: nodeleak explain exhausted_range",
     "NodeleakSharedAddress": "Two running pods of a node have the same address, and each gets traffic of the other.\n"
     "Run: nodeleak scan, nodeleak explain shared_ip",
     "NodeleakUnreservedAddress": "The address of a running pod is not reserved: the next pod may get the same one.\n"
     "Run: nodeleak scan, nodeleak explain unreserved_pod_ip",
     "NodeleakUnmanagedAddress": "A process uses a pod address, but the container runtime does not know its container.\n"
     "Run: nodeleak scan, nodeleak explain unmanaged_address",
-    "NodeleakReleasesFailing": "Releases have been failing for half an hour, although they passed every guard.\n"
+    "NodeleakReleasesFailing": "Releases that passed every guard have been failing for half an hour.\n"
     "Run: nodeleak clean, nodeleak explain busy, nodeleak explain failed",
     "NodeleakCleanupHalted": "A container whose address was released has reappeared, so the address may be in use "
     "twice. Nothing is released any more on this node.\nRun: nodeleak journal, nodeleak restore --last",
-    "NodeleakRejectedPods": "The kubelet rejected pods for lack of a device, and nobody creates new ones.\n"
+    "NodeleakRejectedPods": "The kubelet rejected pods for lack of a device, and nothing replaces them.\n"
     "Run: nodeleak timeline, nodeleak explain rejected_pod",
     "NodeleakLateDevicePlugin": "A device plugin has not registered again since the kubelet started. Pods that request "
     "its devices are rejected.\nRun: nodeleak timeline, nodeleak explain late_device_plugin",
@@ -185,6 +196,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
 
     yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
+    yield "headline of a report", HEADLINES
     yield "phase of a finding", PHASES
     yield "state of a reservation", _documented(State)
     yield "likely cause of a leak", LEAK_CAUSES
@@ -206,10 +218,16 @@ def _setting(name: str) -> str:
         [
             f"{setting.help[0].upper()}{setting.help[1:]}.",
             f"Default: {setting.default}" if setting.default else "",
-            f"Option: {option(name)}={setting.metavar} ({', '.join(sorted(setting.commands))})",
+            f"Option: {option(name)}={setting.metavar} ({', '.join(_taking(setting))})",
             f"Environment variable: {variable(name)}",
         ]
     ).replace("\n\n", "\n")
+
+
+def _taking(setting: "Setting") -> list[str]:
+    from agent.cli.parser import COMMANDS
+
+    return [name for name, command in COMMANDS.items() if command.SETTINGS in setting.commands]
 
 
 def _documented(kind: "type[StrEnum]") -> dict[str, str]:

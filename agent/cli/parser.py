@@ -1,12 +1,13 @@
 """The command line: a parser per command, `--help` and `--help-all`, and errors of one line with a suggestion."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
 from agent.cli import clean, explain, journal, record, restore, run, scan, timeline, version
 from agent.cli.options import add_settings
-from agent.config import RENAMED, UsageError, option, quote
+from agent.config import RENAMED, UsageError, all_settings, option, quote
 
 
 class Command(Protocol):
@@ -95,17 +96,26 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if name == HELP:
         if not rest or rest[0] == HELP or rest[0].startswith("-"):
             return argparse.Namespace(command=HELP, page=overview())
-        name, rest = rest[0], ["--help"]
+        name, *more = rest
+        if more and not more[0].startswith("-"):
+            raise UsageError(f"unexpected argument {quote(more[0])}", _see_help())
+        rest = [*more, "--help"]
     if name not in COMMANDS:
         raise _unknown_command(name)
     for flag, full in (("-h", False), ("--help", False), ("--help-all", True)):
         if flag in rest:
             return argparse.Namespace(command=HELP, page=make_parser(name, full=full).format_help())
+    if name == "explain":
+        rest = [one.removeprefix("--") if one.partition("=")[0] in _every_setting() else one for one in rest]
     parser = make_parser(name)
     parsed, unexpected = parser.parse_known_args(rest, argparse.Namespace(command=name))
     if unexpected:
         raise _unexpected_argument(name, unexpected[0])
     return parsed
+
+
+def _every_setting() -> set[str]:
+    return {option(one) for one in all_settings()}
 
 
 def overview() -> str:
@@ -152,7 +162,23 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "), _see_help(self.prog))
+        raise UsageError(_reworded(message.removeprefix("argument ")), _see_help(self.prog))
+
+
+_REWORDED: Final = (
+    (re.compile(r"-o/--output: invalid choice: '(.*)' \(choose from .*\)"), r'--output: invalid value "\1": {one_of}'),
+    (re.compile(r"(.+): not allowed with argument (.+)"), r"\2 and \1 cannot be combined: remove one of them"),
+    (re.compile(r"(?:-o/)?(.+): expected one argument"), r"\1: missing value"),
+    (re.compile(r"(.+): ignored explicit argument '(.*)'"), r'\1: takes no value, got "\2"'),
+)
+
+
+def _reworded(message: str) -> str:
+    """Write argparse's messages in the form of all others."""
+    for pattern, text in _REWORDED:
+        if matched := pattern.fullmatch(message):
+            return matched.expand(text).replace("{one_of}", "expected one of: table, json")
+    return message
 
 
 def _see_help(command: str = "nodeleak") -> str:

@@ -9,14 +9,16 @@ from agent.cli.output import write
 from agent.config import UsageError, quote
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agent.cleanup.journal import Entry, Journal
 
 SUMMARY: Final = "undo a release: reserve the address again"
 OPERANDS: Final = "(ADDRESS | ENTRY | --last)"
 SETTINGS: Final = "restore"
 DESCRIPTION: Final = """\
-Puts back the files of a release, byte for byte. It changes nothing without --apply.
-It refuses if the address is reserved again, or if the container has another address by now.
+Puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
+the address has been reserved again, or if the container has another address now.
 """
 EPILOG: Final = """\
 examples:
@@ -45,10 +47,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from agent.exporters.text.clean import restoration_text
 
     if arguments.entry is None and not arguments.last:
-        raise UsageError("which release? give an address, an entry of the journal, or --last", _LIST)
+        raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
     config = config_of("restore", arguments)
     journal = cleaning.read_journal(config)
-    entry = _find(journal, arguments)
+    entry = _find(journal, arguments, config.state_dir)
     done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
@@ -57,18 +59,22 @@ def execute(arguments: argparse.Namespace) -> int:
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 
 
-def _find(journal: "Journal", arguments: argparse.Namespace) -> "Entry":
+def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") -> "Entry":
     """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
     if arguments.last:
         found = [entry for entry in journal.entries if entry.released]
-        missing = "there is no release that was not restored"
+        missing = f"the journal in {state_dir} has no release that can be restored"
     else:
         ip = _canonical(arguments.entry)
         named = [entry for entry in journal.entries if entry.name == arguments.entry]
         found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
-        missing = f"the journal has no entry {quote(arguments.entry)} and no release of such an address"
+        missing = f"the journal in {state_dir} has no entry or released address {quote(arguments.entry)}"
+        if restored := [entry for entry in journal.entries if entry.restored and ip in entry.ips]:
+            missing = f"{ip} is already restored, by entry {restored[-1].name}"
     if not found:
-        damage = f" ({len(journal.damage)} damaged lines were skipped)" if journal.damage else ""
+        from agent.model.text import count_of
+
+        damage = f" ({count_of(len(journal.damage), 'damaged line')} skipped)" if journal.damage else ""
         raise UsageError(f"{missing}{damage}", _LIST)
     return found[-1]
 

@@ -31,10 +31,10 @@ examples:
   nodeleak scan --recording node.json         a snapshot of another node, made by 'nodeleak record'
 
 exit codes:
-  0  the scan is complete
-  1  with --exit-code: it is complete, and there are findings
+  0  every check ran
+  1  with --exit-code: every check ran, and there are findings
   2  wrong usage or configuration
-  3  incomplete: some data are unavailable
+  3  incomplete: some checks could not run
 """
 
 
@@ -70,6 +70,16 @@ def execute(arguments: argparse.Namespace) -> int:
     return FOUND if arguments.exit_code and report.problems else DONE
 
 
+def _why_unreadable(error: Exception) -> str:
+    from agent.sources.error import describe_os_error
+
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    return (
+        "not UTF-8 text: 'nodeleak record' writes recordings" if isinstance(error, UnicodeDecodeError) else str(error)
+    )
+
+
 def _load(arguments: argparse.Namespace) -> "Recording":
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     from agent.model.codec import Damaged
@@ -77,13 +87,12 @@ def _load(arguments: argparse.Namespace) -> "Recording":
 
     unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
     if unused:
-        raise UsageError(f"{', '.join(unused)}: no effect with --recording: only --grace can be combined with it")
+        raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
     name = arguments.recording
     try:
         recording = loads(sys.stdin.read() if name == "-" else Path(name).read_text())
     except (OSError, UnicodeDecodeError, Damaged) as error:
-        why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
-        raise UsageError(f"cannot read recording {quote(name)}: {why or error}") from error
+        raise UsageError(f"cannot read recording {quote(name)}: {_why_unreadable(error)}") from error
     if arguments.grace is None:
         return recording
     try:

@@ -53,7 +53,7 @@ def incomplete(report: Report) -> str:
         why = report.unavailable[0].why if report.unavailable else f"{failed[0].detector}: {failed[0].why}"
         return f"{len(failed)} of {len(DETECTORS)} checks could not run: {why}"
     if report.unavailable:
-        return f"{report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"
+        return f"every check ran, but {report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"
     return ""
 
 
@@ -90,8 +90,10 @@ def _networks(report: Report, names: set[str]) -> Iterator[NetworkSummary]:
 def _free_addresses(network: NetworkSummary, *, several: bool) -> str:
     where = f" in {network.name}" if several else ""
     left = "no free pod addresses" if not network.free else f"{_count_free(network.free)} left"
-    leaked = network.states[State.LEAKED] if network.states else 0
-    return f"{left}{where} ({format_number(leaked)} of {format_number(network.usable)} leaked)"
+    states = network.states or {}
+    leaked, unknown = states.get(State.LEAKED, 0), states.get(State.UNKNOWN, 0)
+    not_known = f", {format_number(unknown)} unknown" if unknown else ""
+    return f"{left}{where} ({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
 
 
 def _count_free(free: int) -> str:

@@ -28,12 +28,12 @@ def loads(text: str) -> Recording:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"it is not JSON: {error}") from error
+        raise Damaged(f"not JSON ({error}): 'nodeleak record' writes recordings") from error
     if not isinstance(tree, dict) or "schema" not in tree:
-        raise Damaged("it has no schema: `nodeleak record` writes recordings")
+        raise Damaged("no schema: 'nodeleak record' writes recordings")
     if tree["schema"] != SCHEMA:
-        raise Damaged(f"its schema is {tree['schema']!r}; this version reads {SCHEMA!r}")
+        raise Damaged(f"schema {tree['schema']}: this version of nodeleak reads {SCHEMA}")
     recording = build(Recording, tree, "recording")
     if not recording.snapshots:
-        raise Damaged("recording.snapshots: it holds no snapshot")
+        raise Damaged("recording.snapshots: no snapshot")
     return recording

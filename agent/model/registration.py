@@ -104,7 +104,7 @@ def evidence_of_node(registration: Registration, name: str) -> str:
     if registration.kubelet_name not in {"", name}:
         return ""
     if registration.last is not None and registration.last.name == name:
-        return f"it was last seen at {format_time(registration.last.at)}"
+        return f"the Node was last seen at {format_time(registration.last.at)}"
     if registration.kubelet_name:
         return "the kubelet here uses that name"
     if registration.listed_pods:

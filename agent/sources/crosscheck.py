@@ -143,7 +143,7 @@ def checkpoints(reading: _Checkpoints, runtime: _Containers) -> _Checkpoints:
     if not running or running & {checkpoint.container_id for checkpoint in reading.value}:
         return reading
     return Unavailable(
-        "checkpoints", f"{len(running)} sandboxes run and none has a checkpoint: is this the kubelet's directory?"
+        "checkpoints", f"{len(running)} sandboxes are running and none has a checkpoint: check --checkpoint-dir"
     )
 
 
@@ -182,11 +182,11 @@ def pods(reading: _Pods, node: _Node, registration: Reading[Registration], name:
             known = known_or(registration, None)
             if known is not None and evidence_of_node(known, name):
                 return Unavailable(
-                    "pods", f"the Node {name!r} was deleted, and its pods with it: the list proves nothing"
+                    "pods", f"the Node {name} was deleted together with its pods, so the list of pods is not reliable"
                 )
-            return Unavailable("pods", f"the API server has no Node named {name!r}: is the node's name right?")
+            return Unavailable("pods", f"the API server has no Node named {name}: check --node")
         case Unavailable(_, why) if not reading.value:
-            return Unavailable("pods", f"node {name!r} has no pods, and it is not known whether the node exists: {why}")
+            return Unavailable("pods", f"node {name} has no pods, and it is unknown whether the node exists: {why}")
         case _:
             return reading
 
@@ -207,7 +207,9 @@ def device_plugins(
     if (object_ := known_or(node, None)) and any(one.capacity for one in object_.devices):
         asking.append(f"node {object_.name}")
     if asking:
-        return Unavailable("device_plugins", f"{why}, but {asking[0]} uses devices: is it mounted?")
+        return Unavailable(
+            "device_plugins", f"{why}, but {asking[0]} uses devices: check --device-plugins-dir, and that it is mounted"
+        )
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
 
 
@@ -218,4 +220,4 @@ def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: _Containers)
         return ""
     empty = not (reading.value.kubelet_socket or reading.value.sockets or reading.value.checkpoint_written)
     running = sum(container.sandbox and container.running for container in runtime.value)
-    return f"the directory is empty, while {running} sandboxes run" if empty and running else ""
+    return f"the device plugin directory is empty, but {running} sandboxes are running" if empty and running else ""

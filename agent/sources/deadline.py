@@ -31,7 +31,7 @@ class Deadline:
             answer: Callable[[], _T] = self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
-            raise SourceError(f"{self._what}: no complete answer within {self._seconds:g} s") from None
+            raise SourceError(f"{self._what}: no complete response within {self._seconds:g} s") from None
         return answer()
 
     def _discard_late_answer(self) -> None:
@@ -40,7 +40,7 @@ class Deadline:
         try:
             self._answers.get_nowait()
         except Empty:
-            raise SourceError(f"{self._what}: still waiting for an earlier answer") from None
+            raise SourceError(f"{self._what}: still waiting for an earlier response") from None
         self._late = False
 
     def _answer(self) -> None:

@@ -8,6 +8,18 @@ class SourceError(Exception):
     """A source could not be read; the text says why, and the library's error is its cause."""
 
 
+def describe_os_error(error: OSError) -> str:
+    """Return the operating system's message, with the remedy where permissions are missing."""
+    text = error.strerror or str(error)
+    hint = " (run as root)" if isinstance(error, PermissionError) else ""
+    return f"{text[:1].lower()}{text[1:]}{hint}"
+
+
+def cannot_read(path: object, error: OSError) -> str:
+    """Say which file or directory could not be read, and why."""
+    return f"cannot read {path}: {describe_os_error(error)}"
+
+
 _NOT_CONNECTED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
@@ -17,9 +29,10 @@ def why_not_connected(error: BaseException) -> str:
     Libraries wrap the operating system's error in their own, as a cause, a context or an argument.
     """
     for one in _behind(error, depth=8):
+        if isinstance(one, OSError) and one.errno is not None and one.errno < 0:  # only getaddrinfo's are negative
+            return f"cannot resolve the host name: {describe_os_error(one)}"
         if isinstance(one, OSError) and one.errno in _NOT_CONNECTED and one.strerror:
-            hint = " (run as root)" if isinstance(one, PermissionError) else ""
-            return f"{one.strerror[:1].lower()}{one.strerror[1:]}{hint}"
+            return describe_os_error(one)
     return ""
 
 

@@ -116,7 +116,7 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck
             server.closing.wait(0.1)
 
     server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
-    with server, pytest.raises(SourceError, match=r"docker: no complete answer within 0\.36 s"):
+    with server, pytest.raises(SourceError, match=r"docker: no complete response within 0\.36 s"):
         sources.has_container(ID)
 
 

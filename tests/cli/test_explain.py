@@ -114,7 +114,7 @@ def test_an_unknown_word_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        'nodeleak: nothing is called "leaked_reservations": did you mean "leaked_reservation"?\n'
+        'nodeleak: unknown word "leaked_reservations": did you mean "leaked_reservation"?\n'
         "run 'nodeleak explain' for a list of all words\n"
     )
 

@@ -79,9 +79,9 @@ def test_grace_applies_to_a_recording(recorded: Recorded, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "it is not JSON"),
-        ('{"schema": "nodeleak.recording/v9"}', "this version reads 'nodeleak.recording/v1'"),
-        ("{}", "`nodeleak record` writes recordings"),
+        ("", "not JSON"),
+        ('{"schema": "nodeleak.recording/v9"}', "this version of nodeleak reads nodeleak.recording/v1"),
+        ("{}", "'nodeleak record' writes recordings"),
     ],
 )
 def test_a_recording_that_cannot_be_read_is_wrong_usage(

@@ -252,7 +252,7 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         vms.begin_to_delete("held")
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
-        assert "the kubelet drops it after 5 minutes" in late["message"]
+        assert "the kubelet stops offering it after 5 minutes" in late["message"]
         held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
         assert FINALIZER in held["message"]
 
@@ -279,7 +279,7 @@ def test_after_five_minutes_the_kubelet_has_dropped_the_resource(
 
         def check() -> None:
             _offers(cluster, 0, 0)
-            assert "the kubelet has dropped it, and the node's status says capacity 0" in _late(daemon)["message"]
+            assert "the kubelet no longer offers it, and the node's status has capacity 0" in _late(daemon)["message"]
             assert _happened(nodeleak.timeline("--since=10m"), "dropped") == ["dropped"]
 
         eventually(check, 60)

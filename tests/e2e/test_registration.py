@@ -74,7 +74,7 @@ def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_an
         with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
             (found,) = eventually(lambda: _gone(daemon, cluster), 15)
             assert time.monotonic() - began < 15  # noqa: TID251
-            assert "it was last seen at" in found["message"]
+            assert "the Node was last seen at" in found["message"]
             assert "systemctl restart kubelet" in found["message"]
             throughout(lambda: _no_address_is_touched(daemon, cluster, leak), 5)
 

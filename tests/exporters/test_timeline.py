@@ -228,8 +228,8 @@ def test_without_data_there_are_no_events_and_the_sources_are_listed() -> None:
 
 
 def test_a_damaged_history_is_a_warning() -> None:
-    snapshot = node(device_plugins=device_plugins(trouble="it is not JSON"))
+    snapshot = node(device_plugins=device_plugins(trouble="not JSON"))
     assert isinstance(snapshot.device_plugins, Known)
     timeline = build_timeline(scanned(snapshot), (), ["line 3: no JSON"])
-    assert timeline.warnings == ("device_plugins: it is not JSON", "journal: line 3: no JSON")
+    assert timeline.warnings == ("device_plugins: not JSON", "journal: line 3: no JSON")
     assert timeline.complete

@@ -44,7 +44,9 @@ def node_object_deleted() -> Snapshot:
     return node(
         reservation("10.244.1.9"),
         node=[],
-        pods=Unavailable("pods", "the Node 'worker-1' was deleted, and its pods with it: the list proves nothing"),
+        pods=Unavailable(
+            "pods", "the Node worker-1 was deleted together with its pods, so the list of pods is not reliable"
+        ),
         registration=Registration(
             last=LastSeen("worker-1", UID, INSTANCE, NOW - timedelta(minutes=1)), kubelet_name="worker-1", listed_pods=3
         ),
@@ -56,7 +58,7 @@ def wrong_node_name() -> Snapshot:
     """The agent has another node name than its kubelet."""
     return node(
         node=[],
-        pods=Unavailable("pods", "the API server has no Node named 'worker-1': is the node's name right?"),
+        pods=Unavailable("pods", "the API server has no Node named worker-1: check --node"),
         registration=Registration(kubelet_name="ip-10-0-1-7"),
     )
 
@@ -68,7 +70,7 @@ def cloud_lost_sight() -> Snapshot:
         node(
             node=[worker("2026-03-26T19:55:30Z", waiting)],
             registration=Registration(kubelet_name="worker-1", cloud_provider="external"),
-            autoscaler=Autoscaler(why="may not `get` configmap kube-system/cluster-autoscaler-status"),
+            autoscaler=Autoscaler(why="no permission to get configmap kube-system/cluster-autoscaler-status"),
         ),
         api_skew=timedelta(seconds=-1),
     )

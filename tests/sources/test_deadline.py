@@ -30,9 +30,9 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
         return "late"
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match=r"docker: no complete answer within 0\.05 s"):
+    with pytest.raises(SourceError, match=r"docker: no complete response within 0\.05 s"):
         deadline(dripping)
-    with pytest.raises(SourceError, match="still waiting for an earlier answer"):
+    with pytest.raises(SourceError, match="still waiting for an earlier response"):
         deadline(dripping)
     assert asked == [1]
     enough.set()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
+from agent.model.text import format_age
 from agent.model.times import from_mtime
 
 CLOCK_SLACK = timedelta(seconds=10)
@@ -104,15 +105,18 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
             return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
         snapshot.checkpoints.known()
         if reservation.container_id in evidence.checkpoints:
-            return State.TEARDOWN_PENDING, "its container is gone; the kubelet keeps a checkpoint and will try again"
+            return (
+                State.TEARDOWN_PENDING,
+                "its container is gone, but its checkpoint remains: the kubelet will retry the teardown",
+            )
     snapshot.addresses.known()
     if holder := evidence.addresses.get(reservation.ip):
-        return State.UNMANAGED, f"no container has its id, but {holder} has the address configured"
+        return State.UNMANAGED, f"the runtime does not know its container, but {holder} has the address"
     # Pod status can only prove use. Not requested (no credentials), the other evidence decides; unavailable, none does.
     if not isinstance(snapshot.pods, NotRequested):
         snapshot.pods.known()
     if claimant := evidence.claims.get(reservation.ip):
-        return State.UNMANAGED, f"no container has its id, but the pod {claimant} has the address"
+        return State.UNMANAGED, f"the runtime does not know its container, but pod {claimant} has the address"
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         for store in snapshot.reservations:
@@ -123,12 +127,15 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
 def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[State, str]:
     age = now - made_at(reservation)
     if age < -CLOCK_SLACK:
-        return State.UNKNOWN, f"its file is {-age.total_seconds():.0f} s newer than this snapshot: was the clock set?"
+        return State.UNKNOWN, f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"
     if age < grace:
-        return State.CANDIDATE, f"no owner of any kind, but its file is younger than {grace.total_seconds():.0f} s"
+        return (
+            State.CANDIDATE,
+            f"no owner of any kind, but its file is younger than the grace period ({format_age(grace)})",
+        )
     if not reservation.container_id:
-        return State.LEAKED, "its file is empty and no process has the address: nothing can ever release it"
-    return State.LEAKED, "its container is gone, and so is every record by which it would be released"
+        return State.LEAKED, "its file is empty and no process has the address: nothing will ever release it"
+    return State.LEAKED, "its container is gone, and nothing on the node will ever release it"
 
 
 _PROTECTING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
@@ -152,4 +159,4 @@ def _classify_sandboxes(single: Sequence[ClassifiedReservation]) -> tuple[Classi
 def _protected(classified: ClassifiedReservation, proof: ClassifiedReservation | None) -> ClassifiedReservation:
     if proof is None or proof.state is classified.state or classified.state not in {State.LEAKED, *_PROTECTING}:
         return classified
-    return replace(classified, state=proof.state, why=f"as {proof.name} of the same sandbox: {proof.why}")
+    return replace(classified, state=proof.state, why=f"same sandbox as {proof.name}: {proof.why}")

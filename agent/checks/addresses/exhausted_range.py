@@ -4,7 +4,7 @@ The scheduler counts pods and not addresses: it sends the node as many pods as t
 last address stay in `ContainerCreating` with `no IP addresses available in range set`.
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node.
-Do: release leaked reservations if they take the room. If none are leaked, the range is too small for the kubelet's
+Do: release leaked reservations, if there are any. If none are leaked, the range is too small for the kubelet's
 `--max-pods`: lower that, or give the node a larger pod CIDR.
 """
 

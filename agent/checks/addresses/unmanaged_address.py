@@ -32,13 +32,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         holder = holders.get(classified.name)
         if classified.state is not State.UNMANAGED or holder is None:
             continue
-        owner = f"container {classified.container_id[:12]}" if classified.container_id else "nobody"
         pod = f" of pod {classified.pod}" if classified.pod else ""
+        known = ", which the runtime does not know"
+        owner = f"container {classified.container_id[:12]}{pod}{known}" if classified.container_id else "no container"
         yield Finding(
             detector=NAME,
             subject=f"{classified.network}/{classified.name}",
-            message=f"process {holder.pid} ({holder.command}) uses {classified.name}, "
-            f"which is reserved for {owner}{pod} that the runtime does not know",
+            message=f"process {holder.pid} ({holder.command}) uses {classified.name}, which is reserved for {owner}",
             network=classified.network,
             pod=classified.pod,
             identity=(classified.container_id,),

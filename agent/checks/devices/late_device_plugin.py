@@ -19,6 +19,7 @@ from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState
 from agent.model.finding import Finding, Severity, format_time
 from agent.model.snapshot import Snapshot, Unavailable, known_or
+from agent.model.text import format_age
 
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -51,13 +52,13 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot
         detector=NAME,
         subject=state.resource,
         message=f"{state.resource} is not registered: {_since(lost, start.at, up)}{_socket(state)}; "
-        + (f"the kubelet has dropped it{_node_status(state.resource, snapshot)}" if dropped else _NOT_YET_DROPPED),
+        + (f"the kubelet no longer offers it{_node_status(state.resource, snapshot)}" if dropped else _NOT_YET_DROPPED),
         since=start.at if lost is None else lost.at,
         resource=state.resource,
     )
 
 
-_NOT_YET_DROPPED: Final = "the kubelet drops it after 5 minutes"
+_NOT_YET_DROPPED: Final = "the kubelet stops offering it after 5 minutes"
 
 
 def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
@@ -67,7 +68,7 @@ def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
 
 def _since(lost: DeviceTransition | None, started: datetime, up: timedelta) -> str:
     if lost is None:
-        return f"the kubelet started {up.total_seconds():.0f} s ago, at {format_time(started)}"
+        return f"the kubelet started {format_age(up)} ago, at {format_time(started)}"
     return f"the kubelet started at {format_time(started)} and lost it at {format_time(lost.at)}"
 
 
@@ -88,4 +89,4 @@ def _node_status(resource: str, snapshot: Snapshot) -> str:
     listed = next((one for one in node.devices if one.resource == resource), None)
     if listed is None:
         return ", and the node's status does not list it"
-    return f", and the node's status says capacity {listed.capacity}, allocatable {listed.allocatable}"
+    return f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"

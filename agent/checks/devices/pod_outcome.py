@@ -18,7 +18,7 @@ REPLACED_WITHIN: Final = {
 }
 """Controllers that replace failed pods. The last two delete the pod first, so one that is older than this is stuck."""
 
-NO_FORCE: Final = "never with --force, which skips the CNI teardown and leaks the pod's address"
+NO_FORCE: Final = "never use --force, which skips the CNI teardown and leaks the pod's address"
 
 
 def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
@@ -32,8 +32,8 @@ def predict_outcome(
 ) -> tuple[PodOutcome, str]:
     """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
     if since := overdue(pod, snapshot):
-        return PodOutcome.TERMINATING_STUCK, f"deleted, but not gone since {format_time(since)}: {_held_by(pod)}"
-    delete = f"delete it {_when(cause, healthy)}, {NO_FORCE}"
+        return PodOutcome.TERMINATING_STUCK, f"it was to be gone by {format_time(since)}, but {_held_by(pod)}"
+    delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
@@ -48,8 +48,8 @@ def predict_outcome(
 
 def _held_by(pod: Pod) -> str:
     if pod.finalizers:
-        return f"held by {', '.join(pod.finalizers)}; the owner of these finalizers has to remove them"
-    return f"the kubelet has not finished with it; restart the kubelet to make it retry; delete it {NO_FORCE}"
+        return f"its finalizers remain: {', '.join(pod.finalizers)}; the controller that owns them must remove them"
+    return f"the kubelet has not finished deleting it; restart the kubelet to make it retry; {NO_FORCE}"
 
 
 def _when(cause: RejectionCause, healthy: bool) -> str:

@@ -68,7 +68,7 @@ def _storm(storm: Sequence[RejectedPod]) -> Finding:
     return Finding(
         detector=NAME,
         subject=f"pods of {whose}",
-        message=f"{len(storm)} pods of {whose} were rejected{_for(resource)}, {names}{more}: "
+        message=f"{len(storm)} pods of {whose} were rejected{_for(resource)} ({names}{more}); for the first of them: "
         f"{typical.why}; {typical.do}",
         cause=typical.cause,
         since=storm[0].at,

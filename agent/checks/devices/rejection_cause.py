@@ -142,7 +142,7 @@ class RejectionAnalysis:
         at = format_time(case.at)
         if not case.no_device_known:
             if case.rejection.available is None:
-                return _unverified(f"it is not known whether all devices were in use at {at}")
+                return _unverified(f"it is unknown whether all devices were in use at {at}")
             return case.exhausted()
         restarted = self._socket_bound(run, case, window.earliest, window.latest + ENDPOINT_GRACE)
         if restarted or case.rejection.refused is RejectionKind.PLUGIN_GONE:
@@ -152,7 +152,7 @@ class RejectionAnalysis:
                 RejectionCause.UNHEALTHY,
                 f"{case.resource} was registered, but none of its devices was healthy at {at}",
             )
-        return _unverified(f"{case.resource} was registered at {at}, as far as known")
+        return _unverified(f"{case.resource} was registered at {at}, according to the known history")
 
     def _in_outage(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation | None:
         for outage in outages.outages_in(run.of(case.resource)):
@@ -165,12 +165,12 @@ class RejectionAnalysis:
             if contained is None:
                 if self._all_in_use(case):
                     return case.exhausted()
-                return _unverified(f"it is not known whether all devices were in use at {format_time(case.at)}")
+                return _unverified(f"it is unknown whether all devices were in use at {format_time(case.at)}")
         return None
 
     def _outage(self, run: KubeletRun, outage: Outage, case: _Case) -> Explanation:
         at = format_time(case.at)
-        words = f"the kubelet knew no healthy device of {case.resource} from {format_time(outage.lost.at)} on"
+        words = f"the kubelet had no healthy device of {case.resource} since {format_time(outage.lost.at)}"
         if outage.back is None:
             plugin_gone = self._disconnected(case.resource)
         else:
@@ -178,7 +178,7 @@ class RejectionAnalysis:
         unknown = case.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         if plugin_gone or outage.dropped or unknown:
             return RejectionCause.PLUGIN_RESTART, f"{words}: its plugin was gone when the pod was rejected, at {at}"
-        return RejectionCause.UNHEALTHY, f"{words}: its plugin was there when the pod was rejected, at {at}"
+        return RejectionCause.UNHEALTHY, f"{words}: its plugin was connected when the pod was rejected, at {at}"
 
     def _registration_window(
         self, run: KubeletRun, registration: DeviceTransition, since: datetime, case: _Case
@@ -240,14 +240,14 @@ def _unverified(why: str) -> Explanation:
 def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
     """Return the cause if the kubelet's message alone proves it."""
     if rejection.refused is RejectionKind.OTHER:
-        return _unverified(f"the kubelet says: {rejection.message}")
+        return _unverified(f"the kubelet reported: {rejection.message}")
     if rejection.refused is not RejectionKind.INSUFFICIENT:
         return None
     if _NODE_FULL in rejection.message:
-        return RejectionCause.EXHAUSTED, f"the node had too few left, at {format_time(at)}"
+        return RejectionCause.EXHAUSTED, f"too few devices were left at {format_time(at)}"
     if rejection.available:
         requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
-        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available}, at {format_time(at)}"
+        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
     return None
 
 
@@ -255,5 +255,5 @@ def _registered_when(run: KubeletRun, registration: DeviceTransition | None) -> 
     if registration is not None:
         return f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
     if run.end is not None:
-        return "was not registered before it started again"
+        return "was not registered before the kubelet started again"
     return "has not been registered since"

@@ -110,5 +110,6 @@ class _Admission:
 
 
 _NO_REJECTION: Final = (
-    "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource"
+    "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource; delete "
+    "the pod, so that its replacement gets a device"
 )

@@ -67,15 +67,15 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
     remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
-    due = "15 minutes after it first noticed"
+    due = "15 minutes after it notices"
     if seen is not None:
-        due += f" (from {format_time(seen + REMOVED_AFTER)} on)"
+        due += f" (at {format_time(seen + REMOVED_AFTER)} or later)"
     yield Finding(
         detector=NAME,
         subject=f"Node {name}",
-        message=f"the Node {name} is gone while its kubelet runs: {evidence}; its pods are deleted 40 s later, and the "
-        f"instance by a cluster-autoscaler {due}{_status(snapshot)}; {remedy}, and pause the autoscaler or protect the "
-        "instance meanwhile",
+        message=f"the Node {name} was deleted, but its kubelet is running: {evidence}; its pods are deleted "
+        f"after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}; {remedy}; until then, "
+        "pause the autoscaler or protect the instance",
         severity=Severity.CRITICAL,
         since=seen or started,
         # Its pods are deleted 40 s later, and the agent is one of them.
@@ -83,14 +83,14 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     )
 
 
-_RESTART: Final = "a kubelet registers only when it starts: restart it (systemctl restart kubelet)"
+_RESTART: Final = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
 _NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
-    kubelet = f"the kubelet here uses the name {registration.kubelet_name!r}; " if registration.kubelet_name else ""
-    unreadable = f" (the remembered Node cannot be read: {registration.why})" if registration.why else ""
-    return f"the API server has no Node named {name!r}: {kubelet}check the configured node name{unreadable}"
+    kubelet = f" (the kubelet here uses the name {registration.kubelet_name})" if registration.kubelet_name else ""
+    unreadable = f"; the last known Node cannot be read: {registration.why}" if registration.why else ""
+    return f"the API server has no Node named {name}: check --node{kubelet}{unreadable}"
 
 
 def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> Iterator[Finding]:
@@ -111,8 +111,8 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         subject=f"provider ID of {node.name}",
         message=f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, "
         f"although {why}: a cluster-autoscaler deletes the instance about 15 minutes after that{_status(snapshot)}; "
-        "repair the cloud-controller-manager, or set spec.providerID of the Node, which is possible once; pause the "
-        "autoscaler or protect the instance meanwhile",
+        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once); until "
+        "then, pause the autoscaler or protect the instance",
         severity=severity,
         since=node.created,
         # A change of the severity is another finding.
@@ -138,10 +138,10 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
     yield Finding(
         detector=NAME,
         subject=f"changed provider ID of {node.name}",
-        message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before: if it "
-        "is not that of this machine, the cloud's controllers delete the Node, and a cluster-autoscaler deletes the "
-        "instance; then pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart the "
-        "kubelet",
+        message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
+        "if the new one is not that of this machine, the cloud's controllers delete the Node, and a cluster-autoscaler "
+        "deletes the instance: pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart "
+        "the kubelet",
         since=last.changed,
         identity=(node.provider_id,),
     )
@@ -173,7 +173,7 @@ def _status(snapshot: Snapshot) -> str:
 
 def _in_words(status: Autoscaler) -> str:
     if status.why:
-        return f"is not known: {status.why}"
+        return f"is unknown: {status.why}"
     counts = [
         f"{count} {what}"
         for count, what in ((status.unregistered, "unregistered"), (status.long_unregistered, "long unregistered"))

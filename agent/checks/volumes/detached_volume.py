@@ -67,7 +67,7 @@ def _problem(volume: Detached) -> str:
             known = f"{name} is in the node's volumesInUse but missing from volumesAttached"
     if volume.exact:
         return f"{known}; waiting pods: {_names(volume.pods)}"
-    return f"{known}; which pod needs it is not known, waiting pods with a claim: {_names(volume.pods)}"
+    return f"{known}; it is unknown which pod needs it; waiting pods with a claim: {_names(volume.pods)}"
 
 
 def _names(pods: tuple[Pod, ...]) -> str:
@@ -87,10 +87,10 @@ def _version(version: str) -> str:
         case False:
             return f"Kubernetes {version} has the known fixes"
         case None:
-            return "whether this version of Kubernetes has the known bug is not known"
+            return "it is unknown whether this version of Kubernetes has the known bug"
 
 
 def _not_requested(snapshot: Snapshot) -> str:
     attachments = known_or(snapshot.attachments, None)
     skipped = sorted(attachments.not_requested) if attachments else ()
-    return f" (not requested: {', '.join(skipped)})" if skipped else ""
+    return f" (no permission to {', '.join(skipped)})" if skipped else ""

@@ -88,7 +88,7 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
 def _settled(snapshot: Snapshot) -> bool:
     started = snapshot.processes.known().kubelet
     if started is None:
-        raise InsufficientData("processes: no kubelet found: it does not run, or is part of another process")
+        raise InsufficientData("processes: no kubelet found: it is not running, or is part of another process")
     return snapshot.taken_at - started >= SETTLED
 
 

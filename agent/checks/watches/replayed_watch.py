@@ -40,7 +40,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             detector=NAME,
             subject=f"{watch.resource} {watch.evidence.value}",
             message=f"{watch.resource}: the API server{_version(watch)} sent {shown}{_times(watch)}; clients that "
-            f"adopt it process old events again, and delete live objects{_but_fixed(watch)}",
+            f"adopt this version process old events again and delete live objects{_but_fixed(watch)}",
             since=watch.first,
         )
     # Without events there is no evidence, so the absence of a finding means nothing.

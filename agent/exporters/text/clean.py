@@ -45,7 +45,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
         yield from (f"{one.ip}: nothing to release: {one.why}" for one in cleaning.passed_over)
     if cleaning.unavailable:
         yield ""
-        yield "Nothing is released, because these sources are unavailable:"
+        yield "Nothing can be released, because these sources are unavailable:"
         yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
     if cleaning.warnings:
         yield ""
@@ -123,6 +123,8 @@ def _totals(cleaning: Cleaning) -> Iterator[str]:
         yield "Nothing to release."
     for network, before in cleaning.free_before.items():
         after = cleaning.free_after.get(network)
+        if before is None and after is None:
+            continue
         yield f"Free addresses in {network}: {format_number(before)} before, {format_number(after)} after"
 
 

@@ -1,7 +1,7 @@
 """A report as text, for people: a summary of each network, the findings, then what is unavailable."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.advice import leak_advice
@@ -18,6 +18,10 @@ from agent.model.text import format_number, rfc3339
 
 _LISTED = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
+
+
+_SAME_REASON = 5
+"""Entries with the same state and reason that are listed."""
 
 
 def scan_table(report: Report, *, verbose: bool = False) -> str:
@@ -48,7 +52,21 @@ def _reservations(report: Report, *, verbose: bool) -> Iterator[str]:
     listed = [one for one in sorted_reservations(report.assessment.reservations) if one.state in _LISTED]
     if listed:
         yield ""
-        yield from _limited([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, listed)], verbose=verbose)
+        shown = listed if verbose else _without_repetition(listed)
+        yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, shown)])
+        if more := len(listed) - len(shown):
+            yield f"… and {more} more: use -v to list all"
+
+
+def _without_repetition(listed: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
+    """Keep the first entries with the same state and reason: an unavailable source is the reason of all addresses."""
+    seen: Counter[tuple[str, State, str]] = Counter()
+    shown = []
+    for one in listed:
+        seen[one.network, one.state, one.why] += 1
+        if seen[one.network, one.state, one.why] <= _SAME_REASON:
+            shown.append(one)
+    return shown[:LONGEST_LIST]
 
 
 def _limited(rows: list[list[str]], *, verbose: bool) -> Iterator[str]:
@@ -98,14 +116,15 @@ def _not_evaluated(report: Report) -> Iterator[str]:
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield ""
-        yield f"Checked without the API server ({pods.why}): by docker, checkpoints and network namespaces."
+        yield f"Checked without the API server ({pods.why}): only docker, checkpoints and network namespaces were read."
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield f"Skipped without it: {', '.join(skipped)}."
     yield from unavailable(report)
+    listed = {f"{one.source}: {one.why}": f"needs {one.source}" for one in report.unavailable}
     failed: dict[str, list[str]] = {}
     for gap in report.gaps:
         if not gap.chosen:
-            failed.setdefault(gap.why, []).append(gap.detector)
+            failed.setdefault(listed.get(gap.why, gap.why), []).append(gap.detector)
     if failed:
         yield ""
         yield "Checks that could not run:"

@@ -37,7 +37,7 @@ def _lines(timeline: Timeline, since: str) -> Iterator[str]:
     if timeline.api_skew is not None and abs(timeline.api_skew) > _SMALL_SKEW:
         seconds = timeline.api_skew.total_seconds()
         where = "ahead of" if seconds > 0 else "behind"
-        yield f"The API server's clock is {abs(seconds):.0f} s {where} the node's: its times are converted."
+        yield f"The API server's clock is {abs(seconds):.0f} s {where} the node's; its times above are converted."
     if timeline.undated:
         yield ""
         yield f"Rejected pods without a known time: {timeline.undated} (nodeleak scan lists them)."

@@ -11,7 +11,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from agent.model.snapshot import Address
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 # "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL")
@@ -43,7 +43,7 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
                 command = command or _command(proc, pid)
                 found[ip] = Address(ip, pid, command)
     if not any_read:
-        raise SourceError(f"{proc} shows no process's network")
+        raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found.values())
 
 
@@ -51,7 +51,7 @@ def _pids(proc: Path) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
-        raise SourceError(f"{proc}: {error.strerror}") from error
+        raise SourceError(cannot_read(proc, error)) from error
 
 
 def _namespace(proc: Path, pid: int) -> str | None:
@@ -81,7 +81,7 @@ def _addresses_in(net: Path) -> set[str] | None:
     except OSError as error:
         if error.errno in _GONE:
             return None
-        raise SourceError(f"{net}/fib_trie: {error.strerror}") from error
+        raise SourceError(cannot_read(f"{net}/fib_trie", error)) from error
     ipv6 = _ipv6_addresses_in(net)
     return None if ipv6 is None else {ip for ip in ips if not ip.startswith("127.")} | ipv6
 
@@ -91,7 +91,7 @@ def _ipv6_addresses_in(net: Path) -> set[str] | None:
         lines = (net / "if_inet6").read_bytes().split(b"\n")
     except OSError as error:
         if error.errno not in _GONE:
-            raise SourceError(f"{net}/if_inet6: {error.strerror}") from error
+            raise SourceError(cannot_read(f"{net}/if_inet6", error)) from error
         # The process has ended, or the kernel has no IPv6.
         return set() if (net / "fib_trie").exists() else None
     try:
@@ -99,7 +99,7 @@ def _ipv6_addresses_in(net: Path) -> set[str] | None:
         fields = [line.split(b" ", 4) for line in lines if line]
         return {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:
-        raise SourceError(f"{net}/if_inet6: {error}") from error
+        raise SourceError(f"cannot parse {net}/if_inet6: {error}") from error
 
 
 def _command(proc: Path, pid: int) -> str:

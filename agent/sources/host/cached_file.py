@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 _T = TypeVar("_T")
 
@@ -33,14 +33,14 @@ class CachedFile(Generic[_T]):
             self._known = None
             return None
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror}") from error
+            raise SourceError(cannot_read(path, error)) from error
         try:
             found = os.fstat(handle)
             key = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._known is None or self._known[0] != key:
                 self._known = key, self._parsed(path, handle, found)
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror}") from error
+            raise SourceError(cannot_read(path, error)) from error
         finally:
             os.close(handle)
         parsed = self._known[1]
@@ -59,5 +59,5 @@ class CachedFile(Generic[_T]):
             raise SourceError(f"{path}: not a regular file")
         content = os.read(handle, self._largest + 1)
         if len(content) > self._largest:
-            raise SourceError(f"{path}: it holds {found.st_size} bytes; at most {self._largest} are read")
+            raise SourceError(f"{path}: it has {found.st_size} bytes, more than the limit of {self._largest}")
         return content

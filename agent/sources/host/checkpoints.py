@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.model.snapshot import Checkpoint
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 _LARGEST = 64 * 1024
 
@@ -24,7 +24,7 @@ def read_checkpoints(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
     directories = tuple(directories)
     found = [checkpoints for directory in directories if (checkpoints := _read_one(directory)) is not None]
     if not found:
-        raise SourceError(f"none of these exists: {', '.join(map(str, directories))}")
+        raise SourceError(f"none of these exists: {', '.join(map(str, directories))} (check --checkpoint-dir)")
     return tuple(checkpoint for checkpoints in found for checkpoint in checkpoints)
 
 
@@ -36,7 +36,7 @@ def has(directories: Iterable[Path], container_id: str) -> bool:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise SourceError(f"{directory}: {error.strerror}") from error
+            raise SourceError(cannot_read(directory, error)) from error
         return True
     return False
 
@@ -47,12 +47,12 @@ def _read_one(directory: Path) -> list[Checkpoint] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SourceError(f"{directory}: {error.strerror}") from error
+        raise SourceError(cannot_read(directory, error)) from error
     try:
         # The kubelet writes `.<digits>` first and renames it.
         return [Checkpoint(name, _pod(name, handle)) for name in os.listdir(handle) if not name.startswith(".")]
     except OSError as error:
-        raise SourceError(f"{directory}: {error.strerror}") from error
+        raise SourceError(cannot_read(directory, error)) from error
     finally:
         os.close(handle)
 

@@ -18,7 +18,7 @@ from typing import Any
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 _LARGEST = 256 * 1024
 # Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
@@ -43,16 +43,16 @@ class CniResults:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise SourceError(f"{directory}: {error.strerror}") from error
+                raise SourceError(cannot_read(directory, error)) from error
             existing += 1
             try:
                 self._read_directory(handle, parsed)
             except OSError as error:
-                raise SourceError(f"{directory}: {error.strerror}") from error
+                raise SourceError(cannot_read(directory, error)) from error
             finally:
                 os.close(handle)
         if not existing:
-            raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))}")
+            raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed = parsed
         return tuple(parsed.values())
 

@@ -15,7 +15,7 @@ from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
 from agent.model.text import escape
 from agent.model.times import from_mtime
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
@@ -38,7 +38,7 @@ class DeviceManager:
         except FileNotFoundError as error:
             raise SourceError(f"{self._directory} does not exist") from error
         except OSError as error:
-            raise SourceError(f"{self._directory}: {error.strerror}") from error
+            raise SourceError(cannot_read(self._directory, error)) from error
         try:
             # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
             # plugin's socket seems older than a kubelet that would have removed it.
@@ -46,7 +46,7 @@ class DeviceManager:
             made = _sockets(handle)
             checkpoint = self._checkpoint.read(device_checkpoint.NAME, handle)
         except OSError as error:
-            raise SourceError(f"{self._directory}: {error.strerror}") from error
+            raise SourceError(cannot_read(self._directory, error)) from error
         finally:
             os.close(handle)
         known, written_ns = checkpoint or (DeviceCheckpoint(), None)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 from agent.sources.kube import volume_names
 
 _LARGEST = 65536
@@ -30,10 +30,10 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     table = proc / "1" / "mountinfo"
     try:
         if not (kubelet_dir / "plugins").is_dir():
-            raise SourceError(f"{kubelet_dir}/plugins does not exist: is it the kubelet's directory, and mounted?")
+            raise SourceError(f"{kubelet_dir}/plugins does not exist: check --kubelet-dir, and that it is mounted")
         lines = table.read_bytes().decode(errors="replace").splitlines()
     except OSError as error:
-        raise SourceError(f"{error.filename}: {error.strerror}") from error
+        raise SourceError(cannot_read(error.filename, error)) from error
     start = f"{kubelet_dir}/"
     places = [place for line in lines if (place := _place(line)).startswith(start)]
     if not places:
@@ -45,7 +45,9 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
 def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
     """Raise SourceError if another directory looks like the kubelet's: mounts are listed by their real path."""
     for matched in filter(None, map(_ANYWHERE.fullmatch, places)):
-        raise SourceError(f"volumes are mounted below {matched[1]}, and nothing below {kubelet_dir}: is it a link?")
+        raise SourceError(
+            f"volumes are mounted below {matched[1]}, not below {kubelet_dir}: set --kubelet-dir to the real path"
+        )
 
 
 def _place(line: str) -> str:
@@ -94,6 +96,6 @@ def _volume_in(file: Path) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise SourceError(f"{file}: {error.strerror}") from error
+        raise SourceError(cannot_read(file, error)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(f"{file}: not a volume description of the kubelet ({error!r})") from error

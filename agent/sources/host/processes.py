@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.model.snapshot import ProcessStartTimes
 from agent.model.text import escape
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 _KUBELET = frozenset({"kubelet"})
 _DOCKER = frozenset({"dockerd"})
@@ -45,11 +45,13 @@ class ProcessTable:
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             self._known = self._still_known() or self._search()
         except OSError as error:
-            raise SourceError(f"{error.filename}: {error.strerror}") from error
+            raise SourceError(cannot_read(error.filename, error)) from error
         except (ValueError, IndexError) as error:
-            raise SourceError(f"{self._proc}: {error}") from error
+            raise SourceError(f"cannot parse {self._proc}: {error}") from error
         if not self._known:
-            raise SourceError(f"{self._proc} shows no kubelet and no container runtime: not the node's (hostPID?)")
+            raise SourceError(
+                f"no kubelet and no docker in {self._proc}: it is not the host's (set hostPID: true, or check --proc)"
+            )
         kubelet, docker = self._first(_KUBELET, booted), self._first(_DOCKER, booted)
         return ProcessStartTimes(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
 
@@ -60,10 +62,10 @@ class ProcessTable:
         """
         pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
         if pid is None:
-            raise SourceError(f"{self._proc} shows no kubelet")
+            raise SourceError(f"no kubelet in {self._proc}")
         words = _command_line(self._proc, pid)
         if words is None:
-            raise SourceError(f"{self._proc}/{pid}: the kubelet's command line cannot be read")
+            raise SourceError(f"cannot read {self._proc}/{pid}/cmdline: the kubelet's flags are unknown")
         return {name: value for name in names if (value := _flag(name, words)) is not None}
 
     def _still_known(self) -> tuple[_Process, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
+from agent.sources.error import cannot_read
 
 MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
@@ -43,7 +44,7 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
     try:
         return _read_entries(network, handle)
     except OSError as error:
-        return NetworkStore(network, Unavailable("reservations", f"{directory}: {error.strerror}"))
+        return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
     finally:
         os.close(handle)
 
@@ -51,10 +52,10 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
 def _why_unavailable(directory: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         others = _other_networks(directory)
-        return f"{directory} does not exist: no pod of this network ran here, or it is not mounted{others}"
+        return f"{directory} does not exist: check --network and --cni-networks-dir{others}"
     if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-        return f"{directory} is not a directory (links are not followed)"
-    return f"{directory}: {error.strerror}"
+        return f"{directory} is not a directory (symbolic links are not followed)"
+    return cannot_read(directory, error)
 
 
 def _other_networks(directory: Path) -> str:
@@ -62,7 +63,7 @@ def _other_networks(directory: Path) -> str:
         names = sorted(entry.name for entry in os.scandir(directory.parent) if entry.is_dir(follow_symlinks=False))
     except OSError:
         return ""
-    return f" (networks here: {', '.join(names[:8])})" if names else ""
+    return f" (networks found: {', '.join(names[:8])})" if names else ""
 
 
 def _read_entries(network: str, directory: int) -> NetworkStore:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 _ACCEPTS = 0x10000
 """`__SO_ACCEPTCON` in the kernel's flags: the socket listens."""
@@ -32,7 +32,7 @@ def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
         with (proc / "1/net/unix").open("rb") as lines:
             return find(lines, paths)
     except OSError as error:
-        raise SourceError(f"{proc}/1/net/unix: {error.strerror}") from error
+        raise SourceError(cannot_read(f"{proc}/1/net/unix", error)) from error
 
 
 def find(lines: Iterable[bytes], paths: Iterable[bytes]) -> UnixSockets:

@@ -63,7 +63,7 @@ class AutoscalerClient:
             return Known(self._others.get(self._ask_others))
         except ApiError as error:
             if error.status in _FORBIDDEN:
-                return NotRequested("autoscaler", f"may not `list` nodes, to read their provider IDs ({error})")
+                return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
             return Unavailable("autoscaler", str(error))
         except SourceError as error:
             return Unavailable("autoscaler", str(error))
@@ -104,7 +104,7 @@ def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Re
     if node.value is None:
         if evidence_of_node(known, name):
             return True
-        return NotRequested("autoscaler", f"there is no Node named {name!r}, and no evidence that there was")
+        return NotRequested("autoscaler", f"there is no Node named {name}, and no evidence that there was one")
     if node.value.provider_id:
         return NotRequested("autoscaler", "the node is registered")
     if known.expected is Expected.IGNORED:
@@ -114,7 +114,7 @@ def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Re
 
 def _refusal(error: ApiError) -> str:
     if error.status in _FORBIDDEN:
-        return f"may not `get` {_CONFIGMAP}"
+        return f"no permission to get {_CONFIGMAP}"
     if error.status == _ABSENT:
         return f"there is no {_CONFIGMAP}"
     return f"{_CONFIGMAP}: {error}"

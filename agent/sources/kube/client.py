@@ -15,7 +15,7 @@ from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, describe_os_error, why_not_connected
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
 
@@ -59,7 +59,7 @@ class Api:
         try:
             return bytes(response.read())
         except (HTTPError, OSError) as error:
-            raise SourceError(f"API server: the answer broke off ({error})") from error
+            raise SourceError(f"API server: the response broke off ({error})") from error
         finally:
             response.response.release_conn()
 
@@ -89,16 +89,21 @@ class Api:
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            raise SourceError(f"API server: {truncate(str(error))}") from error
+            raise SourceError(self._cannot_connect(error) or f"API server: {truncate(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
         # A proxy's page may have status 200 too.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
-            raise SourceError(f"API server: it answered {truncate(kind)} where JSON was asked for")
+            raise SourceError(f"API server: expected a response in JSON, got {truncate(kind)}")
         if self._clock and asked and heard:
             self._clock.record(response.getheader("Date"), asked, heard)
         return response
+
+    def _cannot_connect(self, error: Exception) -> str:
+        """Say why there is no connection; empty where the error is another one."""
+        reason = why_not_connected(error)
+        return f"cannot connect to the API server at {self._client.configuration.host}: {reason}" if reason else ""
 
 
 def client_for(kubeconfig: Path | None) -> client.ApiClient:
@@ -115,12 +120,19 @@ def client_for(kubeconfig: Path | None) -> client.ApiClient:
             raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or _IN_CLUSTER.parent
-        raise NoCredentials(f"{where}: {truncate(str(error))}") from error
+        raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
     settings.retries = False
     settings.connection_pool_maxsize = 2
     api = client.ApiClient(settings)
     api.user_agent = _AGENT
     return api
+
+
+def _why_unusable(where: str | Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    # The client reports a file that does not exist as an invalid one.
+    return truncate(str(error)) if Path(where).exists() else "no such file or directory"
 
 
 def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
@@ -201,7 +213,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
         version, more = _metadata(tree)
         return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise SourceError(f"API server: the answer is not a list of objects ({truncate(repr(error))})") from error
+        raise SourceError(f"API server: the response is not a list of objects ({truncate(repr(error))})") from error
 
 
 def _metadata(tree: Any) -> tuple[int, str]:

@@ -35,7 +35,7 @@ class Docker:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
             parse_host(self._where.get("base_url"))
         except (DockerException, ValueError) as error:
-            raise SourceError(f"docker: {error}") from error
+            raise SourceError(f"invalid docker host: {error}") from error
         self.timeout = timeout
         self._client: docker.APIClient | None = None
 
@@ -73,7 +73,7 @@ class Docker:
         except (DockerException, RequestException, HTTPError) as error:
             raise SourceError(self._cannot_connect(error) or f"docker: {truncate(error)}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SourceError(f"docker: cannot parse the answer ({truncate(repr(error))})") from error
+            raise SourceError(f"docker: cannot parse the response ({truncate(repr(error))})") from error
 
     def _cannot_connect(self, error: Exception) -> str:
         """Say why there is no connection; empty where the error is another one."""

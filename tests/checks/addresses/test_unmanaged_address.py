@@ -34,7 +34,7 @@ def test_an_orphaned_process_is_found_with_its_number_and_its_command() -> None:
     assert finding.pod == "shop/cart"
     assert finding.message == (
         "process 4711 (java) uses 10.244.1.9, which is reserved for container 999999999999 "
-        "of pod shop/cart that the runtime does not know"
+        "of pod shop/cart, which the runtime does not know"
     )
 
 
@@ -50,7 +50,7 @@ def test_a_young_reservation_can_be_an_orphans_too() -> None:
 
 def test_an_empty_file_is_reserved_for_nobody() -> None:
     (finding,) = found(unmanaged_address, node(empty_file("10.244.1.9"), JAVA))
-    assert "reserved for nobody" in finding.message
+    assert "reserved for no container" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_plugin_has_a_minute_to_notice_that_the_kubelet_restarted() -> None:
     assert found(late_device_plugin, look(registered(KVM, "d0"), kubelet=59)) == []
     one = late(look(registered(KVM, "d0"), kubelet=61))
     assert (one.subject, one.resource, one.since) == (KVM, KVM, NOW - seconds(61))
-    assert "the kubelet started 61 s ago" in one.message
+    assert "the kubelet started 1m1s ago" in one.message
     assert "drops it after 5 minutes" in one.message
 
 
@@ -62,12 +62,12 @@ def test_after_five_minutes_the_kubelet_has_dropped_it_and_the_node_says_so() ->
     asking = [refused_pod("lab/vm")]
     one = late(look(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=told, pods=asking))
     assert one.subject == KVM
-    assert "the kubelet has dropped it, and the node's status says capacity 0, allocatable 0" in one.message
+    assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in one.message
 
 
 def test_without_the_api_server_it_says_what_files_say() -> None:
     seen = without_api(look(registered(KVM, "d0"), kubelet=400))
-    assert late(seen).message.endswith("the kubelet has dropped it")
+    assert late(seen).message.endswith("the kubelet no longer offers it")
 
 
 def test_an_unread_node_is_admitted_after_what_files_say() -> None:

@@ -71,7 +71,7 @@ def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() 
         f"pod shop/vm was rejected for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
         f"and {KVM} was registered 10.0 s later; the pod was rejected before that, at 2026-03-26 19:59:25Z; "
         "it has no controller, so it stays Failed: delete it (its devices are healthy again), "
-        "never with --force, which skips the CNI teardown and leaks the pod's address"
+        "never use --force, which skips the CNI teardown and leaks the pod's address"
     )
 
 
@@ -98,7 +98,7 @@ def test_two_pods_of_one_name_are_two_findings() -> None:
 def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
     storm = only(found(rejected_pod, look(*swarm(5, apart=1))))
     assert storm.subject == "pods of ReplicaSet/vm in shop"
-    assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM}, shop/vm-0, shop/vm-1,")
+    assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
     assert " and 2 more: the kubelet started" in storm.message
     in_that_second = RejectionCause.UNVERIFIED
     assert [one.cause for one in storm.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]

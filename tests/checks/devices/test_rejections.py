@@ -200,7 +200,7 @@ def test_of_several_starts_the_one_before_the_refusal_counts() -> None:
 def test_a_kubelet_that_restarted_before_the_plugin_came_lost_the_race_too() -> None:
     one = judged(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
     assert one.cause is RejectionCause.KUBELET_RESTART
-    assert f"{KVM} was not registered before it started again" in one.why
+    assert f"{KVM} was not registered before the kubelet started again" in one.why
 
 
 def test_older_than_every_start_that_is_known_nothing_is_verified() -> None:
@@ -497,8 +497,8 @@ def test_a_deleted_pod_that_does_not_go_is_stuck() -> None:
     assert rejected_pods(look([deleted(60)])) == ()
     one = judged(deleted(61))
     assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
-    assert "the kubelet has not finished with it" in one.do
-    assert "held by example.org/lock" in judged(deleted(61, "example.org/lock")).do
+    assert "the kubelet has not finished deleting it" in one.do
+    assert "its finalizers remain: example.org/lock" in judged(deleted(61, "example.org/lock")).do
 
 
 def test_a_deletion_is_by_the_api_servers_clock() -> None:
@@ -512,7 +512,7 @@ def test_a_deletion_is_by_the_api_servers_clock() -> None:
 def test_nobody_is_told_to_delete_by_force(controller: str) -> None:
     for refused in (vm(995, controller=controller), deleted(600)):
         assert "--force" in judged(refused).do
-        assert "never with --force" in judged(refused).do
+        assert "never use --force" in judged(refused).do
 
 
 def test_whether_the_devices_are_there_again_is_said() -> None:

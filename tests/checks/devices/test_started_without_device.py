@@ -57,7 +57,8 @@ def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> Non
     assert one.message == (
         f"pod shop/vm requests {KVM} and was started without it at 2026-03-26 19:43:30Z: "
         f"the kubelet started at 2026-03-26 19:43:20Z, and {KVM} was registered 20.0 s later; "
-        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource"
+        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource; "
+        "delete the pod, so that its replacement gets a device"
     )
 
 

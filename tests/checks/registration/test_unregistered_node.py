@@ -53,10 +53,10 @@ def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
     one = finding(gone())
     assert (one.subject, one.severity, one.since) == ("Node worker-1", Severity.CRITICAL, NOW - MINUTE)
     assert one.message == (
-        "the Node worker-1 is gone while its kubelet runs: it was last seen at 2026-03-26 19:59:00Z; its pods are "
-        "deleted 40 s later, and the instance by a cluster-autoscaler 15 minutes after it first noticed "
-        "(from 2026-03-26 20:14:00Z on); a kubelet registers only when it starts: restart it "
-        "(systemctl restart kubelet), and pause the autoscaler or protect the instance meanwhile"
+        "the Node worker-1 was deleted, but its kubelet is running: the Node was last seen at 2026-03-26 19:59:00Z; "
+        "its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance 15 minutes after it notices "
+        "(at 2026-03-26 20:14:00Z or later); restart the kubelet (systemctl restart kubelet), which registers the node "
+        "only when it starts; until then, pause the autoscaler or protect the instance"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
 )
 def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(known: Any, evidence: str) -> None:
     one = finding(gone(registration=known))
-    assert f"while its kubelet runs: {evidence};" in one.message
+    assert f"but its kubelet is running: {evidence};" in one.message
     assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in one.message
 
 
@@ -77,19 +77,17 @@ def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(kn
     "known", [registration(), registration(last_seen(name="worker-2")), registration(kubelet_name="worker-2")]
 )
 def test_a_node_that_nobody_ever_saw_is_a_wrong_name_and_no_finding(known: Any) -> None:
-    assert "the API server has no Node named 'worker-1'" in blind(gone(registration=known))
+    assert "the API server has no Node named worker-1" in blind(gone(registration=known))
 
 
 def test_a_kubelet_with_another_name_says_so_whatever_is_remembered() -> None:
     known = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
-    assert "the kubelet here uses the name 'worker-2'; check the configured node name" in blind(
-        gone(registration=known)
-    )
+    assert "check --node (the kubelet here uses the name worker-2)" in blind(gone(registration=known))
 
 
 def test_a_memory_that_cannot_be_read_is_told_where_it_would_have_decided() -> None:
-    assert blind(gone(registration=registration(why="node.json: it is not JSON"))).endswith(
-        "(the remembered Node cannot be read: node.json: it is not JSON)"
+    assert blind(gone(registration=registration(why="node.json: not JSON"))).endswith(
+        "; the last known Node cannot be read: node.json: not JSON"
     )
 
 
@@ -122,11 +120,11 @@ def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
     [
         (
             Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
-            "status of 2026-03-26 20:00:00Z: 2 unregistered, 1 long unregistered in the whole cluster; a kubelet",
+            "status of 2026-03-26 20:00:00Z: 2 unregistered, 1 long unregistered in the whole cluster; restart",
         ),
         (Autoscaler(long_unregistered=1), "; the autoscaler's status says: 1 long unregistered in the whole cluster; "),
         (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts in the whole cluster; "),
-        (Autoscaler(why="may not `get` it"), "status is not known: may not `get` it; "),
+        (Autoscaler(why="no permission to get it"), "status is unknown: no permission to get it; "),
     ],
 )
 def test_what_the_autoscaler_says_itself_is_beside_it(told: Autoscaler, words: str) -> None:

@@ -65,8 +65,8 @@ def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     assert (one.subject, one.pod, one.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
     assert one.message == (
         f"confirmed: {DISK} is attached according to its VolumeAttachment but missing from the node's volumesAttached; "
-        "waiting pods: shop/db-0 since 2026-03-26 19:58:00Z; whether this version of Kubernetes has the known bug is "
-        "not known; delete the pod, wait until the volume has left volumesInUse and volumesAttached and its "
+        "waiting pods: shop/db-0 since 2026-03-26 19:58:00Z; it is unknown whether this version of Kubernetes has "
+        "the known bug; delete the pod, wait until the volume has left volumesInUse and volumesAttached and its "
         "VolumeAttachment is gone, and only then let the pod start again; or restart the kube-controller-manager"
     )
 
@@ -147,7 +147,7 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     )
     one = the(seen)
     assert (one.strength, one.pod) == (Strength.PROBABLE, "")
-    assert "which pod needs it is not known, waiting pods with a claim: shop/a since" in one.message
+    assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in one.message
     assert ", shop/b since" in one.message
     assert "inline" not in one.message
     assert one.message.endswith(" (not requested: get volumeattachments, list events)")

@@ -19,7 +19,7 @@ def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -
     assert finding.message == (
         "pods: the API server (v1.9.2) sent a DELETED event with version 7 after 40 on the same watch, "
         "3 times since 2026-03-26 19:57:00Z, last at 2026-03-26 19:59:00Z; "
-        "clients that adopt it process old events again, and delete live objects"
+        "clients that adopt this version process old events again and delete live objects"
     )
     assert finding.since == NOW - 3 * MINUTE
 

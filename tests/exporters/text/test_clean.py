@@ -160,10 +160,10 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
             )
         )
     )
-    assert "Nothing is released, because these sources are unavailable:" in text
+    assert "Nothing can be released, because these sources are unavailable:" in text
     assert "containers: docker: timed out" in text
     assert "Nothing to release." not in text
-    assert "Free addresses in kubenet: ? before, ? after" in text
+    assert "Free addresses in kubenet: ? before, ? after" not in text
 
 
 def test_halted_cleanup_says_why_and_what_to_do() -> None:

@@ -145,23 +145,23 @@ def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
 def test_unread_is_not_empty_a_namespace_we_may_not_look_into_is_unread(open_dir: Path, name: str) -> None:
     home = process(open_dir, 1, ONE_LEAF)
     (home / "net" / name).chmod(0o000)
-    with as_nobody(), pytest.raises(SourceError, match=f"{home}/net/{name}: Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match=f"cannot read {home}/net/{name}: permission denied"):
         addresses.read_addresses(open_dir)
 
 
 def test_unread_is_not_empty_a_table_without_processes_is_unread(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
+    with pytest.raises(SourceError, match=f"no process in {tmp_path} shows its network namespace"):
         addresses.read_addresses(tmp_path)
 
 
 def test_unread_is_not_empty_a_directory_that_only_looks_like_a_table_is_unread(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
-    with pytest.raises(SourceError, match=f"{tmp_path} shows no process's network"):
+    with pytest.raises(SourceError, match=f"no process in {tmp_path} shows its network namespace"):
         addresses.read_addresses(tmp_path)
 
 
 def test_a_table_that_is_not_there_is_unread(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=f"{tmp_path}/proc: No such file or directory"):
+    with pytest.raises(SourceError, match=f"cannot read {tmp_path}/proc: no such file or directory"):
         addresses.read_addresses(tmp_path / "proc")
 
 

@@ -39,7 +39,10 @@ def test_one_directory_that_is_missing_says_nothing(tmp_path: Path) -> None:
 
 
 def test_unread_is_not_empty_no_directory_at_all_is_unread(tmp_path: Path) -> None:
-    assert why(tmp_path / "a", tmp_path / "b") == f"none of these exists: {tmp_path}/a, {tmp_path}/b"
+    assert (
+        why(tmp_path / "a", tmp_path / "b")
+        == f"none of these exists: {tmp_path}/a, {tmp_path}/b (check --checkpoint-dir)"
+    )
 
 
 def test_unread_is_not_empty_an_empty_directory_is_empty(tmp_path: Path) -> None:
@@ -97,12 +100,12 @@ def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o000)
     with as_nobody():
-        assert why(open_dir, closed) == f"{closed}: Permission denied"
+        assert why(open_dir, closed) == f"cannot read {closed}: permission denied (run as root)"
 
 
 def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
-    assert why(tmp_path / "sandbox") == f"{tmp_path}/sandbox: Not a directory"
+    assert why(tmp_path / "sandbox") == f"cannot read {tmp_path}/sandbox: not a directory"
 
 
 def test_one_sandbox_is_asked_for_by_its_name_in_every_place(tmp_path: Path) -> None:
@@ -127,13 +130,13 @@ def test_a_checkpoint_that_is_no_file_still_protects_when_asked_for(
 def test_unread_is_not_gone_a_place_that_hides_its_files_gives_no_word(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o700)
-    with as_nobody(), pytest.raises(SourceError, match="Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match="permission denied"):
         checkpoints.has([open_dir, closed], ID)
 
 
 def test_unread_is_not_gone_a_file_where_the_directory_should_be_gives_no_word(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
-    with pytest.raises(SourceError, match=f"{tmp_path}/sandbox: Not a directory"):
+    with pytest.raises(SourceError, match=f"cannot read {tmp_path}/sandbox: not a directory"):
         checkpoints.has([tmp_path / "sandbox"], ID)
 
 

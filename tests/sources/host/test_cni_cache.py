@@ -225,7 +225,7 @@ def test_unread_is_not_empty_without_any_directory_it_is_unread(tmp_path: Path) 
 def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
     closed = open_dir / "results"
     closed.mkdir(0o000)
-    with as_nobody(), pytest.raises(SourceError, match=f"{closed}: Permission denied"):
+    with as_nobody(), pytest.raises(SourceError, match=f"cannot read {closed}: permission denied"):
         CniResults([open_dir, closed], ["kubenet"]).read()
 
 

@@ -127,20 +127,20 @@ def test_a_node_may_have_another_runtime(proc: Path, runtime: str) -> None:
 def test_unread_is_not_empty_the_table_of_a_container_is_unread(proc: Path) -> None:
     process(proc, 1, "python3", 900)
     assert why(ProcessTable(proc)) == (
-        f"{proc} shows no kubelet and no container runtime: not the node's (hostPID?)"
+        f"no kubelet and no docker in {proc}: it is not the host's (set hostPID: true, or check --proc)"
     )  # fmt: skip
 
 
 def test_what_cannot_be_read_is_told_by_its_name(proc: Path) -> None:
     (proc / "sys/kernel/random/boot_id").unlink()
-    assert why(ProcessTable(proc)) == f"{proc}/sys/kernel/random/boot_id: No such file or directory"
-    assert why(ProcessTable(proc / "none")) == f"{proc}/none/stat: No such file or directory"
+    assert why(ProcessTable(proc)) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
+    assert why(ProcessTable(proc / "none")) == f"cannot read {proc}/none/stat: no such file or directory"
 
 
 @pytest.mark.parametrize("text", ["", "cpu 1 2\n", "btime soon\n", "btime \n"])
 def test_a_stat_without_boot_time_is_unread(proc: Path, text: str) -> None:
     (proc / "stat").write_text(text)
-    assert why(ProcessTable(proc)).startswith(f"{proc}: ")
+    assert why(ProcessTable(proc)).startswith(f"cannot parse {proc}: ")
 
 
 @pytest.mark.parametrize("text", ["", "80 (kubelet", "80 (kubelet) S 1 2 3"])
@@ -204,11 +204,11 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     table = ProcessTable(proc)
     table.read()
-    with pytest.raises(SourceError, match="shows no kubelet"):
+    with pytest.raises(SourceError, match="no kubelet in"):
         table.kubelet_flags("cloud-provider")
     process(proc, 80, "kubelet", 31)
     table.read()
-    with pytest.raises(SourceError, match=r"80: the kubelet.s command line cannot be read"):
+    with pytest.raises(SourceError, match=r"80/cmdline: the kubelet.s flags are unknown"):
         table.kubelet_flags("cloud-provider")
 
 

@@ -220,25 +220,27 @@ def test_a_missing_network_names_those_beside_it(tmp_path: Path) -> None:
     for name in ("cbr0", "k8s-pod-network"):
         (tmp_path / name).mkdir()
     (tmp_path / "a-file").touch()
-    assert why_unread(tmp_path / "kubenet").endswith("(networks here: cbr0, k8s-pod-network)")
+    assert why_unread(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
 
 
 def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
     (tmp_path / "kubenet").write_text(ID)
-    assert why_unread(tmp_path / "kubenet") == f"{tmp_path}/kubenet is not a directory (links are not followed)"
+    assert (
+        why_unread(tmp_path / "kubenet") == f"{tmp_path}/kubenet is not a directory (symbolic links are not followed)"
+    )
 
 
 def test_a_link_where_the_directory_should_be_is_unread(kubenet: Path, tmp_path: Path) -> None:
     (kubenet / "10.244.1.7").write_text(ID)
     (tmp_path / "other").symlink_to(kubenet)
-    assert why_unread(tmp_path / "other") == f"{tmp_path}/other is not a directory (links are not followed)"
+    assert why_unread(tmp_path / "other") == f"{tmp_path}/other is not a directory (symbolic links are not followed)"
 
 
 def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
     closed = open_dir / "kubenet"
     closed.mkdir(0o000)
     with as_nobody():
-        assert why_unread(closed) == f"{closed}: Permission denied"
+        assert why_unread(closed) == f"cannot read {closed}: permission denied (run as root)"
 
 
 def test_a_file_we_may_not_open_makes_all_unread(open_dir: Path) -> None:
@@ -250,7 +252,7 @@ def test_a_file_we_may_not_open_makes_all_unread(open_dir: Path) -> None:
         (kubenet / ip).write_text(ID)
         (kubenet / ip).chmod(mode)
     with as_nobody():
-        assert why_unread(kubenet) == f"{kubenet}: Permission denied"
+        assert why_unread(kubenet) == f"cannot read {kubenet}: permission denied (run as root)"
 
 
 def test_a_file_that_is_gone_by_now_is_no_reservation(kubenet: Path) -> None:

@@ -64,7 +64,7 @@ def test_no_line_can_break_it(lines: list[bytes]) -> None:
 def test_unread_is_not_empty_without_the_nodes_process_table_there_is_no_word(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
         unix_sockets.read_sockets(tmp_path, [KVM])
-    assert str(raised.value) == f"{tmp_path}/1/net/unix: No such file or directory"
+    assert str(raised.value) == f"cannot read {tmp_path}/1/net/unix: no such file or directory"
 
 
 def test_the_kernel_tells_of_real_sockets(tmp_path: Path) -> None:

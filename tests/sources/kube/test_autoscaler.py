@@ -189,7 +189,7 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
     [
         (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
         (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
-        (GONE, UNKNOWN, "there is no Node named 'worker-1', and no evidence that there was"),
+        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
         (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
@@ -283,14 +283,16 @@ NODES = http(json.dumps(listed("kind://a")))
 def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
     told = told_by(get_of, FORBIDDEN)
     assert isinstance(told, NotRequested)
-    assert told.why.startswith("may not `list` nodes, to read their provider IDs (API server: 403 nodes is forbidden")
+    assert told.why.startswith(
+        "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
-        (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the answer is not a list of objects"),
+        (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the response is not a list of objects"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "incomplete node object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
@@ -305,12 +307,12 @@ def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: An
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (FORBIDDEN, "may not `get` configmap kube-system/cluster-autoscaler-status"),
+        (FORBIDDEN, "no permission to get configmap kube-system/cluster-autoscaler-status"),
         (ABSENT, "there is no configmap kube-system/cluster-autoscaler-status"),
         (http('{"data": null}'), "configmap kube-system/cluster-autoscaler-status has no status"),
         (http('{"data": {"status": 7}}'), "configmap kube-system/cluster-autoscaler-status has no status"),
         (http("[" * 100), "configmap kube-system/cluster-autoscaler-status has no status"),
-        (http(HTML, kind="text/html"), "it answered text/html where JSON was asked for"),
+        (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http("{}", "500 Internal Server Error"), "configmap kube-system/cluster-autoscaler-status: API server: 500"),
         (b"", "timed out"),
     ],

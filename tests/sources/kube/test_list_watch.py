@@ -212,7 +212,7 @@ def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -
         (refused("403 Forbidden", 403, "pods is forbidden"), "API server: 403 pods is forbidden"),
         (refused("429 Too Many Requests", 429, "slow down"), "API server: 429 slow down"),
         (lambda _: [http(HTML, "502 Bad Gateway", "text/html")], "API server: 502 Bad Gateway"),
-        (lambda _: [http(HTML, kind="text/html")], "it answered text/html where JSON was asked for"),
+        (lambda _: [http(HTML, kind="text/html")], "expected a response in JSON, got text/html"),
         (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "incomplete object"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
     ],
@@ -273,7 +273,7 @@ def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None
         assessment.clock[0] += 121
         assessment.until_asked(*assessment.asked(), "watch 40", "watch 40")
         assert assessment.reading() == Unavailable(
-            "pods", "no event for 121 s: API server: it answered text/html where JSON was asked for"
+            "pods", "no event for 121 s: API server: expected a response in JSON, got text/html"
         )
 
 
