@@ -93,18 +93,15 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments, with `command`; for the command `help` they have the `page` to print."""
     name, *rest = arguments or [HELP]
     name = _ALIASES.get(name, name)
+    if name == HELP and (not rest or rest[0] == HELP or rest[0].startswith("-")):
+        return argparse.Namespace(command=HELP, page=overview())
     if name == HELP:
-        if not rest or rest[0] == HELP or rest[0].startswith("-"):
-            return argparse.Namespace(command=HELP, page=overview())
-        name, *more = rest
-        if more and not more[0].startswith("-"):
-            raise UsageError(f"unexpected argument {quote(more[0])}", _see_help())
-        rest = [*more, "--help"]
+        name, rest = _asked_for_help(rest)
     if name not in COMMANDS:
         raise _unknown_command(name)
-    for flag, full in (("-h", False), ("--help", False), ("--help-all", True)):
-        if flag in rest:
-            return argparse.Namespace(command=HELP, page=make_parser(name, full=full).format_help())
+    if {"-h", "--help", "--help-all"} & set(rest):
+        full = "--help-all" in rest and not {"-h", "--help"} & set(rest)
+        return argparse.Namespace(command=HELP, page=make_parser(name, full=full).format_help())
     if name == "explain":
         rest = [one.removeprefix("--") if one.partition("=")[0] in _every_setting() else one for one in rest]
     parser = make_parser(name)
@@ -112,6 +109,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unexpected:
         raise _unexpected_argument(name, unexpected[0])
     return parsed
+
+
+def _asked_for_help(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return `help scan` as `scan --help`."""
+    name, *more = arguments
+    if more and not more[0].startswith("-"):
+        raise UsageError(f"unexpected argument {quote(more[0])}", _see_help())
+    return name, [*more, "--help"]
 
 
 def _every_setting() -> set[str]:

@@ -61,22 +61,30 @@ _LIST: Final = "run 'nodeleak journal' for a list of releases"
 
 def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") -> "Entry":
     """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
-    if arguments.last:
-        found = [entry for entry in journal.entries if entry.released]
-        missing = f"the journal in {state_dir} has no release that can be restored"
-    else:
-        ip = _canonical(arguments.entry)
-        named = [entry for entry in journal.entries if entry.name == arguments.entry]
-        found = named or [entry for entry in journal.entries if entry.released and ip in entry.ips]
-        missing = f"the journal in {state_dir} has no entry or released address {quote(arguments.entry)}"
-        if restored := [entry for entry in journal.entries if entry.restored and ip in entry.ips]:
-            missing = f"{ip} is already restored, by entry {restored[-1].name}"
-    if not found:
-        from agent.model.text import count_of
+    if not arguments.last:
+        return _find_named(journal, arguments.entry, state_dir)
+    released = [entry for entry in journal.entries if entry.released]
+    if not released:
+        raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
+    return released[-1]
 
-        damage = f" ({count_of(len(journal.damage), 'damaged line')} skipped)" if journal.damage else ""
-        raise UsageError(f"{missing}{damage}", _LIST)
-    return found[-1]
+
+def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
+    ip = _canonical(name)
+    of_address = [entry for entry in journal.entries if ip in entry.ips]
+    named = [entry for entry in journal.entries if entry.name == name]
+    if found := named or [entry for entry in of_address if entry.released]:
+        return found[-1]
+    if restored := [entry for entry in of_address if entry.restored]:
+        raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
+    raise _not_found(f"the journal in {state_dir} has no entry or released address {quote(name)}", journal)
+
+
+def _not_found(why: str, journal: "Journal") -> UsageError:
+    from agent.model.text import count_of
+
+    damage = f" ({count_of(len(journal.damage), 'damaged line')} skipped)" if journal.damage else ""
+    return UsageError(f"{why}{damage}", _LIST)
 
 
 def _canonical(text: str) -> str:
