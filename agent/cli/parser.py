@@ -91,12 +91,9 @@ Run 'nodeleak COMMAND --help' for the options of a command.
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments, with `command`; for the command `help` they have the `page` to print."""
-    name, *rest = arguments or [HELP]
-    name = _ALIASES.get(name, name)
-    if name == HELP and (not rest or rest[0] == HELP or rest[0].startswith("-")):
-        return argparse.Namespace(command=HELP, page=overview())
+    name, rest = _command(arguments)
     if name == HELP:
-        name, rest = _asked_for_help(rest)
+        return argparse.Namespace(command=HELP, page=overview())
     if name not in COMMANDS:
         raise _unknown_command(name)
     if {"-h", "--help", "--help-all"} & set(rest):
@@ -111,9 +108,15 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _asked_for_help(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return `help scan` as `scan --help`."""
-    name, *more = arguments
+def _command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command and its arguments; `help scan` is `scan --help`."""
+    name, *rest = arguments or [HELP]
+    name = _ALIASES.get(name, name)
+    if name != HELP:
+        return name, rest
+    if not rest or rest[0] == HELP or rest[0].startswith("-"):
+        return HELP, []
+    name, *more = rest
     if more and not more[0].startswith("-"):
         raise UsageError(f"unexpected argument {quote(more[0])}", _see_help())
     return name, [*more, "--help"]
