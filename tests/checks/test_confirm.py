@@ -42,32 +42,32 @@ class Rounds:
         return judged
 
 
-def test_what_is_seen_once_is_a_candidate() -> None:
+def test_a_finding_seen_once_is_a_candidate() -> None:
     judged = Rounds().look(0, LEAK)
     assert (judged.confirmed, judged.first_seen) == (False, NOW)
 
 
-def test_what_lasts_is_confirmed() -> None:
+def test_a_finding_that_lasts_is_confirmed() -> None:
     rounds = Rounds()
     assert [rounds.look(15, LEAK).confirmed for _ in range(4)] == [False, False, True, True]
 
 
-def test_what_is_urgent_is_confirmed_by_the_second_look() -> None:
+def test_an_urgent_finding_is_confirmed_by_the_second_snapshot() -> None:
     rounds = Rounds()
     urgent = replace(LEAK, urgent=True)
     assert [rounds.look(1, urgent).confirmed for _ in range(2)] == [False, True]
 
 
-def test_one_long_look_is_not_two() -> None:
+def test_one_snapshot_never_confirms_however_late_it_is() -> None:
     assert not Rounds(timedelta(0)).look(3600, LEAK).confirmed
 
 
-def test_two_looks_are_enough_where_no_period_is_asked_for() -> None:
+def test_without_confirm_after_two_snapshots_are_enough() -> None:
     rounds = Rounds(timedelta(0))
     assert [rounds.look(0, LEAK).confirmed for _ in range(2)] == [False, True]
 
 
-def test_what_goes_away_and_comes_back_starts_over() -> None:
+def test_a_candidate_that_disappears_starts_over() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     rounds.all(40)
@@ -76,7 +76,7 @@ def test_what_goes_away_and_comes_back_starts_over() -> None:
     assert rounds.look(1, LEAK).confirmed
 
 
-def test_a_confirmed_finding_that_goes_away_starts_over_too() -> None:
+def test_a_confirmed_finding_that_disappears_starts_over() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     assert rounds.look(30, LEAK).confirmed
@@ -84,20 +84,20 @@ def test_a_confirmed_finding_that_goes_away_starts_over_too() -> None:
     assert not rounds.look(1, LEAK).confirmed
 
 
-def test_another_file_of_the_same_name_is_another_trouble() -> None:
+def test_another_file_under_the_same_name_is_another_finding() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     assert not rounds.look(60, replace(LEAK, identity=("another inode",))).confirmed
 
 
-def test_words_may_change_while_the_trouble_is_the_same() -> None:
+def test_the_message_may_change_while_the_finding_is_the_same() -> None:
     rounds = Rounds()
     rounds.all(0, OTHER)
     assert rounds.look(60, replace(OTHER, message="they share still")).finding.message == "they share still"
     assert rounds.look(60, replace(OTHER, message="and still")).confirmed
 
 
-def test_a_later_restart_did_not_make_an_earlier_leak() -> None:
+def test_a_later_restart_is_not_the_cause_of_an_earlier_leak() -> None:
     later = replace(LEAK, cause=LeakCause.KUBELET_RESTART, since=NOW + PERIOD, message="the kubelet restarted")
     rounds = Rounds()
     rounds.all(0, LEAK)
@@ -107,7 +107,7 @@ def test_a_later_restart_did_not_make_an_earlier_leak() -> None:
     assert judged.since == NOW
 
 
-def test_where_the_records_say_nothing_trouble_began_when_it_was_first_seen() -> None:
+def test_without_other_evidence_a_finding_begins_when_first_seen() -> None:
     rounds = Rounds()
     rounds.all(0, OTHER)
     assert rounds.look(60, OTHER).since == NOW
@@ -116,14 +116,14 @@ def test_where_the_records_say_nothing_trouble_began_when_it_was_first_seen() ->
 # Gaps
 
 
-def test_a_blind_detectors_candidates_are_forgotten() -> None:
+def test_candidates_are_dropped_if_their_detector_has_insufficient_data() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     rounds.all(20, gaps=(LEAK.detector,))
     assert not rounds.look(20, LEAK).confirmed
 
 
-def test_what_a_blind_detector_had_confirmed_stays_known() -> None:
+def test_confirmed_findings_stay_if_their_detector_has_insufficient_data() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     rounds.all(30, LEAK)
@@ -133,13 +133,13 @@ def test_what_a_blind_detector_had_confirmed_stays_known() -> None:
     assert (judged.confirmed, judged.first_seen) == (True, NOW)
 
 
-def test_what_a_blind_detector_still_sees_goes_on_lasting() -> None:
+def test_a_finding_reported_despite_a_gap_keeps_its_age() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK, gaps=(LEAK.detector,))
     assert rounds.look(30, LEAK, gaps=(LEAK.detector,)).confirmed
 
 
-def test_another_detectors_gap_keeps_nothing() -> None:
+def test_a_gap_of_another_detector_keeps_no_finding() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     rounds.all(30, LEAK)
@@ -147,7 +147,7 @@ def test_another_detectors_gap_keeps_nothing() -> None:
     assert not rounds.look(1, LEAK).confirmed
 
 
-def test_what_is_gone_is_not_remembered_for_ever() -> None:
+def test_a_finding_that_is_gone_is_forgotten() -> None:
     rounds = Rounds()
     for n in range(50):
         rounds.all(15, replace(LEAK, identity=(n,)))
@@ -159,7 +159,7 @@ def test_what_is_gone_is_not_remembered_for_ever() -> None:
 
 
 @pytest.mark.parametrize("step", [-86400, -6, 6, 86400])
-def test_a_clock_that_was_set_makes_candidates_start_over(step: int) -> None:
+def test_a_clock_step_restarts_candidates(step: int) -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     assert not rounds.look(60, LEAK, clock_set_by=step).confirmed
@@ -167,7 +167,7 @@ def test_a_clock_that_was_set_makes_candidates_start_over(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [-86400, 86400])
-def test_a_clock_that_was_set_takes_nothing_back(step: int) -> None:
+def test_a_clock_step_keeps_confirmed_findings(step: int) -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     rounds.all(30, LEAK)
@@ -175,24 +175,24 @@ def test_a_clock_that_was_set_takes_nothing_back(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [-4, 4])
-def test_a_clock_that_is_disciplined_is_not_one_that_was_set(step: int) -> None:
+def test_a_slewed_clock_is_no_clock_step(step: int) -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     assert rounds.look(30, LEAK, clock_set_by=step).confirmed
 
 
-def test_the_period_is_measured_by_the_boot_clock() -> None:
+def test_confirm_after_is_measured_by_the_boot_clock() -> None:
     rounds = Rounds()
     rounds.all(0, LEAK)
     # Twenty-nine seconds on the boot clock, thirty-three on the wall.
     assert not rounds.look(29, LEAK, clock_set_by=4).confirmed
 
 
-def test_the_first_look_has_no_clock_to_compare_with() -> None:
+def test_the_first_snapshot_has_no_clock_step() -> None:
     assert not clock_stepped(None, NOW, UPTIME)
 
 
-def test_a_node_that_slept_was_not_set() -> None:
+def test_a_suspended_node_is_no_clock_step() -> None:
     # The boot clock counts sleep, as the wall clock does.
     night = timedelta(hours=8)
     assert not clock_stepped(ConfirmationState(NOW, UPTIME, {}), NOW + night, UPTIME + night)

@@ -32,7 +32,7 @@ def test_an_answer_is_kept_until_it_expires() -> None:
     assert server.get() == 2
 
 
-def test_a_failure_is_kept_for_a_time_of_its_own() -> None:
+def test_a_failure_has_its_own_expiry() -> None:
     server = Server()
     server.down = True
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_a_failure_is_kept_for_a_time_of_its_own() -> None:
     assert server.get() == 2
 
 
-def test_an_answer_serves_questions_about_the_same_or_fewer_subjects() -> None:
+def test_an_answer_is_reused_for_the_same_or_fewer_subjects() -> None:
     server = Server()
     assert [server.get("a", "b"), server.get("a"), server.get("a", "b")] == [1, 1, 1]
     assert server.get("a", "c") == 2

@@ -35,14 +35,14 @@ def test_a_healthy_node_has_no_leak() -> None:
     assert found(leaked_reservation, node()) == []
 
 
-def test_a_leak_is_found_with_its_address_and_its_container() -> None:
+def test_a_leak_has_its_address_and_container() -> None:
     (finding,) = found(leaked_reservation, node(LOST))
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
 
 
-def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
+def test_a_leak_names_its_pod_if_a_source_knows_it() -> None:
     (finding,) = found(leaked_reservation, node(LOST, cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
@@ -59,11 +59,11 @@ def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
     ],
     ids=["not_ready", "teardown_pending", "candidate", "from the future", "unrecognized"],
 )
-def test_what_is_not_leaked_is_not_found(innocent: Snapshot) -> None:
+def test_other_states_are_no_finding(innocent: Snapshot) -> None:
     assert found(leaked_reservation, innocent) == []
 
 
-def test_both_addresses_of_a_dual_stack_sandbox_are_found() -> None:
+def test_both_addresses_of_a_dual_stack_sandbox_are_reported() -> None:
     findings = found(leaked_reservation, node(LOST, reservation("fd00::9")))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
 
@@ -76,7 +76,7 @@ def test_one_address_in_two_networks_is_two_findings() -> None:
     assert {finding.network for finding in found(leaked_reservation, node(LOST, other))} == {"kubenet", "storage"}
 
 
-def test_a_file_made_anew_is_another_finding() -> None:
+def test_a_recreated_file_is_another_finding() -> None:
     (before,) = found(leaked_reservation, node(LOST))
     (after,) = found(leaked_reservation, node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
@@ -103,7 +103,7 @@ def test_a_file_made_anew_is_another_finding() -> None:
     ],
     ids=["nothing", "kubelet", "docker", "docker, then kubelet", "reboot", "docker, kubelet stopped", "all stopped"],
 )
-def test_the_likely_cause_is_what_restarted_since(
+def test_the_likely_cause_is_the_process_that_restarted_since(
     since_then: ProcessStartTimes, cause: LeakCause, began: timedelta
 ) -> None:
     (finding,) = found(leaked_reservation, node(LOST, processes=[since_then]))
@@ -117,7 +117,7 @@ def test_an_empty_file_is_its_own_cause() -> None:
     assert "no container (the file is empty)" in finding.message
 
 
-def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
+def test_without_start_times_no_cause_is_named() -> None:
     (finding,) = found(leaked_reservation, without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
     assert "nothing has restarted" not in finding.message
@@ -127,21 +127,21 @@ def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
 
 
 @pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
-def test_without_a_word_from_an_owner_the_detector_is_blind(source: str) -> None:
+def test_without_an_owner_source_the_check_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
         found(leaked_reservation, without(node(LOST), source))
 
 
-def test_an_unread_directory_blinds_it() -> None:
+def test_an_unavailable_directory_is_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="reservations"):
         found(leaked_reservation, without(node(), "reservations"))
 
 
-def test_without_the_api_on_purpose_it_sees() -> None:
+def test_with_the_api_disabled_the_check_runs() -> None:
     assert len(found(leaked_reservation, without_api(node(LOST)))) == 1
 
 
-def test_what_was_seen_before_the_gap_stays_found() -> None:
+def test_findings_raised_before_the_gap_are_kept() -> None:
     findings = leaked_reservation.find(_half_seen())
     assert next(findings).subject == "kubenet/10.244.1.9"
     with pytest.raises(InsufficientData):

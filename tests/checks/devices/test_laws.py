@@ -89,21 +89,21 @@ def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
 
 @_LONGEST
 @given(device_nodes())
-def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
+def test_the_same_snapshot_twice_adds_no_transition(snapshot: Snapshot) -> None:
     once = derive(snapshot)
     assert derive(kept(snapshot)) == once
 
 
 @_LONGEST
 @given(device_nodes())
-def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
+def test_the_same_snapshot_twice_has_the_same_rejections(snapshot: Snapshot) -> None:
     assert resource_states(with_history(kept(snapshot))) == resource_states(with_history(snapshot))
     assert rejections.rejected_pods(with_history(kept(snapshot))) == rejections.rejected_pods(with_history(snapshot))
 
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
-def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float, noise: float) -> None:
+def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, noise: float) -> None:
     """Also where the clocks are compared anew, which is never twice the same."""
     passed = timedelta(seconds=later)
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
@@ -118,13 +118,13 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
 
 @_LONGEST
 @given(device_nodes(), device_nodes())
-def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
+def test_known_transitions_stay_and_new_ones_are_appended(first: Snapshot, second: Snapshot) -> None:
     before, after = derive(first), derive(kept(first, second))
     assert after[: len(before)] == before
 
 
 @given(device_nodes(), st.lists(moments, min_size=MAX_TRANSITIONS, max_size=MAX_TRANSITIONS + 20))
-def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
+def test_a_bounded_history_keeps_the_current_state(snapshot: Snapshot, past: list[Any]) -> None:
     devices = snapshot.device_plugins.known()
     full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
     history = derive(full)
@@ -137,7 +137,7 @@ def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, pas
 
 
 @given(device_nodes(), st.randoms(use_true_random=False))
-def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot, random: Any) -> None:
+def test_the_order_of_the_files_does_not_matter(snapshot: Snapshot, random: Any) -> None:
     devices = snapshot.device_plugins.known()
     mixed = replace(
         devices,
@@ -154,7 +154,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
 
 @_LONGEST
 @given(device_nodes())
-def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
+def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> None:
     findings, _ = engine.detect(assessment(snapshot), DETECTORS)
     told = [one.uid for finding in findings for one in finding.rejected_pods]
     assert len(told) == len(set(told))
@@ -166,7 +166,7 @@ def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
 
 @_LONGEST
 @given(device_nodes())
-def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
+def test_an_unreplaced_pod_is_stuck_and_a_pod_without_time_is_unverified(snapshot: Snapshot) -> None:
     for one in rejections.rejected_pods(with_history(snapshot)):
         assert one.controller or one.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
         assert one.resource or one.cause is RejectionCause.UNVERIFIED
@@ -177,20 +177,20 @@ def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(sn
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
-def test_silence_never_adds_a_finding(snapshot: Snapshot, source: str) -> None:
+def test_unavailable_sources_never_add_a_finding(snapshot: Snapshot, source: str) -> None:
     assert found(without(snapshot, source))[0] <= found(snapshot)[0]
 
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
-def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
+def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str) -> None:
     before, _ = found(snapshot)
     after, blind = found(without(snapshot, source))
     assert {key[0] for key in before - after} <= blind
 
 
 @given(device_nodes())
-def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None:
+def test_disabled_device_plugins_leave_no_gap(snapshot: Snapshot) -> None:
     alone = replace(snapshot, device_plugins=NotRequested("device_plugins", "there is no such directory"))
     _, gaps = engine.detect(assessment(alone), DETECTORS)
     assert {"late_device_plugin", "rejected_pod", "started_without_device"} <= {gap.detector for gap in gaps}
@@ -201,7 +201,7 @@ def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None
 
 
 @given(device_nodes())
-def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names(snapshot: Snapshot) -> None:
+def test_an_anonymous_recording_with_devices_has_the_same_findings(snapshot: Snapshot) -> None:
     recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
     assert loads(dumps(recording)) == recording
     nameless = loads(anonymous(dumps(recording), "salt")).snapshots[0]

@@ -58,7 +58,7 @@ def only(findings: Sequence[Finding]) -> Finding:
     return one
 
 
-def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() -> None:
+def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
     one = only(found(rejected_pod, look(vm(controller=""))))
     assert (one.pod, one.resource, one.cause, one.pod_outcome) == (
         "shop/vm",
@@ -75,11 +75,11 @@ def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() 
     )
 
 
-def test_a_healthy_node_with_devices_has_none() -> None:
+def test_a_healthy_node_with_devices_has_no_rejected_pod() -> None:
     assert found(rejected_pod, look()) == []
 
 
-def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> None:
+def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
     before, after = look(vm(), came=False), look(vm())
     first, second = only(found(rejected_pod, before)), only(found(rejected_pod, after))
     assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
@@ -90,12 +90,12 @@ def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> No
     assert "was registered 10.0 s later" in judged.finding.message
 
 
-def test_two_pods_of_one_name_are_two_findings() -> None:
+def test_two_pods_with_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
     assert len({one.key for one in found(rejected_pod, look(*pods))}) == 2
 
 
-def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
+def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
     storm = only(found(rejected_pod, look(*swarm(5, apart=1))))
     assert storm.subject == "pods of ReplicaSet/vm in shop"
     assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM}, shop/vm-0, shop/vm-1,")
@@ -110,13 +110,13 @@ def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
     )
 
 
-def test_a_storm_that_grows_is_the_same_storm() -> None:
+def test_a_growing_group_of_pods_is_the_same_finding() -> None:
     assert {only(found(rejected_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
         (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
     }
 
 
-def test_four_are_no_storm_and_neither_are_five_of_several_controllers_or_of_none() -> None:
+def test_four_pods_or_pods_of_different_controllers_are_not_grouped() -> None:
     assert len(found(rejected_pod, look(*swarm(4)))) == 4
     mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
     assert len(found(rejected_pod, look(*mixed))) == 5
@@ -125,17 +125,17 @@ def test_four_are_no_storm_and_neither_are_five_of_several_controllers_or_of_non
     assert len(found(rejected_pod, look(*swarm(5, controller="")))) == 5
 
 
-def test_five_over_a_longer_time_are_no_storm() -> None:
+def test_five_pods_over_a_longer_time_are_not_grouped() -> None:
     assert len(found(rejected_pod, look(*swarm(5, apart=-150)))) == 1
     assert len(found(rejected_pod, look(*swarm(5, apart=-151)))) == 5
 
 
-def test_one_of_long_before_is_not_of_the_storm() -> None:
+def test_a_much_older_pod_is_not_part_of_the_group() -> None:
     findings = found(rejected_pod, look(*swarm(5), vm("shop/older", ago=9000)))
     assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
-def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_not_known() -> None:
+def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
     for reading, blind in (
         (unavailable("device_plugins"), InsufficientData),
         (NotRequested("device_plugins", "none"), SourceDisabled),
@@ -146,6 +146,6 @@ def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_
             next(findings)
 
 
-def test_without_the_pods_it_is_blind() -> None:
+def test_without_the_pods_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData):
         found(rejected_pod, node(pods=unavailable("pods")))

@@ -51,7 +51,7 @@ def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
     return replace(pod("shop/vm", phase=phase), wants=(resource,), started=started)
 
 
-def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> None:
+def test_a_pod_started_before_the_registration_has_no_device() -> None:
     (one,) = found(started_without_device, look(vm(990)))
     assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
     assert one.message == (
@@ -67,11 +67,11 @@ def test_a_pod_with_a_device_in_the_checkpoint_has_it() -> None:
 
 
 @pytest.mark.parametrize(("ago", "times"), [(1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)])
-def test_at_the_bounds_whole_seconds_tell_nothing(ago: float, times: int) -> None:
+def test_at_the_bounds_whole_seconds_are_ambiguous(ago: float, times: int) -> None:
     assert len(found(started_without_device, look(vm(ago)))) == times
 
 
-def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -> None:
+def test_a_pod_started_in_the_second_of_the_kubelet_start_belongs_to_it() -> None:
     """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
     (one,) = found(started_without_device, look(vm(1000), history=history, kubelet=999.538))
@@ -79,16 +79,16 @@ def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -
     assert found(started_without_device, look(vm(1001), history=history, kubelet=999.538)) == []
 
 
-def test_a_pod_whose_start_is_not_known_or_that_is_over_is_not_judged() -> None:
+def test_a_pod_with_unknown_start_or_terminated_is_ignored() -> None:
     assert found(started_without_device, look(vm(None))) == []
     assert found(started_without_device, look(vm(990, phase="Failed"))) == []
 
 
-def test_a_resource_that_is_no_plugins_is_nobodys_to_allocate() -> None:
+def test_a_resource_without_a_plugin_is_ignored() -> None:
     assert found(started_without_device, look(vm(990, resource="example.org/by-hand"))) == []
 
 
-def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
+def test_a_resource_not_registered_since_the_start_is_ignored() -> None:
     seen = look(vm(500), history=RACE[:1], written=9000)
     seen = without_its_socket(seen)
     (one,) = found(started_without_device, seen)
@@ -100,7 +100,7 @@ def without_its_socket(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, device_plugins=Known(replace(devices, sockets=())))
 
 
-def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> None:
+def test_without_an_observed_registration_the_socket_is_the_bound() -> None:
     seen = look(vm(990), history=RACE[:1], written=100)
     assert len(found(started_without_device, seen)) == 1
     assert found(started_without_device, look(vm(500), history=RACE[:1], written=100)) == []
@@ -108,16 +108,16 @@ def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> 
     assert found(started_without_device, seen) == []
 
 
-def test_without_a_checkpoint_nobody_knows_who_has_a_device() -> None:
+def test_without_a_checkpoint_allocations_are_unknown() -> None:
     removed = device_plugins(*RACE, kubelet_socket=timedelta(seconds=1000))
     assert found(started_without_device, node(vm(990), device_plugins=removed)) == []
 
 
-def test_a_start_by_a_clock_that_was_set_since_is_not_compared() -> None:
+def test_a_start_before_a_clock_step_is_not_compared() -> None:
     assert found(started_without_device, replace(look(vm(990)), uptime=timedelta(seconds=500))) == []
 
 
-def test_it_is_blind_where_pods_or_plugins_were_not_read() -> None:
+def test_without_pods_or_plugins_the_check_has_insufficient_data() -> None:
     for silent in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
         with pytest.raises(InsufficientData):
             found(started_without_device, silent)

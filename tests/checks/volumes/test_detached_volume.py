@@ -158,7 +158,7 @@ def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:
     assert not told(sick(waiting_pod(), words=[elsewhere]))
 
 
-def test_a_pod_that_waits_for_a_short_time_may_be_the_affected_one() -> None:
+def test_a_pod_that_waits_briefly_may_be_the_affected_pod() -> None:
     assert not told(sick(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
 
 
@@ -184,7 +184,7 @@ def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
     assert first(without(sick(mounts=[Mount(DISK)]), "pods")).strength is Strength.MOUNTED
 
 
-def test_one_volume_is_one_finding() -> None:
+def test_a_volume_has_one_finding() -> None:
     assert the(sick(waiting_pod(), mounts=[Mount(DISK)])).strength is Strength.MOUNTED
 
 
@@ -229,7 +229,7 @@ def test_one_volume_is_one_finding() -> None:
         "a container of it started", "not known since when", "it needs no volume", "it waits for something else",
     ],
 )  # fmt: skip
-def test_no_alarm(seen: Snapshot) -> None:
+def test_no_finding(seen: Snapshot) -> None:
     assert told(seen) == []
 
 

@@ -96,7 +96,7 @@ def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
 
 @_LONGEST
 @given(volume_nodes())
-def test_what_is_found_is_in_use_not_attached_and_told_once(snapshot: Snapshot) -> None:
+def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot: Snapshot) -> None:
     findings, blind = found(snapshot)
     assert not blind
     worker = the_node(snapshot)
@@ -111,7 +111,7 @@ def test_what_is_found_is_in_use_not_attached_and_told_once(snapshot: Snapshot) 
 
 @_LONGEST
 @given(volume_nodes())
-def test_what_is_mounted_is_called_so_and_nobody_has_to_wait(snapshot: Snapshot) -> None:
+def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot: Snapshot) -> None:
     findings, _ = found(snapshot)
     mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
     for one in findings.values():
@@ -123,7 +123,7 @@ def test_what_is_mounted_is_called_so_and_nobody_has_to_wait(snapshot: Snapshot)
 
 @_LONGEST
 @given(volume_nodes(), st.sampled_from(SOURCES))
-def test_silence_never_adds_a_finding_and_what_it_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
+def test_unavailable_sources_never_add_a_finding_and_leave_a_gap(snapshot: Snapshot, source: str) -> None:
     before, _ = found(snapshot)
     after, blind = found(without(snapshot, source))
     assert after.keys() <= before.keys()
@@ -144,7 +144,7 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 
 @_LONGEST
 @given(volume_nodes())
-def test_a_recording_and_one_without_names_tell_the_same(snapshot: Snapshot) -> None:
+def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> None:
     text = dumps(Recording(GRACE, timedelta(0), (snapshot,)))
     assert loads(text).snapshots == (snapshot,)
     (look,) = loads(anonymous(text, "salt")).snapshots
@@ -155,7 +155,7 @@ def test_a_recording_and_one_without_names_tell_the_same(snapshot: Snapshot) -> 
     assert kinds(look) == kinds(snapshot)
 
 
-def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> None:
+def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
     seen = node(
         waiting_pod("secretshop/ledger-0", CLOUD_DISK, "kubernetes.io/gce-pd/gold", claims=["books"], uid="uid-of-it"),
         node=[node_using(DISK, "kubernetes.io/csi/d.example.com^projects/acme/disks/gold", attached=["v/d/silver"])],
@@ -176,7 +176,7 @@ def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> N
 
 
 @pytest.mark.parametrize("field", ["mounts", "attachments"])
-def test_a_recording_from_before_volumes_were_read_is_read(field: str) -> None:
+def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> None:
     tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
     del tree["snapshots"][0][field]
     for one in tree["snapshots"][0]["pods"]["known"]:

@@ -13,7 +13,7 @@ from tests.builders import NOW, assessment, found, node, shown, unavailable, wit
 MINUTE = timedelta(minutes=1)
 
 
-def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -> None:
+def test_a_deletion_with_an_old_version_is_reported_with_its_details() -> None:
     (finding,) = found(replayed_watch, node(watches=[shown(count=3)]))
     assert finding.subject == "pods deleted_below"
     assert finding.message == (
@@ -24,7 +24,7 @@ def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -
     assert finding.since == NOW - 3 * MINUTE
 
 
-def test_a_replay_is_told_of_each_resource_apart() -> None:
+def test_each_resource_has_its_own_finding() -> None:
     watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown()]
     findings = found(replayed_watch, node(watches=watches))
     assert [one.subject for one in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
@@ -32,11 +32,11 @@ def test_a_replay_is_told_of_each_resource_apart() -> None:
 
 
 @pytest.mark.parametrize("evidence", [Evidence.OLDER_LIST, Evidence.RV_RESET])
-def test_a_server_that_lags_and_an_etcd_that_was_restored_are_no_replay(evidence: Evidence) -> None:
+def test_a_lagging_server_and_a_restored_etcd_are_no_replay(evidence: Evidence) -> None:
     assert found(replayed_watch, node(watches=[shown(evidence)])) == []
 
 
-def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
+def test_the_finding_ends_an_hour_of_boot_clock_after_the_last_event() -> None:
     assert found(replayed_watch, node(watches=[shown(ago=LASTS)]))
     assert not found(replayed_watch, node(watches=[shown(ago=LASTS + MINUTE)]))
     assert found(replayed_watch, node(watches=[shown(ago=MINUTE)], clock_set_by=timedelta(days=2)))
@@ -50,19 +50,19 @@ def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
         ("v1.10.0", True), ("v1.20.2", True), ("v2.0.0", True), ("v1.7.16", False), ("", False),
     ],
 )  # fmt: skip
-def test_a_version_that_is_repaired_is_asked_about(version: str, repaired: bool) -> None:
+def test_the_message_says_whether_the_version_has_the_fix(version: str, repaired: bool) -> None:
     (finding,) = found(replayed_watch, node(watches=[shown(server_version=version)]))
     assert ("although this version has the fix" in finding.message) is repaired
     assert (f"the API server ({version}) sent" in finding.message) is bool(version)
 
 
-def test_without_the_api_server_nothing_is_watched_by_choice() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(SourceDisabled, match="watches: --api=off"):
         found(replayed_watch, without_api(node()))
 
 
 @pytest.mark.parametrize("source", ["pods", "node"])
-def test_while_a_watch_is_silent_what_it_showed_stays_and_no_finding_is_no_word(source: str) -> None:
+def test_an_unavailable_watch_keeps_its_findings_and_leaves_a_gap(source: str) -> None:
     silent = without(node(watches=[shown()]), source)
     findings = replayed_watch.find(assessment(silent))
     assert next(findings).subject == "pods deleted_below"

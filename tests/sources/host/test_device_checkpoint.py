@@ -88,7 +88,7 @@ def test_device_order_does_not_matter() -> None:
     ],
     ids=["no topology", "several NUMA nodes", "null devices", "no NUMA node", "null", "an empty answer"],
 )
-def test_every_form_that_go_may_write(fields: dict[str, Any], devices: tuple[str, ...]) -> None:
+def test_every_format_that_go_may_write(fields: dict[str, Any], devices: tuple[str, ...]) -> None:
     assert parse(changed(BY_NUMA_NODE, **fields)).allocations[0].devices == devices
 
 
@@ -154,7 +154,7 @@ TREES = st.fixed_dictionaries(
 @given(
     st.binary(max_size=60) | JSON.map(lambda tree: json.dumps(tree).encode()) | TREES.map(json.dumps).map(str.encode)
 )
-def test_any_bytes_are_a_checkpoint_or_a_reason(content: bytes) -> None:
+def test_any_bytes_are_a_checkpoint_or_an_error(content: bytes) -> None:
     try:
         found: DeviceCheckpoint | str = parse(content)
     except SourceError as error:

@@ -129,7 +129,7 @@ def lasting(*pieces: bytes) -> Script:
     return script
 
 
-def test_before_the_first_word_nothing_is_known(tmp_path: Path) -> None:
+def test_before_the_first_answer_nothing_is_known(tmp_path: Path) -> None:
     with playing(tmp_path, [], []) as assessment:
         assessment.until_asked("list 0")
         assert assessment.reading() == Unavailable("pods", "the API server has not answered yet")
@@ -147,7 +147,7 @@ def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before silence would count"
 
 
-def test_after_watches_that_end_in_due_time_nothing_is_listed_again(tmp_path: Path) -> None:
+def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", thing("b", 41))), streamed(bookmark(55)), streamed(), lasting()]
     with playing(tmp_path, [listed(40, thing("a", 7))], watches) as assessment:
         assessment.until_asked("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
@@ -155,7 +155,7 @@ def test_after_watches_that_end_in_due_time_nothing_is_listed_again(tmp_path: Pa
         assert +assessment.reflector.restarts == {RestartCause.ENDED: 3}
 
 
-def test_a_dropped_watch_goes_on_from_where_it_was(tmp_path: Path) -> None:
+def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", thing("b", 41)), half), dropped(), streamed(half), lasting()]
     with playing(tmp_path, [listed(40)], watches) as assessment:
@@ -164,7 +164,7 @@ def test_a_dropped_watch_goes_on_from_where_it_was(tmp_path: Path) -> None:
         assert +assessment.reflector.restarts == {RestartCause.BROKEN: 3}
 
 
-def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path: Path) -> None:
+def test_a_deletion_with_an_old_version_does_not_lower_the_known_version(tmp_path: Path) -> None:
     replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
     with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as assessment:
         assessment.until_asked("list 0", "watch 40", "watch 40")
@@ -181,7 +181,7 @@ def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path
     ],
     ids=["in the stream", "at once", "ahead of the server"],
 )
-def test_an_expired_version_is_listed_anew_and_nothing_older(tmp_path: Path, expired: Script) -> None:
+def test_after_an_expired_version_the_list_is_never_older(tmp_path: Path, expired: Script) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
     with playing(tmp_path, lists, [expired, lasting()]) as assessment:
         assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
@@ -190,7 +190,7 @@ def test_an_expired_version_is_listed_anew_and_nothing_older(tmp_path: Path, exp
 
 
 @pytest.mark.parametrize("answer", [refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)])
-def test_a_list_that_cannot_be_had_so_is_read_through_to_etcd(tmp_path: Path, answer: Script) -> None:
+def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path, answer: Script) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
     lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
     with playing(tmp_path, lists, [gone, lasting()]) as assessment:
@@ -199,7 +199,7 @@ def test_a_list_that_cannot_be_had_so_is_read_through_to_etcd(tmp_path: Path, an
         assessment.until_seen("z")
 
 
-def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -> None:
+def test_an_expired_first_list_is_read_from_etcd(tmp_path: Path) -> None:
     with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as assessment:
         assessment.until_asked("list 0", "list", "watch 40")
         assessment.until_seen()
@@ -218,7 +218,7 @@ def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -
     ],
     ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
 )
-def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Script, text: str) -> None:
+def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path, answer: Script, text: str) -> None:
     with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as assessment:
         assert assessment.reflector.answered.wait(5)
         first = assessment.reading()
@@ -242,7 +242,7 @@ def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Scr
     ],
     ids=["401", "403", "500", "HTML", "head", "nothing", "error"],
 )
-def test_a_watch_that_fails_in_any_way_is_started_again_from_our_version(tmp_path: Path, answer: Script) -> None:
+def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path, answer: Script) -> None:
     with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as assessment:
         assessment.until_asked("list 0", "watch 40", "watch 40")
         assessment.until_seen("a")
@@ -257,14 +257,14 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("said", STRANGE, ids=["null", "no uid", "no field", "HTML"])
-def test_an_event_that_is_none_is_not_waited_for_again_but_listed(tmp_path: Path, said: bytes) -> None:
+def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path, said: bytes) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
     with playing(tmp_path, lists, [streamed(said), lasting()]) as assessment:
         assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
         assessment.until_seen("c")
 
 
-def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None:
+def test_an_error_page_of_a_proxy_is_unavailable(tmp_path: Path) -> None:
     def page(_: FakeServer) -> Answer:
         return [http(HTML, kind="text/html")]
 
@@ -277,7 +277,7 @@ def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None
         )
 
 
-def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
+def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
     with playing(tmp_path, [listed(40, thing("a", 7))], []) as assessment:
         assessment.until_asked("list 0", "watch 40")
         assessment.until_seen("a")
@@ -287,7 +287,7 @@ def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
         assert assessment.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
 
 
-def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
+def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
     def watched(server: FakeServer) -> Iterator[bytes]:
@@ -308,7 +308,7 @@ def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path
         assert assessment.asked().count("list 0") == 1, "it is heard again, without a list"
 
 
-def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
+def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
     clock = [1000.0]
     connected = threading.Event()
 
@@ -331,7 +331,7 @@ def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_every_event_is_a_word(tmp_path: Path) -> None:
+def test_every_event_counts_as_activity(tmp_path: Path) -> None:
     heard = threading.Event()
 
     def talking(server: FakeServer) -> Iterator[bytes]:
@@ -348,9 +348,7 @@ def test_every_event_is_a_word(tmp_path: Path) -> None:
         assessment.until_seen("a")
 
 
-def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_ends_every_watch_at_once_is_not_flooded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
     with playing(tmp_path, [listed(40)], [streamed()] * 500) as assessment:
         assessment.until_asked("list 0", "watch 40")
@@ -358,7 +356,7 @@ def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
         assert len(assessment.asked()) < 15
 
 
-def test_it_leaves_at_once_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_interrupts_a_wait_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (60.0, 60.0))
     with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as assessment:
         assert assessment.reflector.answered.wait(5)
@@ -367,7 +365,7 @@ def test_it_leaves_at_once_when_it_waits(tmp_path: Path, monkeypatch: pytest.Mon
         assert not assessment.thread.is_alive()
 
 
-def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
+def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
 
@@ -392,7 +390,7 @@ def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
     assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
 
 
-def test_credentials_that_are_away_for_a_moment_do_not_end_the_thread(tmp_path: Path) -> None:
+def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     tries = threading.Semaphore(0)
 

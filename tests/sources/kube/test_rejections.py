@@ -291,13 +291,13 @@ def test_of_a_pod_that_never_ran_the_kubelets_own_clock_tells_when(
 
 
 @pytest.mark.parametrize("start", [None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z"])
-def test_a_refusal_at_no_known_time_is_still_one(start: Any) -> None:
+def test_a_rejection_without_a_time_is_still_a_rejection(start: Any) -> None:
     refused = refusal(f"OutOf{KVM}", "", startTime=start)
     assert refused is not None
     assert refused.at is None
 
 
-def test_a_storm_keeps_what_it_says_once() -> None:
+def test_many_rejections_share_equal_messages() -> None:
     # Texts out of JSON are each an object of its own.
     texts = (json.loads(json.dumps(FRAMES["1.26"].format(CAUSES[2][0]))) for _ in range(2))
     one, other = (refusal("UnexpectedAdmissionError", text) for text in texts)
@@ -307,7 +307,7 @@ def test_a_storm_keeps_what_it_says_once() -> None:
     assert one.resource is other.resource
 
 
-def test_a_message_of_any_length_is_read_at_once_and_kept_short() -> None:
+def test_a_message_of_any_length_is_parsed_quickly_and_truncated() -> None:
     for text in ("endpoint " * 9000, "a." * 30_000, "/" * 50_000, "endpoint {a/b} " * 9000, "rpc error: " * 9000):
         begun = time.perf_counter()
         refused = refusal("UnexpectedAdmissionError", f"Allocate failed due to {text}")
@@ -338,9 +338,7 @@ REASONS = (
 @example(f"OutOf{KVM}", f"enough resource: x, requested: {'9' * 5000}, used: 1, capacity: 1", "", "")
 @example(f"OutOf{KVM}", "a\ud800 \x1b[2J\n", "", "")
 @example(f"OutOf{KVM}", "", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
-def test_whatever_a_status_says_a_refusal_names_a_resource_or_none(
-    reason: str, message: str, start: str, field: str
-) -> None:
+def test_any_status_names_a_resource_or_none(reason: str, message: str, start: str, field: str) -> None:
     refused = refusal(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
     if refused is not None:
         assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", refused.resource)
@@ -350,6 +348,6 @@ def test_whatever_a_status_says_a_refusal_names_a_resource_or_none(
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], {}, True])
-def test_odd_values_in_a_status_are_no_refusal(odd: Any) -> None:
+def test_invalid_values_in_a_status_are_no_rejection(odd: Any) -> None:
     assert refusal(odd, odd, phase="Failed") is None
     assert refusal("UnexpectedAdmissionError", odd) is None

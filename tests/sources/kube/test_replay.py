@@ -143,14 +143,14 @@ def watched_from(server: FakeServer) -> list[int]:
     return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
 
 
-def test_the_sequence_of_the_incident_is_not_monotonic_and_a_repaired_servers_is() -> None:
+def test_the_incident_has_decreasing_versions_and_a_fixed_server_has_not() -> None:
     etcd = incident()
     play(etcd)
     assert versions(Server(etcd, old=True).events(FIRST + 2)) == [FIRST + 3, FIRST + 3, FIRST + 5, FIRST + 1]
     assert versions(Server(etcd).events(FIRST + 2)) == [FIRST + 3, FIRST + 4, FIRST + 5, FIRST + 6]
 
 
-def test_a_naive_client_loses_a_live_pod_to_a_replay_and_ours_does_not(tmp_path: Path) -> None:
+def test_a_naive_client_loses_a_live_pod_to_a_replay_and_this_one_does_not(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     with following(tmp_path, old.answer) as (ours, server):
@@ -181,7 +181,7 @@ def test_a_naive_client_loses_a_live_pod_to_a_replay_and_ours_does_not(tmp_path:
         assert ours.reflector.regressions >= shown.count
 
 
-def test_a_repaired_server_gives_no_evidence_whatever_happens_to_pods(tmp_path: Path) -> None:
+def test_a_fixed_server_never_gives_evidence_of_a_replay(tmp_path: Path) -> None:
     etcd = incident()
     with following(tmp_path, Server(etcd).answer) as (ours, server):
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
@@ -212,7 +212,7 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
         assert {one.before for one in ours.witness.watches} <= {FIRST + 50}, "a watch was started from it"
 
 
-def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
+def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     assert versions(old.events(0)) == [FIRST + 2, FIRST + 1], "in no order"
@@ -228,7 +228,7 @@ def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tm
         assert ours.shown == {}
 
 
-def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: Path) -> None:
+def test_after_410_during_a_watch_deleted_objects_stay_deleted(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     with following(tmp_path, old.answer) as (ours, server):
@@ -245,7 +245,7 @@ def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: 
         assert Evidence.OLDER_LIST in ours.shown
 
 
-def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
+def test_a_restored_etcd_is_recognized_and_accepted(tmp_path: Path) -> None:
     etcd = incident()
     with following(tmp_path, Server(etcd).answer) as (ours, _):
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
@@ -263,7 +263,7 @@ def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
         assert set(ours.shown) == {Evidence.RV_RESET}
 
 
-def test_of_two_servers_behind_one_address_one_may_lag_without_being_accused(tmp_path: Path) -> None:
+def test_a_lagging_server_behind_a_load_balancer_is_no_evidence(tmp_path: Path) -> None:
     etcd = incident()
     answering = either(Server(etcd), Server(etcd, behind=4))
     with following(tmp_path, answering) as (ours, _):
@@ -277,7 +277,7 @@ def test_of_two_servers_behind_one_address_one_may_lag_without_being_accused(tmp
             assert not {Evidence.DELETED_BELOW, Evidence.REPLAYED, Evidence.RV_RESET} & set(ours.shown)
 
 
-def test_one_server_after_another_that_deletes_with_old_versions_resurrects_nothing(tmp_path: Path) -> None:
+def test_servers_that_delete_with_old_versions_resurrect_nothing(tmp_path: Path) -> None:
     etcd = incident()
     answering = either(Server(etcd, old=True), Server(etcd, old=True, behind=2))
     with following(tmp_path, answering) as (ours, _):
@@ -295,7 +295,7 @@ def test_one_server_after_another_that_deletes_with_old_versions_resurrects_noth
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
 @pytest.mark.parametrize("version", [FIRST + 1, FIRST + 2, FIRST + 900], ids=["old", "the list's", "new"])
-def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str, version: int) -> None:
+def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, kind: str, version: int) -> None:
     etcd = incident()
     etcd.delete("uid-0")
     repaired = Server(etcd)
@@ -316,7 +316,7 @@ def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("written", ["", "x", "0x10", "-5", "1.5", "\u0661\u0662", "9" * 30, "1_0"])
-def test_a_version_that_is_no_number_is_no_evidence_and_ends_nothing(tmp_path: Path, written: str) -> None:
+def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path, written: str) -> None:
     etcd = incident()
     repaired = Server(etcd)
     odd = pod("uid-0", 1)

@@ -167,14 +167,14 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=
 
 @settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 8)
 @given(steps)
-def test_what_is_known_is_true_the_dead_stay_dead_and_no_version_is_lowered(steps: list[tuple[str, int]]) -> None:
+def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(steps: list[tuple[str, int]]) -> None:
     world = World(steps)
     world.reflector.run(world.stop)
     assert world.checked
 
 
 @given(steps)
-def test_a_server_of_today_is_never_accused(steps: list[tuple[str, int]]) -> None:
+def test_a_fixed_server_is_never_evidence_of_a_replay(steps: list[tuple[str, int]]) -> None:
     world = World([one for one in steps if one[0] not in {"old", "restore"}])
     world.server.old = False
     world.reflector.run(world.stop)
@@ -182,7 +182,7 @@ def test_a_server_of_today_is_never_accused(steps: list[tuple[str, int]]) -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.integers(0, 3), st.integers(0, 20))))
-def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple[str, int, int]]) -> None:
+def test_no_event_resurrects_a_deleted_object(events: list[tuple[str, int, int]]) -> None:
     replica = Replica(lambda item: str(item["metadata"]["uid"]))
     replica.replace(10, [pod("uid-0", 3)], consistent=False)
     dead, highest = set(), 10
@@ -198,7 +198,7 @@ def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple
         highest = replica.version
 
 
-def test_the_memory_of_the_dead_is_bounded() -> None:
+def test_tombstones_are_bounded() -> None:
     replica = Replica(lambda item: str(item["metadata"]["uid"]))
     replica.replace(10, [], consistent=False)
     for number in range(MAX_TOMBSTONES + 100):

@@ -31,7 +31,7 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
 @pytest.mark.parametrize(
     "version", ["v1.20.2", "v1.18.9-eks-d1db3c", "v1.9.2+coreos.0", "v1.21.5-gke.1302", "v1.10.0-beta.4.1+abc_def"]
 )
-def test_every_distributions_version_is_one(tmp_path: Path, version: str) -> None:
+def test_versions_of_every_distribution_are_accepted(tmp_path: Path, version: str) -> None:
     assert asked(tmp_path, lambda _: [http(told(version))]) == version
 
 
@@ -43,11 +43,11 @@ def test_every_distributions_version_is_one(tmp_path: Path, version: str) -> Non
     ],
     ids=["403", "404", "HTML", "HTML as JSON", "nothing", "cut"],
 )  # fmt: skip
-def test_a_refusal_or_an_oddity_leaves_it_unknown(tmp_path: Path, answer: bytes) -> None:
+def test_an_error_or_invalid_answer_is_an_unknown_version(tmp_path: Path, answer: bytes) -> None:
     assert asked(tmp_path, lambda _: [answer]) == ""
 
 
-def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_hangs_times_out(tmp_path: Path) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     version = ServerVersion()
     with server:
@@ -66,10 +66,10 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         None, 7, ["v1.20.2"], {},
     ],
 )  # fmt: skip
-def test_what_is_no_version_is_not_known(said: object) -> None:
+def test_an_invalid_version_is_unknown(said: object) -> None:
     assert parse(told(said)) == ""
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(lambda one: json.dumps(one).encode()))
-def test_whatever_is_answered_it_can_be_printed(body: bytes) -> None:
+def test_any_answer_is_printable(body: bytes) -> None:
     assert parse(body).isprintable()

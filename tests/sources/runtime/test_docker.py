@@ -90,7 +90,7 @@ def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callabl
     assert "filters" not in asked
 
 
-def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_labels_name_the_pod_and_mark_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
     with FakeServer(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
         listed = to().containers()
@@ -101,12 +101,12 @@ def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, t
     )
 
 
-def test_unread_is_not_empty_an_empty_list_is_empty(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_an_empty_list_is_empty_and_not_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(engine([]), at=socket_path):
         assert to().containers() == ()
 
 
-def test_each_reading_is_one_request_and_the_version_is_asked_once(
+def test_each_reading_is_one_request_and_the_version_is_requested_once(
     socket_path: Path, to: Callable[..., Docker]
 ) -> None:
     with FakeServer(engine([item()]), at=socket_path) as server:
@@ -139,14 +139,14 @@ def test_each_reading_is_one_request_and_the_version_is_asked_once(
         ([{**item(), "Created": []}, 5], "cannot parse the answer"),
     ],
 )
-def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
+def test_an_answer_that_is_no_container_list_is_unavailable(
     socket_path: Path, to: Callable[..., Docker], listed: object, text: str
 ) -> None:
     with FakeServer(engine(listed), at=socket_path):
         assert text in why(to())
 
 
-def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_one_invalid_item_makes_the_list_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(engine([item(), {"Id": "f" * 64}]), at=socket_path):
         assert "KeyError('State')" in why(to())
 
@@ -167,7 +167,7 @@ def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Cal
         "HTML", "502", "500", "dies in the body", "dies in a chunk", "dies in the head", "hangs up", "deep",
     ],
 )  # fmt: skip
-def test_a_bad_answer_is_tried_three_times_and_told_in_short(
+def test_a_bad_answer_is_retried_three_times_and_truncated(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
     with FakeServer(engine(answer), at=socket_path) as server:
@@ -186,7 +186,7 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
     assert len(server.asked("/containers/json")) == 2
 
 
-def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> None:
+def test_without_a_socket_the_error_names_the_path(to: Callable[..., Docker]) -> None:
     start = time.perf_counter()
     text = why(to())
     assert text.startswith("cannot connect to docker at /")
@@ -194,7 +194,7 @@ def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> 
     assert time.perf_counter() - start < 3
 
 
-def test_an_engine_that_is_back_is_read_again_by_the_same_client(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_after_a_restart_the_same_client_reads_the_engine_again(socket_path: Path, to: Callable[..., Docker]) -> None:
     client = to()
     with FakeServer(engine([item()]), at=socket_path):
         assert len(client.containers()) == 1
@@ -205,9 +205,7 @@ def test_an_engine_that_is_back_is_read_again_by_the_same_client(socket_path: Pa
 
 
 @pytest.mark.parametrize("part", ["/version", "/containers"], ids=["at the first word", "when it lists"])
-def test_an_engine_that_hangs_is_given_up_in_bounded_time(
-    socket_path: Path, to: Callable[..., Docker], part: str
-) -> None:
+def test_an_engine_that_hangs_times_out(socket_path: Path, to: Callable[..., Docker], part: str) -> None:
     good = engine([item()])
     server: FakeServer = FakeServer(
         lambda request: hang(server) if part in request.target else good(request), at=socket_path
@@ -220,7 +218,7 @@ def test_an_engine_that_hangs_is_given_up_in_bounded_time(
     assert len(server.asked(part)) == 1, "who hangs has had its chance"
 
 
-def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_after_an_upgrade_the_api_version_is_negotiated_again(socket_path: Path, to: Callable[..., Docker]) -> None:
     too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
     speaks = "1.41"
 
@@ -237,7 +235,7 @@ def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: P
     assert [target.split("/")[1] for target in server.asked("/containers")] == ["v1.41", "v1.41", "v1.44"]
 
 
-def test_an_engine_without_a_version_is_no_engine(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_an_engine_without_a_version_is_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(lambda _: [http("{}")], at=socket_path):
         assert 'key "ApiVersion" is missing' in why(to())
 
@@ -263,16 +261,14 @@ def why_not_told(client: Docker) -> str:
     return text
 
 
-def test_a_container_that_docker_inspects_is_there_whatever_its_state(
-    socket_path: Path, to: Callable[..., Docker]
-) -> None:
+def test_a_container_that_can_be_inspected_exists_in_any_state(socket_path: Path, to: Callable[..., Docker]) -> None:
     found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
     with FakeServer(answers_of(found), at=socket_path) as server:
         assert to().has(ID) is True
     assert server.asked("/containers/") == [f"/v1.41/containers/{ID}/json"]
 
 
-def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(answers_of(no_such()), at=socket_path) as server:
         assert to().has(ID) is False
     assert len(server.asked("/containers/")) == 1, "a definite answer is not asked for twice"
@@ -306,7 +302,7 @@ def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: C
         (b"", "docker: "),
     ],
 )
-def test_unread_is_not_gone_whatever_else_is_answered_is_no_word(
+def test_any_other_answer_is_never_treated_as_gone(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
     with FakeServer(answers_of(answer), at=socket_path) as server:
@@ -314,9 +310,7 @@ def test_unread_is_not_gone_whatever_else_is_answered_is_no_word(
     assert 1 <= len(server.asked("/containers/")) <= 3
 
 
-def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
-    socket_path: Path, to: Callable[..., Docker]
-) -> None:
+def test_an_engine_that_hangs_is_never_treated_as_gone(socket_path: Path, to: Callable[..., Docker]) -> None:
     good = engine([])
     server: FakeServer = FakeServer(
         lambda request: hang(server) if "/containers/" in request.target else good(request), at=socket_path
@@ -328,11 +322,11 @@ def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
     assert len(server.asked("/containers/")) == 1
 
 
-def test_unread_is_not_gone_without_an_engine_there_is_no_word(to: Callable[..., Docker]) -> None:
+def test_a_missing_engine_is_never_treated_as_gone(to: Callable[..., Docker]) -> None:
     assert why_not_told(to()).endswith("/docker.sock: no such file or directory")
 
 
-def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
+def test_docker_host_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
     with FakeServer(engine([item()]), at=socket_path):
         client = Docker(None, 5)
@@ -348,18 +342,18 @@ def test_an_engine_on_tcp_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
-def test_a_host_that_is_none_is_told_when_it_is_given(host: str) -> None:
+def test_an_invalid_host_is_reported_at_the_start(host: str) -> None:
     with pytest.raises(SourceError, match=r"^docker: ."):
         Docker(host, 5)
 
 
-def test_a_host_of_the_environment_that_is_none_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_host_from_the_environment_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
     with pytest.raises(SourceError, match="docker: Invalid bind address protocol: nonsense"):
         Docker(None, 5)
 
 
-def test_missing_tls_certificates_of_the_environment_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tls_certificates_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
@@ -390,7 +384,7 @@ class Lists:
 
 
 @given(listed=json_values)
-def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object) -> None:
+def test_any_json_is_containers_or_unavailable(listed: object) -> None:
     client = Docker("unix:///var/run/docker.sock", 0.1)
     client._client = Lists(listed)  # type: ignore[assignment]  # noqa: SLF001 (see Lists)
     try:
@@ -402,7 +396,7 @@ def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object)
     assert all(isinstance(text, str) for one in containers for text in (one.id, one.state, one.pod, one.pod_uid))
 
 
-def test_a_real_engine_knows_its_containers_one_by_one() -> None:
+def test_a_real_engine_inspects_each_of_its_containers() -> None:
     path = Path("/var/run/docker.sock")
     needs(os.access(path, os.W_OK) and shutil.which("docker") is not None, "a docker engine, and the right to ask it")
     client = Docker(f"unix://{path}", 10)
