@@ -72,7 +72,7 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Detectors")) == [detector.NAME for detector in DETECTORS]
 
 
-def test_every_cause_and_every_fate_is_in_the_reference() -> None:
+def test_every_cause_and_outcome_is_in_the_reference() -> None:
     told = {one.value for kind in (LeakCause, rejections.RejectionCause, rejections.PodOutcome) for one in kind}
     assert told <= set(words(section("Detectors")))
 
@@ -87,7 +87,7 @@ def test_every_detector_is_in_the_readme_and_no_other() -> None:
     assert told == [detector.NAME for detector in DETECTORS]
 
 
-def test_what_a_detector_needs_are_sources() -> None:
+def test_the_required_sources_of_a_detector_exist() -> None:
     for name, cells in rows("Detectors").items():
         assert re.search("|".join(SOURCES), cells[-1]), name
 
@@ -142,7 +142,7 @@ def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
     assert set(rows("Guards")) == {reason.value for reason in Reason}
 
 
-def test_what_lifts_a_refusal_is_what_its_guard_says() -> None:
+def test_the_setting_that_overrides_a_refusal_is_in_the_reference() -> None:
     told = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
     assert told.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
     assert told.pop("snapshot_expired") == set()
@@ -167,7 +167,7 @@ def test_every_verdict_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Verdicts")) == [verdict.value for verdict in Verdict]
 
 
-def test_what_is_missed_is_in_the_reference() -> None:
+def test_sources_that_may_be_missing_are_in_the_reference() -> None:
     reasons = words(rows("Metrics")["nodeleak_release_failures_total"][2])
     assert [verdict.value for verdict in MISSED] == reasons
 
@@ -178,18 +178,18 @@ def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_s
     assert {cells[-1] for cells in told.values()} <= {*SOURCES, "journal"}
 
 
-def test_every_mark_of_the_map_is_in_the_reference_the_weightiest_first_with_its_letter() -> None:
+def test_every_mark_of_the_map_is_in_the_reference_by_weight_with_its_letter() -> None:
     told = rows("The map")
     assert list(told) == [mark.value for mark in sorted(Mark, key=WEIGHT.__getitem__, reverse=True)]
     assert {mark: cells[0].strip("`") for mark, cells in told.items()} == LETTERS
     assert f"up to {MOST_SINGLE} addresses" in section("The map")
 
 
-def test_every_path_of_http_is_in_the_reference() -> None:
+def test_every_http_path_is_in_the_reference() -> None:
     assert list(rows("HTTP")) == ["/", *LINKS]
 
 
-def test_the_bound_of_resources_is_in_the_reference() -> None:
+def test_the_limit_of_resources_is_in_the_reference() -> None:
     assert f"the first {MOST_RESOURCES}\nnames" in section("Metrics")
     assert {OTHER, UNKNOWN} <= set(words(section("Metrics")))
 
@@ -204,7 +204,7 @@ def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other(
     assert {event: cells[0] for event, cells in rows("Log").items()} == said
 
 
-def test_why_events_are_dropped_and_conditions_not_patched_is_in_the_reference() -> None:
+def test_reasons_for_dropped_events_and_failed_patches_are_in_the_reference() -> None:
     told = rows("Metrics")
     assert set(words(told["nodeleak_events_dropped_total"][2])) == {one.value for one in queue.Failure}
     assert words(told["nodeleak_node_condition_patches_total"][2]) == [SENT]
@@ -217,7 +217,7 @@ def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> 
 
 
 @pytest.mark.parametrize("command", ["scan", "timeline", "record", "clean", "restore", "journal"])
-def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) -> None:
+def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
     told = {
         name
         for commands, names in re.findall(r"^\| (`[^|]+`) \| (`--[^|]+`) \|", section("Options"), re.MULTILINE)
@@ -271,7 +271,7 @@ def keys(tree: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("schema", DRAWN)
-def test_the_example_of_a_document_has_its_keys(schema: str) -> None:
+def test_the_example_document_has_all_keys(schema: str) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", section(f"`{schema}`"), re.DOTALL)
     tree = json.loads(example)
     assert tree["schema"] == schema
@@ -279,7 +279,7 @@ def test_the_example_of_a_document_has_its_keys(schema: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/reference.md"])
-def test_what_a_page_links_to_is_there(name: str) -> None:
+def test_links_of_a_page_lead_to_existing_files(name: str) -> None:
     page = ROOT / name
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -29,7 +29,7 @@ from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks
 # Off, dry run, applied
 
 
-def test_off_says_nothing() -> None:
+def test_off_reports_nothing() -> None:
     off, snapshot = DisabledCleaner(), node(LEAK)
     off.before_snapshot(NOW)
     report = scanned(snapshot)
@@ -216,7 +216,7 @@ def test_a_lock_held_by_host_local_is_busy_and_the_next_sync_retries(tmp_path: P
     assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
-def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> None:
+def test_if_no_journal_entry_can_be_written_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").write_text("a file where the directory should be")
     cleaning = disk.clean(disk.applying())
@@ -224,7 +224,7 @@ def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> No
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
-def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Path) -> None:
+def test_if_the_cleaner_lock_cannot_be_created_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").mkdir()
@@ -236,7 +236,7 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
 # Interrupted, or too late
 
 
-def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_signal_no_release_starts_and_none_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon()
     daemon.sync(*leaks(2))
     monkeypatch.setattr(cleaner, "interrupted", lambda: True)
@@ -249,7 +249,7 @@ def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch:
 
 
 @pytest.mark.parametrize("seconds", [-61, 61])
-def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
+def test_no_release_starts_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
     """Either way: a clock that was set back says nothing about the age of the snapshot."""
     disk = Disk(tmp_path, LEAK)
     applying = disk.applying()
@@ -265,7 +265,7 @@ def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int)
 # The journal
 
 
-def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) -> None:
+def test_while_the_journal_is_unreadable_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal" / "journal.jsonl").mkdir(parents=True)
     cleaning = disk.clean(disk.applying())
@@ -276,7 +276,7 @@ def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) ->
     assert verdicts_of(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> None:
+def test_a_journal_that_is_readable_again_ends_the_refusals() -> None:
     journal_store = InMemoryJournal()
     daemon = Daemon(journal_store)
     daemon.sync(LEAK)
@@ -286,7 +286,7 @@ def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> Non
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_a_full_disk_is_a_refusal_of_each() -> None:
+def test_a_full_disk_refuses_each_release() -> None:
     class Full(InMemoryJournal):
         """It fails only when it is written."""
 
@@ -352,7 +352,7 @@ def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
 
 
-def test_an_unfinished_entry_is_left_to_another_running_cleaner() -> None:
+def test_an_unfinished_entry_of_another_running_cleaner_is_not_recovered() -> None:
     journal_store = InMemoryJournal(entry(LEAK, None))
     journal_store.other = "another cleaner is running"
     daemon = Daemon(journal_store)
@@ -369,7 +369,7 @@ def free(cleaning: Cleaning, network: str = "kubenet") -> tuple[int | None, int 
     return cleaning.free_before[network], cleaning.free_after[network]
 
 
-def test_free_addresses_are_those_before_and_those_without_what_was_released() -> None:
+def test_free_addresses_are_counted_before_and_after_the_releases() -> None:
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
     assert free(daemon.sync(*leaks(3))) == (248, 248)
     assert free(daemon.sync(*leaks(3))) == (248, 250)
@@ -377,7 +377,7 @@ def test_free_addresses_are_those_before_and_those_without_what_was_released() -
     assert free(daemon.sync()) == (251, 251)
 
 
-def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() -> None:
+def test_free_addresses_are_unknown_without_the_range_or_the_directory() -> None:
     daemon = Daemon()
     assert free(daemon.sync(LEAK, node=[], cni_results=[])) == (None, None)
     session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
@@ -385,7 +385,7 @@ def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() 
     assert free(session.cleaning(scanned(silent), (), applied=True)) == (None, None)
 
 
-def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
+def test_an_address_outside_the_range_does_not_increase_free_addresses() -> None:
     odd = reservation("10.250.0.9")
     daemon = Daemon(bold=limits(only=frozenset({odd.ip})), by="clean")
     daemon.sync(odd)
@@ -414,7 +414,7 @@ def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_unti
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_every_step_is_taken_to_the_outcome() -> None:
+def test_every_result_of_the_steps_has_an_outcome() -> None:
     taken: list[Step] = []
 
     def steps() -> Iterable[Step]:

@@ -97,7 +97,7 @@ each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.v
 
 
 @each
-def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> None:
+def test_each_problem_is_one_refusal_with_its_reason(wrong: Situation) -> None:
     assert [one.reason for one in wrong.refusals] == {
         # These also change the state, so the leak is not confirmed either.
         Reason.SOURCE_UNAVAILABLE: [Reason.SOURCE_UNAVAILABLE],
@@ -108,14 +108,14 @@ def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> Non
     assert all(one.why for one in wrong.refusals)
 
 
-def test_every_reason_can_be_given() -> None:
+def test_every_reason_can_occur() -> None:
     # What docker lists is never requested: only a wrong request, or the recheck, gives this reason.
     # A snapshot expires between the guards and the release, which `test_cleaner.py` tests.
     assert set(Reason) == {one.reason for one in SITUATIONS} | {Reason.CONTAINER_EXISTS, Reason.SNAPSHOT_EXPIRED}
     assert reason_of(guards.no_container, RESERVATIONS[0]) is Reason.CONTAINER_EXISTS
 
 
-def test_every_guard_is_asked() -> None:
+def test_every_guard_is_evaluated() -> None:
     def is_guard(one: object) -> bool:
         return (
             inspect.isfunction(one) and list(inspect.signature(one).parameters.values())[-1].annotation is GuardContext
@@ -153,14 +153,14 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
 
 
 @each
-def test_the_setting_that_a_refusal_names_lifts_it(wrong: Situation) -> None:
+def test_the_setting_named_by_a_refusal_overrides_it(wrong: Situation) -> None:
     no = wrong.refusals[0]
     lifted = applied(wrong, no.setting.split()) if no.setting else wrong
     assert (lifted.refusals == ()) is bool(no.setting)
 
 
 @each
-def test_a_setting_is_one_that_the_commands_have(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
     main([wrong.command, "--help-all"])
     helped = capsys.readouterr().out
     for no in wrong.refusals:
@@ -175,7 +175,7 @@ NO_SETTING = {
 
 
 @each
-def test_no_option_lifts_evidence_of_an_owner_or_missing_data(wrong: Situation) -> None:
+def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situation) -> None:
     assert (wrong.refusals[0].setting == "") is (wrong.reason in NO_SETTING)
 
 
@@ -195,11 +195,11 @@ def test_no_option_lifts_evidence_of_an_owner_or_missing_data(wrong: Situation) 
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )
-def test_a_refusal_says_what_is_wrong_in_numbers_and_names(wrong: Situation, why: str) -> None:
+def test_a_refusal_has_the_relevant_numbers_and_names(wrong: Situation, why: str) -> None:
     assert wrong.refusals[0].why == why
 
 
-def test_every_objection_is_returned_the_most_important_first() -> None:
+def test_all_refusals_are_returned_the_most_important_first() -> None:
     wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
     said = reasons(wrong, bold=limits(networks=frozenset()), halted="once more", journal_trouble="no")
     assert said == [
@@ -246,7 +246,7 @@ def test_a_guard_does_not_rely_on_the_classification(owner: Any, reason: Reason)
 
 @pytest.mark.parametrize("source", ["checkpoints", "addresses", "pods", "processes"])
 @pytest.mark.parametrize("kind", [unavailable, lambda source: NotRequested(source, "it was left alone")])
-def test_a_guard_without_its_source_objects(source: str, kind: Callable[[str], Any]) -> None:
+def test_a_guard_without_its_source_refuses(source: str, kind: Callable[[str], Any]) -> None:
     changed: dict[str, Any] = {source: kind(source)}
     silent = mistaken(case(node(LEAK)))
     told = replace(silent.assessment, snapshot=replace(silent.snapshot, **changed))
@@ -258,22 +258,22 @@ def test_a_guard_without_its_source_objects(source: str, kind: Callable[[str], A
 
 
 @pytest.mark.parametrize("source", sorted({*SOURCES} - {*NON_ADDRESS_SOURCES}))
-def test_one_unavailable_source_is_enough_to_release_nothing(source: str) -> None:
+def test_one_unavailable_source_prevents_every_release(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no and no[0].reason is Reason.SOURCE_UNAVAILABLE for no in verdicts(case(silent)).values())
 
 
 @pytest.mark.parametrize("source", NON_ADDRESS_SOURCES)
-def test_what_knows_nothing_of_addresses_has_no_say_in_them(source: str) -> None:
+def test_non_address_sources_do_not_affect_releases(source: str) -> None:
     silent = without(node(LEAK), source)
     assert all(no == () for no in verdicts(case(silent)).values())
 
 
-def test_another_network_that_was_not_read_is_enough_too() -> None:
+def test_another_unavailable_network_prevents_every_release() -> None:
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
-def test_what_is_no_owner_is_no_veto() -> None:
+def test_records_that_own_no_address_do_not_refuse() -> None:
     hosts = pod("kube-system/agent", THE_IP, host_network=True)
     done: list[Thing] = [pod("shop/job", THE_IP, phase="Succeeded"), pod("shop/cron", THE_IP, phase="Failed")]
     others: list[Thing] = [
@@ -284,12 +284,12 @@ def test_what_is_no_owner_is_no_veto() -> None:
     assert refusals(node(LEAK, hosts, *done, *others)) == ()
 
 
-def test_an_id_is_the_same_only_with_all_its_digits() -> None:
+def test_ids_are_compared_in_full() -> None:
     short: list[Thing] = [Checkpoint(THE_ID[:12], ""), Container(THE_ID[:12], "running", 0, "", "", sandbox=True)]
     assert refusals(node(LEAK, *short)) == ()
 
 
-def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
+def test_an_empty_file_is_protected_by_the_owners_of_its_address() -> None:
     empty = empty_file(THE_IP)
     assert reasons(node(empty, Address(THE_IP, 1, "sh")))[0] is Reason.ADDRESS_IN_USE
     assert reasons(node(empty, pod("shop/late", THE_IP, phase="Pending")))[0] is Reason.CLAIMED_BY_POD
@@ -300,12 +300,12 @@ def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
 
 
 @pytest.mark.parametrize("saved", [Address("fd00::9", 1, "sh"), pod("shop/late", "fd00::9", phase="Pending")])
-def test_one_saved_address_saves_both_of_a_sandbox(saved: Any) -> None:
+def test_one_protected_address_protects_both_of_a_sandbox(saved: Any) -> None:
     (said,) = verdicts(case(node(LEAK, LEAK6, saved, **DUAL))).values()
     assert said
 
 
-def test_one_young_address_saves_both_of_a_sandbox() -> None:
+def test_one_unconfirmed_address_protects_both_of_a_sandbox() -> None:
     young = reservation("fd00::9", age=SECOND)
     assert list(verdicts(case(node(LEAK, young, **DUAL)))) == [f"{THE_IP} fd00::9"]
     assert reasons(node(LEAK, young, **DUAL)) == [Reason.NOT_CONFIRMED]
@@ -319,7 +319,7 @@ def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
     assert refusals(both, bold=limits(networks=frozenset({"kubenet", "storage"}))) == ()
 
 
-def test_both_addresses_of_a_sandbox_may_be_asked_for() -> None:
+def test_both_addresses_of_a_sandbox_can_be_requested() -> None:
     dual = node(LEAK, LEAK6, **DUAL)
     assert refusals(dual, bold=only(THE_IP, "fd00::9")) == ()
     assert refusals(dual, bold=only("fd00::9"))[0].setting == f"--ip={THE_IP} --ip=fd00::9"
@@ -334,7 +334,7 @@ def test_a_file_as_old_as_the_grace_period_is_old_enough(age: timedelta, refused
     assert bool(refusals(node(made))) is refused
 
 
-def test_without_a_grace_period_only_a_file_of_the_future_is_not_confirmed() -> None:
+def test_without_a_grace_period_only_a_future_file_is_not_confirmed() -> None:
     bold = limits(grace=timedelta(0))
     assert refusals(node(reservation(THE_IP, age=timedelta(0))), bold=bold) == ()
     for age in (SECOND, timedelta(hours=1)):
@@ -364,19 +364,19 @@ def test_a_file_with_an_mtime_out_of_range_is_decided() -> None:
 
 
 @pytest.mark.parametrize("ip", ["10.244.1.1", "10.244.1.255", "10.244.2.9", "10.244.1.0", "fd00::9"])
-def test_an_address_that_is_not_given_out_is_released_only_by_name(ip: str) -> None:
+def test_an_address_outside_the_usable_range_is_released_only_by_name(ip: str) -> None:
     odd = node(reservation(ip), addresses=[])
     (no,) = refusals(odd)
     assert (no.reason, no.setting) == (Reason.OUTSIDE_RANGE, f"--ip={ip}")
     assert refusals(odd, bold=only(ip)) == ()
 
 
-def test_by_name_or_not_an_owner_is_an_owner() -> None:
+def test_an_owner_also_refuses_releases_by_name() -> None:
     assert Reason.ADDRESS_IN_USE in reasons(node(OUTSIDE, Address(OUTSIDE.ip, 1, "sh")), bold=only(OUTSIDE.ip))
     assert Reason.SOURCE_UNAVAILABLE in reasons(without(node(LEAK), "cni_results"), bold=only(THE_IP))
 
 
-def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
+def test_the_range_of_another_network_does_not_count() -> None:
     stray = replace(reservation("10.244.1.9", network="storage"), network="storage")
     bold = limits(networks=frozenset({"storage"}))
     assert reasons(node(stray), bold=bold) == [Reason.OUTSIDE_RANGE]

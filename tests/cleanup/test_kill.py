@@ -198,7 +198,7 @@ def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> No
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
-def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, named: bool) -> None:
+def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
     for moment, store in moments(tmp_path):
         reserved = sandbox(store)
         before = store.files()
@@ -227,7 +227,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
     assert moment > 20
 
 
-def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
+def test_a_killed_cleaner_leaves_no_lock(tmp_path: Path) -> None:
     """A cleaner that is stopped, not dead, is waited for no longer than the timeout."""
     store = Store(tmp_path)
     reserved = sandbox(store)
@@ -260,7 +260,7 @@ def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, star
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["one at a time", "in spite of all"])
-def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_path: Path, alone: bool) -> None:
+def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_path: Path, alone: bool) -> None:
     store = Store(tmp_path)
     reserved = [store.reserve(f"10.244.1.{number}", f"{number:02x}" * 32) for number in range(10, 50)]
     waiting, start = os.pipe()

@@ -125,7 +125,7 @@ def mistaken(one: Round) -> Report:
     return replace(report, assessment=assessment, findings=found)
 
 
-def test_these_laws_are_about_something() -> None:
+def test_the_generated_nodes_have_releases() -> None:
     """The strategies produce a sync that releases a lot, and one that releases half of it."""
     looking = settings(max_examples=5000, phases=[Phase.generate])
     find(rounds(), lambda one: len(removed(one)) >= 3, settings=looking)
@@ -154,7 +154,9 @@ def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_le
 
 @_LONGER
 @given(rounds(), ips, ids, st.sampled_from(["running", "created", "exited", "dead", "?"]))
-def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, container_id: str, word: str) -> None:
+def test_an_owner_of_any_kind_protects_an_address_of_any_node(
+    one: Round, ip: str, container_id: str, word: str
+) -> None:
     """An owner that is in the last snapshot only."""
     leak = reservation(ip, container_id)
     first, last = (with_it(snapshot, leak) for snapshot in one.snapshots)
@@ -200,7 +202,7 @@ def test_one_more_owner_never_adds_a_release(one: Round, ip: str, container_id: 
 
 @_LONGER
 @given(rounds(leaky_nodes()), ids)
-def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: Round, container_id: str) -> None:
+def test_one_more_container_never_adds_a_release_if_docker_was_trusted(one: Round, container_id: str) -> None:
     alone = Daemon(one).clean()
     doubted = {no.reason for outcome in alone.told.outcomes for no in outcome.refusals} & {Reason.RUNTIME_DOUBTFUL}
     more = Container(container_id, "exited", 0, "", "", sandbox=False)
@@ -212,7 +214,7 @@ def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: 
 
 @_LONGER
 @given(rounds(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
-def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -> None:
+def test_with_any_source_unavailable_nothing_is_released(one: Round, source: str) -> None:
     cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
     assert cleaned.removed == set()
     assert {outcome.verdict for outcome in cleaned.told.outcomes} <= {Verdict.REFUSED}
@@ -228,7 +230,7 @@ def test_a_source_unavailable_in_the_first_snapshot_never_adds_a_release(one: Ro
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
-def test_what_was_not_asked_is_not_taken_for_nothing(one: Round, source: str) -> None:
+def test_a_source_not_requested_is_not_treated_as_empty(one: Round, source: str) -> None:
     changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
     silent = replace(one, last=replace(one.last, **changed))
     if source != "processes" or one.bold.settle:
@@ -241,7 +243,7 @@ def test_what_was_not_asked_is_not_taken_for_nothing(one: Round, source: str) ->
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
-def test_no_sync_releases_more_than_any_allowance(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
+def test_no_sync_exceeds_a_release_limit(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
     journal_store = InMemoryJournal(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
@@ -259,7 +261,7 @@ def earlier(number: int, minutes: int, by: str) -> Entry:
 
 @_LONGER
 @given(rounds(leaky_nodes()), st.integers(1, 3), st.integers(2, 5))
-def test_an_allowance_is_used_up_and_not_exceeded_over_any_number_of_syncs(one: Round, most: int, count: int) -> None:
+def test_over_many_syncs_a_limit_is_reached_and_never_exceeded(one: Round, most: int, count: int) -> None:
     everything = removed(one)
     daemon = Daemon(one, budget=Budget(per_hour=("--max-per-hour", most)))
     snapshot, gone = one.last, set[Name]()
@@ -295,7 +297,7 @@ def test_only_addresses_of_the_range_or_requested_by_name_are_released(one: Roun
 
 @_LONGER
 @given(rounds())
-def test_only_leaks_that_both_snapshots_found_and_that_are_old_enough_are_released(one: Round) -> None:
+def test_only_old_enough_leaks_of_both_snapshots_are_released(one: Round) -> None:
     before, last = reserved(one.first), reserved(one.last)
     for name in removed(one):
         assert before[name] == last[name]
@@ -304,7 +306,7 @@ def test_only_leaks_that_both_snapshots_found_and_that_are_old_enough_are_releas
 
 @_LONGER
 @given(rounds(), st.frozensets(ips, max_size=2))
-def test_a_sandbox_is_released_whole_or_not_at_all(one: Round, broken: frozenset[str]) -> None:
+def test_all_addresses_of_a_sandbox_are_released_or_none(one: Round, broken: frozenset[str]) -> None:
     """Though some of its files cannot be removed."""
     gone = removed(one, broken=broken)
     for container_id in IDS:
@@ -360,7 +362,7 @@ def test_a_halted_cleaner_never_releases_again(stops: Round, one: Round) -> None
 
 @_LONGER
 @given(rounds(), st.frozensets(ips, max_size=2))
-def test_the_report_is_what_was_done(one: Round, broken: frozenset[str]) -> None:
+def test_the_report_matches_what_was_done(one: Round, broken: frozenset[str]) -> None:
     daemon = Daemon(one, broken=broken)
     cleaned = daemon.clean()
     released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
@@ -380,7 +382,7 @@ def test_the_report_is_what_was_done(one: Round, broken: frozenset[str]) -> None
 
 @_LONGER
 @given(st.one_of(rounds(odd_nodes), rounds(nodes())))
-def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
+def test_a_guard_refuses_or_accepts_and_never_raises(one: Round) -> None:
     judged: GuardContext = case(*one.snapshots, bold=one.bold)
     for request, refusals in guards.decide(judged):
         assert request.reservations
@@ -389,5 +391,5 @@ def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
 
 
 @pytest.mark.parametrize("guard", guards.GUARDS, ids=lambda guard: guard.__name__)
-def test_a_guard_explains_itself_in_a_line(guard: guards.Guard) -> None:
+def test_a_refusal_is_one_line(guard: guards.Guard) -> None:
     assert (guard.__doc__ or "").splitlines()[0].endswith((".", ":"))

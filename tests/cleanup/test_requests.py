@@ -44,7 +44,7 @@ def test_without_dockers_list_there_is_no_request() -> None:
     assert release_requests(assessment(left_alone)) == ()
 
 
-def test_a_sandbox_is_one_request_across_families_and_networks_and_an_empty_file_is_one_of_its_own() -> None:
+def test_a_sandbox_is_one_request_across_networks_and_an_empty_file_its_own() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
     found = release_requests(assessment(node(other, LEAK6, LEAK, *empty)))

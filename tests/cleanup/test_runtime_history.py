@@ -46,7 +46,7 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect(before: int, after: 
     assert bool(runtime_history.why) is suspect_since
 
 
-def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() -> None:
+def test_stopped_sandboxes_of_pods_without_an_address_may_come_and_go() -> None:
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
     assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None
 
@@ -73,7 +73,7 @@ def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
     assert watched(first, node(processes=[processes(docker=timedelta(days=1))])).suspect_since == UPTIME
 
 
-def test_a_clock_that_is_set_is_no_restart() -> None:
+def test_a_clock_step_is_no_restart() -> None:
     moved = replace(processes(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
     assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).suspect_since is None
 
@@ -88,7 +88,7 @@ def test_a_clock_that_is_set_is_no_restart() -> None:
         (-SECOND, GRACE, True),
     ],
 )
-def test_docker_stays_suspect_for_settle(later: timedelta, settle: timedelta, refused: bool) -> None:
+def test_docker_stays_suspect_for_the_settle_period(later: timedelta, settle: timedelta, refused: bool) -> None:
     now = node(LEAK, later=later)
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
     (said,) = verdicts(replace(case(now, bold=limits(settle=settle)), runtime_history=history)).values()
@@ -107,7 +107,7 @@ def test_a_list_without_the_running_pods_is_suspect(running: int, listed: int, r
     assert said == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
 
 
-def test_pods_that_do_not_run_need_not_be_listed() -> None:
+def test_pods_that_are_not_running_need_not_be_listed() -> None:
     others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
     assert refusals(node(LEAK, *others)) == ()
     empty = node(reservations=[LEAK], checkpoints=[], containers=[])

@@ -21,7 +21,7 @@ def share(*things: Any, **changes: Any) -> float:
     return case(node(*things, **changes), bold=limits()).shares["kubenet"]
 
 
-def test_a_share_of_a_few_sandboxes_is_none() -> None:
+def test_a_share_of_a_few_sandboxes_is_ignored() -> None:
     assert share(*leaks(7), node=[Node("worker-1", ("10.244.1.0/28",), 110)]) == 0
     assert share(*leaks(8), node=[Node("worker-1", ("10.244.1.0/28",), 110)]) == 8 / 13
 
@@ -34,31 +34,31 @@ def test_a_share_counts_sandboxes_leaked_and_candidate_but_not_owned() -> None:
 
 
 @pytest.mark.parametrize(("most", "refused"), [(31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)])
-def test_a_share_as_large_as_the_largest_is_plausible(most: float, refused: bool) -> None:
+def test_a_share_equal_to_the_limit_is_plausible(most: float, refused: bool) -> None:
     said = verdicts(case(node(*leaks(31)), bold=limits(max_share=most)))
     assert len(said) == 31
     assert all([one.reason for one in no] == ([Reason.IMPLAUSIBLE_SHARE] if refused else []) for no in said.values())
 
 
-def test_where_the_range_is_not_known_the_share_is_of_what_is_reserved() -> None:
+def test_with_an_unknown_range_the_share_is_of_all_reservations() -> None:
     assert share(*leaks(8), node=[], cni_results=[]) == 8 / 10
 
 
-def test_a_share_is_never_more_than_all_and_all_can_be_allowed() -> None:
+def test_a_share_is_at_most_one_and_one_can_be_allowed() -> None:
     small = node(*leaks(31), node=[Node("worker-1", ("10.250.0.0/29",), 110)])
     assert case(small).shares["kubenet"] == 1
     said = verdicts(case(small, bold=limits(max_share=config.percentage("100%"))))
     assert {one.reason for no in said.values() for one in no} == {Reason.OUTSIDE_RANGE}
 
 
-def test_where_only_docker_says_that_nearly_all_of_many_are_leaked_the_share_is_of_them() -> None:
+def test_if_only_docker_makes_most_leaked_the_share_is_of_those() -> None:
     alone = NotRequested("pods", "--api=off")
     assert share(*leaks(110), pods=alone) == 110 / 112
     assert share(*leaks(31), pods=alone) == 31 / 253
     assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"
 
 
-def test_a_share_is_of_one_network() -> None:
+def test_a_share_is_calculated_per_network() -> None:
     crowded = node(*leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[])
     said = verdicts(case(crowded, bold=limits(networks=frozenset({"kubenet", "storage"}))))
     assert Reason.IMPLAUSIBLE_SHARE not in {one.reason for one in said["10.9.0.2"]}

@@ -60,7 +60,9 @@ def still_runs(started: subprocess.Popen[str], seconds: float = 0.4) -> bool:
 
 
 @VERSIONS
-def test_while_it_holds_its_lock_we_touch_nothing_and_then_we_release(store: Store, locked: str, ifname: str) -> None:
+def test_while_host_local_holds_its_lock_nothing_changes_and_then_is_released(
+    store: Store, locked: str, ifname: str
+) -> None:
     reserved = store.reserve(ifname=ifname)
     with another_process_locks(store.network() / locked) as it:
         assert store.release(reserved).verdict is Verdict.BUSY
@@ -72,7 +74,7 @@ def test_while_it_holds_its_lock_we_touch_nothing_and_then_we_release(store: Sto
 
 
 @VERSIONS
-def test_while_we_hold_its_lock_it_waits(store: Store, locked: str, ifname: str) -> None:
+def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: str, ifname: str) -> None:
     store.reserve(ifname=ifname)
     held = store.file_ops().lock(["kubenet"])
     assert held is not None
@@ -92,7 +94,7 @@ def test_while_we_hold_its_lock_it_waits(store: Store, locked: str, ifname: str)
 
 
 @VERSIONS
-def test_its_format_is_released_and_put_back_byte_for_byte(store: Store, locked: str, ifname: str) -> None:
+def test_every_format_is_released_and_restored_byte_for_byte(store: Store, locked: str, ifname: str) -> None:
     reserved = store.reserve(ifname=ifname, mode=0o644)
     before = store.files()
     assert (reserved.ifname, reserved.size) == (ifname, 70 if ifname else 64)
@@ -104,7 +106,7 @@ def test_its_format_is_released_and_put_back_byte_for_byte(store: Store, locked:
     assert store.files() == before
 
 
-def test_a_lock_that_0_6_never_made_is_made_and_harms_it_not(store: Store) -> None:
+def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) -> None:
     """0.6 walks its directory for an id, and an empty file holds none."""
     assert store.release(store.reserve(ifname="")).verdict is Verdict.RELEASED
     assert (store.network() / "lock").read_bytes() == b""
@@ -113,7 +115,7 @@ def test_a_lock_that_0_6_never_made_is_made_and_harms_it_not(store: Store) -> No
 # The real one.
 
 
-def test_while_we_hold_the_locks_a_real_add_and_a_real_del_wait(real: Store) -> None:
+def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
     said_by(host_local("ADD", container(1), real))
     held = real.file_ops().lock(["kubenet"])
     assert held is not None
@@ -126,7 +128,7 @@ def test_while_we_hold_the_locks_a_real_add_and_a_real_del_wait(real: Store) -> 
     assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]
 
 
-def test_while_a_real_add_holds_its_lock_we_touch_nothing(real: Store) -> None:
+def test_while_a_real_add_holds_its_lock_nothing_changes(real: Store) -> None:
     """It reads every file of the directory under its lock, and one that never ends holds it there."""
     reserved = real.reserve("10.9.0.2")
     endless = real.network() / "endless"
@@ -171,7 +173,7 @@ def test_a_real_del_after_a_release_succeeds_and_releases_no_other_address(real:
     assert real.files() == before
 
 
-def test_what_we_put_back_is_as_good_as_new_to_the_real_one(real: Store) -> None:
+def test_a_restored_file_works_with_the_real_host_local(real: Store) -> None:
     said_by(host_local("ADD", container(1), real))
     before = real.files()
     real.release(real.find("10.9.0.2"))
@@ -182,14 +184,14 @@ def test_what_we_put_back_is_as_good_as_new_to_the_real_one(real: Store) -> None
     assert [name for name in real.files() if "last" not in name] == []
 
 
-def test_a_file_of_an_old_version_that_we_put_back_is_released_by_the_real_one(real: Store) -> None:
+def test_a_restored_file_of_an_old_version_is_released_by_the_real_host_local(real: Store) -> None:
     real.release(real.reserve("10.9.0.2", GONE, ifname=""))
     assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
     said_by(host_local("DEL", GONE, real))
     assert real.files() == {}
 
 
-def test_a_sandbox_that_the_real_one_has_given_another_address_gets_its_old_one_not_back(real: Store) -> None:
+def test_a_sandbox_with_a_new_address_from_host_local_is_not_restored(real: Store) -> None:
     said_by(host_local("ADD", WEB_ID, real))
     real.release(real.find("10.9.0.2"))
     assert address(said_by(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
@@ -197,7 +199,7 @@ def test_a_sandbox_that_the_real_one_has_given_another_address_gets_its_old_one_
     assert done.why == f"container {WEB_ID[:12]} has another address now: 10.9.0.3"
 
 
-def test_the_real_one_adds_and_deletes_while_we_release_and_each_address_has_one_owner(real: Store) -> None:
+def test_real_adds_and_dels_during_releases_leave_one_owner_per_address(real: Store) -> None:
     leaked = [real.reserve(f"10.9.0.{last}", container(last)) for last in range(100, 140)]
     owned: dict[str, str] = {}
     failed: list[str] = []

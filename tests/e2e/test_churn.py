@@ -13,7 +13,7 @@ from .node import Cluster, Pods, docker, eventually, host_local, reservations
 pytestmark = pytest.mark.e2e
 
 
-def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
     def come_and_go() -> None:
         coming = pods.ask_for(10)
         for _ in range(3):

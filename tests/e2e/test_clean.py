@@ -32,9 +32,7 @@ HASTY = (*BOLD, "--confirm-after=100ms")
 FOREIGN_RANGE = "10.99.0.0/24"
 
 
-def test_a_full_range_is_given_back_and_nothing_else_is_touched(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     by_the_kubelet = _leaked_by_the_kubelet(cluster, pods, times=2)
     healthy = pods.running()
     free = nodeleak.scan().network["free"]
@@ -101,7 +99,7 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     assert [entry["container_id"] for entry in entries if entry["restored"]] == [id_]
 
 
-def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
+def test_a_reservation_with_a_kubelet_checkpoint_is_not_released(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     old = pods(2)
@@ -126,7 +124,7 @@ def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
     assert nodeleak.journal() == []
 
 
-def test_an_address_that_a_process_has_is_released_only_when_the_process_has_ended(
+def test_an_address_of_a_process_is_released_only_after_the_process_ended(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     (ip,) = pods(1)
@@ -149,7 +147,7 @@ def test_an_address_that_a_process_has_is_released_only_when_the_process_has_end
     _holds(new)
 
 
-def test_what_lies_outside_the_pod_cidr_is_released_only_by_name(
+def test_an_address_outside_the_pod_cidr_is_released_only_by_name(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     owners = pods(1)
@@ -165,7 +163,7 @@ def test_what_lies_outside_the_pod_cidr_is_released_only_by_name(
     _holds(owners)
 
 
-def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_one_source_is_unavailable_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
     before = traces(STORE, CNI_CACHE)
@@ -188,7 +186,7 @@ def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: P
     _holds(owners)
 
 
-def test_while_docker_is_stopped_nothing_is_touched(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_docker_is_stopped_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     pods(1)
     (leaked,) = cluster.reserve(1)
     # The kubelet tears down containers that the engine stops during its shutdown.
@@ -202,9 +200,7 @@ def test_while_docker_is_stopped_nothing_is_touched(cluster: Cluster, pods: Pods
     assert nodeleak.clean("--apply", *HASTY, f"--ip={leaked}").verdicts == {leaked: "released"}
 
 
-def test_it_needs_no_capability_and_says_that_a_read_only_mount_is_one(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_it_needs_no_capability_and_reports_a_read_only_mount(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(1)
     leaked = cluster.reserve(2)
     before = traces(STORE)

@@ -20,7 +20,7 @@ QUICK = ("--interval=1s", "--confirm-after=0s", "--grace=0s")
 AUTO = ("--cleanup=auto", *QUICK, "--settle=0s")
 
 
-def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_budget(
+def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     old = pods(3)
@@ -84,7 +84,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(last, "released")
 
 
-def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_released_is_there_again(
+def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappears(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     old = pods(2)

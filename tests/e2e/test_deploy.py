@@ -42,14 +42,12 @@ def metrics() -> Metrics:
 
 
 @pytest.mark.parametrize("name", [one for one in ALL if one != "overlays/prometheus-operator"])
-def test_the_api_server_takes_every_object(cluster: Cluster, name: str) -> None:
+def test_the_api_server_accepts_every_object(cluster: Cluster, name: str) -> None:
     """This server does not have the operator's kinds: unit tests check them against their schemas."""
     cluster.kubectl("apply", "--dry-run=server", "-k", str(ROOT / "deploy" / name))
 
 
-def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
-    cluster: Cluster, pods: Pods, agent: Deployment
-) -> None:
+def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
     healthy = pods(1)
     leaked = cluster.reserve(124)
     with pytest.raises(AssertionError, match="no IP addresses available"):
@@ -85,7 +83,7 @@ def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
     assert memory.peak <= 130 * MIB
 
 
-def test_the_account_may_do_what_the_manifest_says_and_nothing_else(cluster: Cluster, agent: Deployment) -> None:
+def test_the_account_has_exactly_the_rights_of_the_manifest(cluster: Cluster, agent: Deployment) -> None:
     agent.present()
     token = agent.execute("cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").stdout
     asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
@@ -109,7 +107,7 @@ def test_the_account_may_do_what_the_manifest_says_and_nothing_else(cluster: Clu
     assert may == rules("base") | everybody
 
 
-def test_killed_it_comes_back_and_keeps_nothing_mounted_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
+def test_after_a_kill_it_restarts_and_keeps_no_mount_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
     agent.present()
     before = agent.restarts()
     mounted = Path("/run/nodeleak-e2e")
@@ -126,7 +124,7 @@ def test_killed_it_comes_back_and_keeps_nothing_mounted_that_the_node_unmounts(p
     assert pods(1)
 
 
-def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
+def test_it_survives_api_server_and_docker_outages_and_an_upgrade(
     cluster: Cluster, pods: Pods, agent: Deployment
 ) -> None:
     owners = pods(1)
@@ -165,7 +163,7 @@ def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
     assert agent.process() == running
 
 
-def test_with_the_overlay_it_gives_addresses_back_by_itself(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
+def test_with_the_cleanup_overlay_it_releases_addresses(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
     owners = pods(1)
     leaked = cluster.reserve(3)
     agent.apply("overlays/cleanup", **HASTY)

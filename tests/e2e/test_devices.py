@@ -133,7 +133,7 @@ def _happened(events: list[dict[str, Any]], *kinds: str) -> list[str]:
     return [one["what"] for one in events if one["what"] in kinds]
 
 
-def test_a_pod_that_was_refused_before_the_plugin_came_is_rejected_until_it_is_deleted(
+def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     vms.make("healthy")
@@ -200,7 +200,7 @@ def _closed(daemon: Daemon, pod: str) -> None:
     assert any(line.get("subject") == f"pod {pod}" for line in daemon.events("finding.closed"))
 
 
-def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_back_changes_nothing(
+def test_a_request_for_too_many_devices_is_exhausted_even_after_a_plugin_restart(
     plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     vms.make("greedy", devices=3)
@@ -241,7 +241,7 @@ def _let_clocks_tell_apart(daemon: Daemon) -> None:
     throughout(lambda: daemon.get("/healthz"), 7)
 
 
-def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer_that_holds_a_pod_is_named(
+def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_named(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     with nodeleak.running(*OFTEN) as daemon:
@@ -285,7 +285,7 @@ def test_after_five_minutes_the_kubelet_has_dropped_the_resource(
         eventually(check, 60)
 
 
-def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
+def test_a_kubelet_without_its_checkpoint_starts_a_pod_without_its_device(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     with nodeleak.running(*OFTEN) as daemon:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 DUAL_STACK = ["198.51.100.0/28", "2001:db8::/64"]
 
 
-def test_both_addresses_of_a_container_are_read_and_judged_as_one(nodeleak: Nodeleak, tmp_path: Path) -> None:
+def test_both_addresses_of_a_container_are_read_and_classified_together(nodeleak: Nodeleak, tmp_path: Path) -> None:
     store = tmp_path / "networks" / "dual"
     look = (f"--cni-networks-dir={store.parent}", "--network=dual", "--api=off", "--grace=0s")
     owned = docker("create", "--network=none", "nodeleak/busybox:1").strip()

@@ -160,7 +160,7 @@ def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser:
         exporter.close()
 
 
-def test_the_pictures_of_the_documentation_can_be_made(browser: Browser, tmp_path: Path) -> None:
+def test_the_screenshots_of_the_documentation_can_be_taken(browser: Browser, tmp_path: Path) -> None:
     assert browser.is_connected()
     script = Path(__file__).parents[2] / "hack" / "screenshots"
     subprocess.run([script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)

@@ -44,7 +44,7 @@ def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, 
     assert (listed["resourceVersion"], watched["allowWatchBookmarks"]) == ("0", "true")
 
 
-def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
+def test_an_interrupted_watch_resumes_without_a_new_list(
     pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path
 ) -> None:
     with nodeleak.running("--interval=500ms", "--confirm-after=1s", f"--kubeconfig={kubeconfig}") as daemon:

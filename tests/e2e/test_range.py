@@ -28,7 +28,7 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods,
     assert nodeleak.scan("--exit-code").findings == []
 
 
-def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_ones_are_counted(
+def test_a_range_exhausted_for_the_kubelet_is_reported_with_its_number_of_leaks(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     owners = pods(1)

@@ -21,7 +21,7 @@ def sick(cluster: Cluster, pods: Pods) -> set[str]:
     return {*names, *pods.running().values(), cluster.node}
 
 
-def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
+def test_a_recording_replays_without_access_to_the_node(
     cluster: Cluster, nodeleak: Nodeleak, sick: set[str], tmp_path: Path
 ) -> None:
     live = nodeleak.scan("--grace=0s")
@@ -40,7 +40,7 @@ def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
     assert there.pods == live.pods
 
 
-def test_an_anonymous_recording_says_the_same_without_names(nodeleak: Nodeleak, sick: set[str]) -> None:
+def test_an_anonymous_recording_has_the_same_findings_without_names(nodeleak: Nodeleak, sick: set[str]) -> None:
     live = nodeleak.scan("--grace=0s")
     recording = nodeleak.record("--grace=0s", "--anonymous")
 

@@ -12,7 +12,7 @@ from .node import Cluster, Pods, docker, eventually, running_sandboxes
 pytestmark = pytest.mark.e2e
 
 
-def test_an_address_of_a_process_that_docker_lost_is_unmanaged_until_the_process_ends(
+def test_an_address_of_a_process_unknown_to_docker_is_unmanaged_until_it_ends(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     ((ip, pod),) = pods(1).items()

@@ -124,7 +124,7 @@ def _confirmed(daemon: Daemon, volume: str) -> dict[str, Any]:
     return eventually(check, 20)
 
 
-def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
+def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
     cluster: Cluster, disks: Disks, nodeleak: Nodeleak, stranger: Path
 ) -> None:
     disks.make("e2e-lost")

@@ -98,7 +98,7 @@ def test_many_rejected_pods_have_an_event_each_and_the_node_has_one() -> None:
     assert rejected_pods[0].subject == KVM
 
 
-def test_a_pod_that_waits_for_a_lost_volume_has_an_event() -> None:
+def test_a_pod_that_waits_for_a_detached_volume_has_an_event() -> None:
     lost = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
     assert [one.about.kind for one in told(lost)] == ["Node", "Pod"]
 

@@ -108,7 +108,7 @@ def test_a_recording_replays_to_the_same_verdicts() -> None:
     assert replayed(dumps(recording(*snapshots))) == engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0))
 
 
-def test_an_unknown_field_is_passed_over() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     assert loads(changed(lambda tree: tree | {"weather": "fine"})) == recording(node(LOST))
 
 
@@ -182,13 +182,13 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         ),
     ],
 )
-def test_a_damaged_recording_says_what_and_where(text: str, complaint: str) -> None:
+def test_a_damaged_recording_is_reported_with_the_position(text: str, complaint: str) -> None:
     with pytest.raises(Damaged) as raised:
         loads(text)
     assert complaint in str(raised.value)
 
 
-def test_a_long_value_is_shortened_in_the_complaint() -> None:
+def test_a_long_value_is_truncated_in_the_error() -> None:
     with pytest.raises(Damaged) as raised:
         loads(changed(put("snapshots", 0, "pods", value="x" * 5000)))
     assert len(str(raised.value)) < 200
@@ -233,7 +233,7 @@ def verdicts(report: Report) -> Any:
     )
 
 
-def test_without_names_no_name_is_left() -> None:
+def test_an_anonymous_recording_contains_no_name() -> None:
     plain = telltale()
     text = anonymous(plain, "salt")
     report = replayed(text)
@@ -242,14 +242,14 @@ def test_without_names_no_name_is_left() -> None:
     assert [name for name in NAMES if name in told] == []
 
 
-def test_without_names_the_verdicts_are_the_same() -> None:
+def test_an_anonymous_recording_has_the_same_states() -> None:
     plain = telltale()
     before = replayed(plain)
     assert {one.finding.detector for one in before.findings} >= {"leaked_reservation", "shared_ip", "unmanaged_address"}
     assert verdicts(replayed(anonymous(plain, "salt"))) == verdicts(before)
 
 
-def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
+def test_equal_names_stay_equal_and_another_salt_changes_them() -> None:
     plain = dumps(recording(node()))
     (look,) = loads(anonymous(plain, "salt")).snapshots
     assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
@@ -258,12 +258,12 @@ def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
     assert anonymous(plain, "salt") != anonymous(plain, "pepper")
 
 
-def test_a_node_that_is_named_by_its_address_loses_it() -> None:
+def test_a_node_name_that_is_an_address_is_replaced() -> None:
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
     assert "10.12.97.31" not in anonymous(dumps(recording(named)), "salt")
 
 
-def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
+def test_addresses_and_ids_needed_for_a_diagnosis_are_kept() -> None:
     (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
     assert look.reservations == node(LOST).reservations
     assert look.taken_at == NOW
@@ -272,7 +272,7 @@ def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
 # Device plugins
 
 
-def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
+def test_an_older_recording_without_device_plugins_is_read() -> None:
     tree = json.loads(dumps(recording(RACE)))
     del tree["snapshots"][0]["device_plugins"], tree["snapshots"][0]["api_skew"]
     for one in tree["snapshots"][0]["pods"]["known"]:
@@ -282,7 +282,7 @@ def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
     assert [one.rejection for one in look.pods.known()] == [None] * 4
 
 
-def test_a_recording_from_before_watches_were_kept_is_read() -> None:
+def test_an_older_recording_without_watches_is_read() -> None:
     tree = json.loads(dumps(recording(node())))
     del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
     (look,) = loads(json.dumps(tree)).snapshots
@@ -290,14 +290,14 @@ def test_a_recording_from_before_watches_were_kept_is_read() -> None:
     assert look.server_version == ""
 
 
-def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:
+def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
     tree = json.loads(dumps(recording(RACE)))
     tree["snapshots"][0]["device_plugins"]["known"]["history"][0]["what"] = "exploded"
     with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
 
 
-def test_without_names_devices_are_still_known_by_their_resources_and_sockets() -> None:
+def test_an_anonymous_recording_keeps_resources_and_sockets() -> None:
     text = anonymous(dumps(recording(RACE)), "salt")
     assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
     (look,) = loads(text).snapshots
@@ -309,7 +309,7 @@ def test_without_names_devices_are_still_known_by_their_resources_and_sockets() 
     assert devices.allocations[0].pod_uid == refused.uid
 
 
-def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> None:
+def test_an_anonymous_recording_has_no_instance_id_but_its_comparison_stays() -> None:
     text = dumps(recording(UNKNOWN, UNKNOWN))
     hidden = anonymous(text, "salt")
     for name in ("worker-1", INSTANCE, "i-0123456789abcdef0", WORKER_UID):
@@ -322,7 +322,7 @@ def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> No
     assert known.kubelet_name == loads(hidden).snapshots[0].node_name
 
 
-def test_a_recording_of_before_registration_was_read_says_so() -> None:
+def test_an_older_recording_without_registration_is_unavailable() -> None:
     tree = json.loads(dumps(recording(node(LOST))))
     (look,) = tree["snapshots"]
     for source in ("registration", "autoscaler"):

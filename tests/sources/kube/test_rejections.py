@@ -132,7 +132,7 @@ def told(rejection: Rejection | None) -> Told | None:
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize(("cause", "expected"), CAUSES, ids=[cause[:50] for cause, _ in CAUSES])
-def test_a_refusal_for_a_device_is_understood_in_every_version(frame: str, cause: str, expected: Told) -> None:
+def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, expected: Told) -> None:
     assert told(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
 
 
@@ -148,12 +148,12 @@ def test_a_refusal_for_a_device_is_understood_in_every_version(frame: str, cause
         ("and in other words", Told(RejectionKind.OTHER, KVM)),
     ],
 )
-def test_a_node_out_of_a_device_is_told_from_one_that_has_none_yet(prefix: str, counts: str, expected: Told) -> None:
+def test_an_exhausted_resource_differs_from_an_unregistered_one(prefix: str, counts: str, expected: Told) -> None:
     message = f"{prefix}Node didn't have enough resource: {KVM}, {counts}"
     assert told(refusal(f"OutOf{KVM}", message)) == expected
 
 
-def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
+def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:
     message = (
         "Pod Allocate failed due to requested number of devices unavailable for devices.lab/kvm. "
         "Requested: 1, Available: 0, which is unexpected"
@@ -201,26 +201,24 @@ def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
     ],
     ids=lambda text: text[:40],
 )
-def test_a_pod_that_failed_otherwise_was_not_refused_for_a_device(reason: str, message: str) -> None:
+def test_a_pod_that_failed_otherwise_is_no_device_rejection(reason: str, message: str) -> None:
     assert refusal(reason, message, (KVM,)) is None
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Unknown", "", None])
-def test_only_a_failed_pod_was_refused(phase: str | None) -> None:
+def test_only_a_failed_pod_is_rejected(phase: str | None) -> None:
     assert refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
 
 
 @pytest.mark.parametrize(("wants", "resource"), [((), ""), ((KVM,), KVM), ((KVM, GPU), "")])
-def test_a_message_without_a_resource_means_the_one_that_the_pod_asks_for(
-    wants: tuple[str, ...], resource: str
-) -> None:
+def test_without_a_resource_in_the_message_the_requested_one_is_used(wants: tuple[str, ...], resource: str) -> None:
     message = FRAMES["1.26"].format("rpc error: code = Unavailable desc = transport is closing")
     refused = refusal("UnexpectedAdmissionError", message, wants)
     assert refused is not None
     assert refused.resource == resource
 
 
-def test_the_message_is_believed_before_the_spec() -> None:
+def test_the_message_takes_precedence_over_the_spec() -> None:
     refused = refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
     assert refused is not None
     assert refused.resource == KVM
@@ -258,7 +256,7 @@ TIMES = [
         "ran 2",
     ],
 )
-def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
+def test_a_rejection_time_names_its_clock(
     fields: Any, started: datetime | None, expected: tuple[datetime | None, bool]
 ) -> None:
     refused = refusal(
@@ -280,7 +278,7 @@ def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
     ],
     ids=["as on a real node", "written later", "clocks differ", "of an earlier admission", "ran", "no start"],
 )
-def test_of_a_pod_that_never_ran_the_kubelets_own_clock_tells_when(
+def test_a_pod_that_never_ran_is_timed_by_the_kubelet(
     start: str | None, ran: datetime | None, expected: tuple[str, bool]
 ) -> None:
     fields = [{"manager": "kubelet", "operation": "Update", "time": "2026-11-21T11:42:24Z"}]
