@@ -1,10 +1,9 @@
-"""nodeleak: says what the records of a Kubernetes node disagree about.
+"""nodeleak: finds pod addresses that a Kubernetes node has leaked, and related problems of the node.
 
-    sources     read: files, docker, the API server, /proc   ->  Snapshot (frozen, gaps included)
-    occupancy   what each reservation is            (pure)   ->  Scene
-    detectors   Scene -> findings                   (pure)
-    grace       findings that last                  (pure)   ->  Report
-    exporters   log, metrics, table, JSON, HTTP
+    sources      read files, /proc, docker and the API server      ->  Snapshot (frozen, gaps included)
+    checks       classify, confirm, detect                (pure)   ->  Report
+    cleanup      guards, then releases under host-local's locks    ->  Cleaning
+    exporters    text, JSON, metrics, log, page; kube_events tells the API server
 
-cycle is one trip down this page; daemon makes the trips; cli is the front door.
+`app` wires them and runs the loop; `cli` has a module for each command.
 """

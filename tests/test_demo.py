@@ -3,7 +3,11 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.processes import environment
 
@@ -31,10 +35,16 @@ sys.addaudithook(hook)
 """Runs in every Python process of the demo, the agent included, and logs each path that is written or changed."""
 
 
-def test_the_demo_writes_only_to_its_own_directory(tmp_path: Path) -> None:
-    writes, temporary = tmp_path / "writes", tmp_path / "tmp"
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Return a directory with a short path: the demo makes sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="nd-") as directory:
+        yield Path(directory)
+
+
+def test_the_demo_writes_only_to_its_own_directory(tmp_path: Path, temporary: Path) -> None:
+    writes = tmp_path / "writes"
     (tmp_path / "sitecustomize.py").write_text(AUDIT_HOOK)
-    temporary.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "tests.demo"],
         cwd=ROOT,

@@ -167,8 +167,8 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         (changed(put("snapshots", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
         (changed(put("snapshots", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
         (changed(put("snapshots", 0, "taken_at", value="0001-01-01T00:00:00+14:00")), "taken_at: expected datetime"),
-        (changed(put(*FILE, "ip", value="::ffff:1.2.3.4")), 'reading[2].ip: "::ffff:1.2.3.4" is no address as a node'),
-        (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is no address as a node writes it"),
+        (changed(put(*FILE, "ip", value="::ffff:1.2.3.4")), 'reading[2].ip: "::ffff:1.2.3.4" is not an address in canonical form'),
+        (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is not an address in canonical form"),
         (changed(put("snapshots", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
         (
             changed(put("snapshots", 0, "pods", value=[])),
