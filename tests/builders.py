@@ -49,7 +49,7 @@ from agent.model.watches import Evidence, Watch
 
 T = TypeVar("T")
 Thing: TypeAlias = Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
-Told: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
+Given: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
@@ -336,19 +336,19 @@ NO_DEVICES: Final = device_plugins()
 
 def node(
     *things: Thing,
-    reservations: Told[Reservation] = None,
-    checkpoints: Told[Checkpoint] = None,
-    containers: Told[Container] = None,
-    cni_results: Told[CniResult] = None,
-    addresses: Told[Address] = None,
-    pods: Told[Pod] = None,
-    node: Told[Node] = None,
-    processes: Told[ProcessStartTimes] = None,
+    reservations: Given[Reservation] = None,
+    checkpoints: Given[Checkpoint] = None,
+    containers: Given[Container] = None,
+    cni_results: Given[CniResult] = None,
+    addresses: Given[Address] = None,
+    pods: Given[Pod] = None,
+    node: Given[Node] = None,
+    processes: Given[ProcessStartTimes] = None,
     device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
     registration: Registration | Unavailable | NotRequested | None = None,
     autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
-    watches: Told[Watch] = None,
-    mounts: Told[Mount] = None,
+    watches: Given[Watch] = None,
+    mounts: Given[Mount] = None,
     attachments: Attachments | Unavailable | NotRequested | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
@@ -356,17 +356,17 @@ def node(
 ) -> Snapshot:
     """Build a healthy node with some `things` more, and with those readings replaced that are given."""
 
-    def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
+    def reading(given: Given[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
         more = (thing for thing in things if isinstance(thing, kind))
         return Known((*(healthy if given is None else given), *more))
 
     def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
-        told = healthy if given is None else given
-        return told if isinstance(told, (Unavailable, NotRequested)) else Known(told)
+        values = healthy if given is None else given
+        return values if isinstance(values, (Unavailable, NotRequested)) else Known(values)
 
-    def first(given: Told[T], healthy: T) -> Reading[Any]:
+    def first(given: Given[T], healthy: T) -> Reading[Any]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
         return Known(healthy if given is None else next(iter(given), None))
@@ -434,13 +434,13 @@ def unavailable(source: str) -> Unavailable:
 
 def without(snapshot: Snapshot, *sources: str) -> Snapshot:
     """Say of a node that these sources could not be read."""
-    silent: dict[str, Any] = {source: unavailable(source) for source in sources}
-    if "reservations" in silent:
+    unavailable_sources: dict[str, Any] = {source: unavailable(source) for source in sources}
+    if "reservations" in unavailable_sources:
         stores = (
             replace(store, reading=unavailable("reservations"), unrecognized=()) for store in snapshot.reservations
         )
-        silent["reservations"] = tuple(stores)
-    return replace(snapshot, **silent)
+        unavailable_sources["reservations"] = tuple(stores)
+    return replace(snapshot, **unavailable_sources)
 
 
 def dark_node() -> Snapshot:
@@ -458,17 +458,19 @@ def assessment(snapshot: Snapshot, grace: timedelta = GRACE) -> Assessment:
     return classify(with_history(snapshot), grace)
 
 
-def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> ClassifiedReservation:
+def classify_one(
+    snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE
+) -> ClassifiedReservation:
     """Say what one entry is."""
     (classified,) = (one for one in classify(snapshot, grace).of(network) if one.name == ip)
     return classified
 
 
 def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> State:
-    return judged(snapshot, ip, network, grace).state
+    return classify_one(snapshot, ip, network, grace).state
 
 
-def found(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
+def findings_of(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
     return list(detector.find(assessment(snapshot, grace)))
 
 
@@ -479,26 +481,26 @@ def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:
     return engine.replay(snapshots, grace=grace, confirm_after=timedelta(0))
 
 
-def limits(**changes: Any) -> Limits:
-    """Be as bold as the defaults are."""
+def make_limits(**changes: Any) -> Limits:
+    """Be as limits as the defaults are."""
     usual: dict[str, Any] = {"networks": frozenset({"kubenet"}), "grace": GRACE, "settle": GRACE, "max_share": 0.5}
     return Limits(**(usual | changes))
 
 
-def case(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> GuardContext:
+def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> GuardContext:
     """Say what the guards may know after the looks that `scanned` takes."""
-    bold = bold or limits()
+    limits = limits or make_limits()
     runtime_history = RuntimeHistory()
-    for look in snapshots:
-        runtime_history = watch(runtime_history, look)
+    for snapshot in snapshots:
+        runtime_history = watch(runtime_history, snapshot)
     return GuardContext(
-        report=scanned(*snapshots, grace=bold.grace), runtime_history=runtime_history, limits=bold, **known
+        report=scanned(*snapshots, grace=limits.grace), runtime_history=runtime_history, limits=limits, **known
     )
 
 
-def verdicts(judged: GuardContext) -> dict[str, tuple[Refusal, ...]]:
+def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
     """Return the refusals of each candidate by its addresses, in the order of their turn."""
-    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(judged)}
+    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(context)}
 
 
 def _addresses(candidate: ReleaseRequest) -> str:

@@ -142,11 +142,11 @@ def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
     (tmp_path / "state" / FILE).write_text(dumps([seen]))
-    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
+    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (plugins.sockets, plugins.history, plugins.trouble) == ((), (seen,), "")
     (tmp_path / "state" / FILE).write_text("damaged")
-    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
+    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (plugins.history, plugins.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
 
 
 def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ LOST = reservation("10.244.1.9")
 PERIOD = timedelta(seconds=30)
 
 
-class Rounds:
-    """A daemon's rounds, a look every so many seconds."""
+class Syncs:
+    """A daemon's syncs, a look every so many seconds."""
 
     def __init__(self) -> None:
         self._memory: ConfirmationState | None = None
@@ -81,8 +81,8 @@ def test_every_state_is_counted_including_those_with_zero_entries() -> None:
 
 def test_a_scan_confirms_findings_of_both_snapshots() -> None:
     report = scanned(node(LOST))
-    (judged,) = report.findings
-    assert judged.confirmed
+    (tracked,) = report.findings
+    assert tracked.confirmed
     assert states(report, LOST.ip) is State.LEAKED
 
 
@@ -116,9 +116,9 @@ def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
 
 
 def test_a_leak_is_a_candidate_until_it_is_confirmed() -> None:
-    rounds = Rounds()
-    said = [states(rounds(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
-    assert said == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
+    syncs = Syncs()
+    states_seen = [states(syncs(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
+    assert states_seen == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
 
 
 def test_both_addresses_of_a_sandbox_become_leaked_together() -> None:
@@ -129,56 +129,56 @@ def test_both_addresses_of_a_sandbox_become_leaked_together() -> None:
 def test_the_same_address_in_two_networks_is_confirmed_separately() -> None:
     other = reservation(LOST.ip, "8" * 64, network="storage")
     report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
-    told = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
-    assert told == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
+    states_by_network = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
+    assert states_by_network == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
 
 
 # Newly confirmed
 
 
 def test_a_leak_is_newly_confirmed_once() -> None:
-    rounds = Rounds()
-    counts = [len(rounds(node(LOST, later=seconds(15 * n))).newly_confirmed) for n in range(6)]
+    syncs = Syncs()
+    counts = [len(syncs(node(LOST, later=seconds(15 * n))).newly_confirmed) for n in range(6)]
     assert counts == [0, 0, 1, 0, 0, 0]
 
 
 def test_a_leak_is_not_newly_confirmed_again_after_a_gap() -> None:
-    rounds = Rounds()
+    syncs = Syncs()
     for n in range(3):
-        rounds(node(LOST, later=seconds(15 * n)))
+        syncs(node(LOST, later=seconds(15 * n)))
     for n in range(3, 6):
-        assert rounds(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
-    report = rounds(node(LOST, later=seconds(90)))
+        assert syncs(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
+    report = syncs(node(LOST, later=seconds(90)))
     assert ([one.confirmed for one in report.findings], report.newly_confirmed) == ([True], ())
 
 
 def test_a_later_kubelet_restart_is_not_the_cause() -> None:
-    rounds = Rounds()
-    rounds(node(LOST))
-    report = rounds(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
-    (judged,) = report.findings
-    assert judged.finding.cause is LeakCause.UNKNOWN
-    assert "kubelet" not in judged.finding.message
+    syncs = Syncs()
+    syncs(node(LOST))
+    report = syncs(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
+    (tracked,) = report.findings
+    assert tracked.finding.cause is LeakCause.UNKNOWN
+    assert "kubelet" not in tracked.finding.message
 
 
 # Clocks
 
 
 def test_a_clock_step_is_reported_and_confirms_nothing() -> None:
-    rounds = Rounds()
-    assert not rounds(node(LOST)).clock_stepped
-    report = rounds(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
+    syncs = Syncs()
+    assert not syncs(node(LOST)).clock_stepped
+    report = syncs(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
     assert report.clock_stepped
     assert report.findings == ()
     assert states(report, LOST.ip) is State.CANDIDATE
 
 
 def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
-    young = reservation("10.244.1.9", age=seconds(0))
-    rounds = Rounds()
-    rounds(node(young))
-    report = rounds(node(young, later=seconds(15), clock_set_by=seconds(86400)))
-    assert states(report, young.ip) is State.CANDIDATE
+    new_reservation = reservation("10.244.1.9", age=seconds(0))
+    syncs = Syncs()
+    syncs(node(new_reservation))
+    report = syncs(node(new_reservation, later=seconds(15), clock_set_by=seconds(86400)))
+    assert states(report, new_reservation.ip) is State.CANDIDATE
 
 
 # Detectors that cannot

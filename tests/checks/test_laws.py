@@ -108,9 +108,9 @@ class Broken:
 
 @given(nodes(), st.integers(0, len(DETECTORS)))
 def test_a_broken_detector_is_a_gap_and_the_others_still_run(snapshot: Snapshot, place: int) -> None:
-    told = assessment(snapshot)
-    alone = engine.detect(told, DETECTORS)
-    findings, gaps = engine.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
+    classified = assessment(snapshot)
+    alone = engine.detect(classified, DETECTORS)
+    findings, gaps = engine.detect(classified, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
     assert tuple(one for one in findings if one.detector != "broken") == alone[0]
     assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
     assert [gap for gap in gaps if gap.broken] == [Gap("broken", "KeyError: 'a bug of ours'", broken=True)]
@@ -220,10 +220,10 @@ def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: S
 
 @given(nodes(), files, patiences, st.booleans())
 def test_all_addresses_of_a_sandbox_are_leaked_or_none(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta, alive: bool
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, in_use: bool
 ) -> None:
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
-    snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if alive else snapshot
+    snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if in_use else snapshot
     states = {
         one.state for one in assessment(snapshot, grace).reservations if one.container_id == THE_ID
     }  # fmt: skip
@@ -241,9 +241,9 @@ def test_a_longer_grace_period_never_adds_a_leak(snapshot: Snapshot, grace: time
 @_LONGEST
 @given(nodes(), st.sampled_from(SOURCES), patiences)
 def test_unavailable_sources_never_add_a_finding_or_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    silent = without(snapshot, source)
-    assert found(silent, grace)[0] <= found(snapshot, grace)[0]
-    assert leaked(silent, grace) <= leaked(snapshot, grace)
+    incomplete = without(snapshot, source)
+    assert found(incomplete, grace)[0] <= found(snapshot, grace)[0]
+    assert leaked(incomplete, grace) <= leaked(snapshot, grace)
 
 
 @_LONGEST
@@ -254,9 +254,9 @@ def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: tim
         (first, without(snapshot, "reservations").reservations[1]),
         (without(snapshot, "reservations").reservations[0], second),
     ):
-        silent = replace(snapshot, reservations=stores)
-        assert leaked(silent, grace) <= leaked(snapshot, grace)
-        assert found(silent, grace)[0] <= found(snapshot, grace)[0]
+        incomplete = replace(snapshot, reservations=stores)
+        assert leaked(incomplete, grace) <= leaked(snapshot, grace)
+        assert found(incomplete, grace)[0] <= found(snapshot, grace)[0]
 
 
 @_LONGEST
@@ -264,8 +264,8 @@ def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: tim
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     """A detector that finds less because a source is unread says that it is blind; its gauge is absent, not 0."""
     before, _ = found(snapshot, grace)
-    after, blind = found(without(snapshot, source), grace)
-    assert {key[0] for key in before - after} <= blind
+    after, gaps = found(without(snapshot, source), grace)
+    assert {key[0] for key in before - after} <= gaps
 
 
 @given(nodes())
@@ -301,10 +301,10 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 @given(nodes(), nodes())
 def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None:
     report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
-    told = json.loads(json.dumps(document(report)))
-    assert len(told["reservations"]) == len(report.assessment.reservations)
+    classified = json.loads(json.dumps(document(report)))
+    assert len(classified["reservations"]) == len(report.assessment.reservations)
     text = table(report)
-    assert all(judged.finding.message in text for judged in report.findings)
+    assert all(tracked.finding.message in text for tracked in report.findings)
     assert all(one.why in text for one in report.unavailable)
 
 
@@ -324,16 +324,16 @@ def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
     for seconds, there in snapshots:
         now += timedelta(seconds=seconds)
         snapshot = node(later=now)
-        judged, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
+        tracked, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
         memory = confirm.ConfirmationState(NOW + now, UPTIME + now, observations)
         if not there:
             since = None
-            assert judged == ()
+            assert tracked == ()
         elif since is None:
             since = now
-            assert not judged[0].confirmed, "one look is never enough"
+            assert not tracked[0].confirmed, "one look is never enough"
         else:
-            assert judged[0].confirmed is (now - since >= confirm_after)
+            assert tracked[0].confirmed is (now - since >= confirm_after)
 
 
 # Texts

@@ -297,10 +297,10 @@ def in_child(act: Callable[[], Any]) -> Any:
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
-        told = file.read()
+        content = file.read()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0, "the child says why, above"
-    return json.loads(told)
+    return json.loads(content)
 
 
 def ends_by_itself(act: Callable[[], object]) -> bool:
@@ -443,11 +443,11 @@ def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
     """Wait for host-local and return its output."""
     with started:
         assert started.stdout is not None
-        said = started.stdout.read()
-    assert started.returncode == code, said
-    return json.loads(said) if said.strip() else None
+        output = started.stdout.read()
+    assert started.returncode == code, output
+    return json.loads(output) if output.strip() else None
 
 
-def address(told: Any) -> str:
+def address(content: Any) -> str:
     """Return the address that host-local allocated."""
-    return str(told["ips"][0]["address"]).partition("/")[0]
+    return str(content["ips"][0]["address"]).partition("/")[0]

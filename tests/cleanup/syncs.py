@@ -12,7 +12,7 @@ from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
-from tests.builders import GRACE, NOW, OLD, limits, node, reservation
+from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 
 SECOND = timedelta(seconds=1)
@@ -41,13 +41,13 @@ class Daemon:
         self,
         journal_store: JournalStore | None = None,
         *,
-        bold: Limits | None = None,
+        limits: Limits | None = None,
         budget: Budget = NONE,
         by: str = "run",
         recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
-        self.session = CleanupSession(bold or limits(), budget, self.journal_store, by)
+        self.session = CleanupSession(limits or make_limits(), budget, self.journal_store, by)
         self.cleaner: Cleaner = ApplyingCleaner(
             self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
         )

@@ -22,7 +22,7 @@ from agent.cleanup.session import Budget, CleanupSession
 from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
-from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
+from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
@@ -57,7 +57,7 @@ class Disk:
         return replace(node(**changes), reservations=(host_local.read(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
-        return CleanupSession(limits(), NONE, self.journal_store, by)
+        return CleanupSession(make_limits(), NONE, self.journal_store, by)
 
     def applying(self) -> ApplyingCleaner:
         return ApplyingCleaner(
@@ -380,14 +380,14 @@ def test_free_addresses_are_counted_before_and_after_the_releases() -> None:
 def test_free_addresses_are_unknown_without_the_range_or_the_directory() -> None:
     daemon = Daemon()
     assert free(daemon.sync(LEAK, node=[], cni_results=[])) == (None, None)
-    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
-    silent = without(node(LEAK), "reservations")
-    assert free(session.cleaning(scanned(silent), (), applied=True)) == (None, None)
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(), "run")
+    incomplete = without(node(LEAK), "reservations")
+    assert free(session.cleaning(scanned(incomplete), (), applied=True)) == (None, None)
 
 
 def test_an_address_outside_the_range_does_not_increase_free_addresses() -> None:
     odd = reservation("10.250.0.9")
-    daemon = Daemon(bold=limits(only=frozenset({odd.ip})), by="clean")
+    daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})), by="clean")
     daemon.sync(odd)
     cleaning = daemon.sync(odd)
     assert verdicts_of(cleaning) == [(odd.ip, Verdict.RELEASED)]
@@ -397,9 +397,9 @@ def test_an_address_outside_the_range_does_not_increase_free_addresses() -> None
 def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     daemon = Daemon()
     daemon.sync(LEAK)
-    session, silent = daemon.session, without(node(LEAK), "pods")
-    report = scanned(silent)
-    cleaning = DryRunCleaner(session).after_snapshot((silent,), report)
+    session, incomplete = daemon.session, without(node(LEAK), "pods")
+    report = scanned(incomplete)
+    cleaning = DryRunCleaner(session).after_snapshot((incomplete,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
     assert {no[0] for no in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 

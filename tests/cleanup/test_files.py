@@ -125,13 +125,13 @@ def test_a_lock_released_while_waiting_is_acquired(store: Store, locked: str) ->
 
 @pytest.mark.parametrize("locked", ["", "lock"])
 def test_a_held_lock_excludes_others(store: Store, locked: str) -> None:
-    held = store.file_ops().lock(["kubenet"])
-    assert held is not None
+    lock = store.file_ops().lock(["kubenet"])
+    assert lock is not None
     handle = os.open(store.network() / locked, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held.unlock()
+        lock.unlock()
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(handle)
@@ -143,11 +143,11 @@ def test_posix_locks_are_ignored_as_host_local_does(store: Store) -> None:
         assert store.release(reserved).verdict is Verdict.RELEASED
 
 
-@pytest.mark.parametrize(("held", "other"), [("", "lock"), ("lock", "")])
-def test_while_one_lock_is_awaited_the_other_is_free_for_host_local(store: Store, held: str, other: str) -> None:
+@pytest.mark.parametrize(("lock", "other"), [("", "lock"), ("lock", "")])
+def test_while_one_lock_is_awaited_the_other_is_free_for_host_local(store: Store, lock: str, other: str) -> None:
     (store.network() / "lock").touch()
     free = 0
-    with another_process_locks(store.network() / held):
+    with another_process_locks(store.network() / lock):
         waiting = threading.Thread(target=store.file_ops(0.5).lock, args=(["kubenet"],))
         waiting.start()
         handle = os.open(store.network() / other, os.O_RDONLY)
@@ -215,8 +215,8 @@ def replaced_after_flock(store: Store, replace: Callable[[], object], kind: str)
         locked.unlock()
         return [inode in mine, flocks, handles() - before]
 
-    told: list[object] = in_child(act)
-    return told
+    results: list[object] = in_child(act)
+    return results
 
 
 def test_a_lock_replaced_between_acquiring_and_checking_is_acquired_again(store: Store) -> None:
@@ -507,18 +507,18 @@ def test_a_file_is_restored_byte_for_byte_with_any_umask(store: Store, named: bo
 
 def test_leftovers_of_a_killed_agent_are_never_written_to(store: Store) -> None:
     """It may be a second name of a reservation: the agent died between linking and unlinking."""
-    alive = store.reserve("10.244.1.10", WEB_ID)
-    before = whole(store.network() / alive.ip)
+    live = store.reserve("10.244.1.10", WEB_ID)
+    before = whole(store.network() / live.ip)
     image = kept_of(store.reserve(), store.file_ops())
     (store.network() / IP).unlink()
-    os.link(store.network() / alive.ip, store.networks / ".nodeleak-restoring")
+    os.link(store.network() / live.ip, store.networks / ".nodeleak-restoring")
 
     def act() -> None:
         without_nameless_files()
         store.file_ops().put_back(image)
 
     in_child(act)
-    assert whole(store.network() / alive.ip) == before
+    assert whole(store.network() / live.ip) == before
     assert os.listdir(store.networks) == ["kubenet"]
 
 

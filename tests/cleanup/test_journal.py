@@ -135,7 +135,7 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (b"garbage\n", "JSONDecodeError"),
         (b"\x00\x01\xff\xfe\n", "UnicodeDecodeError"),
@@ -150,7 +150,7 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
     ],
 )
 def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
-    journal_store: JournalStore, file: Path, damage: bytes, told: str
+    journal_store: JournalStore, file: Path, damage: bytes, expected: str
 ) -> None:
     journal_store.begin(ENTRY, ())
     with file.open("ab") as written:
@@ -161,12 +161,12 @@ def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
     assert [(entry.name, entry.verdict) for entry in image.entries] == [
         (ENTRY.name, Verdict.RELEASED), ("second", None),
     ]  # fmt: skip
-    if not told:
+    if not expected:
         assert image.damage == ()
         return
     (said,) = image.damage
     assert said.startswith(f"{file}, line 4: ")
-    assert told in said
+    assert expected in said
     assert len(said) < len(str(file)) + 300
     assert damage in file.read_bytes(), "it stays where it is"
 

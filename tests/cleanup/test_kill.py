@@ -264,7 +264,7 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_pat
     store = Store(tmp_path)
     reserved = [store.reserve(f"10.244.1.{number}", f"{number:02x}" * 32) for number in range(10, 50)]
     waiting, start = os.pipe()
-    told: list[list[str]] = []
+    journals: list[list[str]] = []
     children = []
     for number, order in enumerate((reserved, reserved[::-1])):
         answer = tmp_path / f"answer{number}"
@@ -285,11 +285,11 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_pat
     os.write(start, b"go")
     for number, child in enumerate(children):
         assert os.waitpid(child, 0)[1] == 0
-        told.append(json.loads((tmp_path / f"answer{number}").read_text()))
+        journals.append(json.loads((tmp_path / f"answer{number}").read_text()))
     os.close(waiting)
     os.close(start)
     assert store.files() == {}
-    for one, other in zip(told[0], told[1][::-1], strict=True):
+    for one, other in zip(journals[0], journals[1][::-1], strict=True):
         assert (one == "released") != (other == "released"), "each once, and by one of them"
         assert {one, other} <= {"released", "gone"}
     image = store.journal()

@@ -12,7 +12,7 @@ from agent.cleanup.release import FileImage
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Node, Reservation
-from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
+from tests.builders import NOW, cni_result, empty_file, make_limits, node, reservation, sandbox, scanned
 from tests.cleanup.file_operations import Files, InMemoryJournal, image
 from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
@@ -59,7 +59,7 @@ def test_releases_of_this_daemon_count_too() -> None:
 
 
 def test_one_of_two_snapshots_is_enough_to_halt() -> None:
-    session = CleanupSession(limits(), NONE, InMemoryJournal(entry(LEAK)), "clean")
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(entry(LEAK)), "clean")
     session.read_journal(NOW)
     snapshots = (node(LEAK), node())
     session.observe(snapshots)
@@ -248,7 +248,7 @@ def test_failed_releases_are_retried_last() -> None:
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
-    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(), "run")
     request = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),

@@ -76,8 +76,8 @@ def test_while_host_local_holds_its_lock_nothing_changes_and_then_is_released(
 @VERSIONS
 def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: str, ifname: str) -> None:
     store.reserve(ifname=ifname)
-    held = store.file_ops().lock(["kubenet"])
-    assert held is not None
+    lock = store.file_ops().lock(["kubenet"])
+    assert lock is not None
     got: list[bool] = []
 
     def it() -> None:
@@ -88,7 +88,7 @@ def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: s
     waiting.start()
     waiting.join(0.3)
     assert got == []
-    held.unlock()
+    lock.unlock()
     waiting.join()
     assert got == [True]
 
@@ -117,12 +117,12 @@ def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) 
 
 def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
     said_by(host_local("ADD", container(1), real))
-    held = real.file_ops().lock(["kubenet"])
-    assert held is not None
+    lock = real.file_ops().lock(["kubenet"])
+    assert lock is not None
     adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
     assert still_runs(adding)
     assert still_runs(deleting, 0.1)
-    held.unlock()
+    lock.unlock()
     assert address(said_by(adding)) in {"10.9.0.2", "10.9.0.3"}
     said_by(deleting)
     assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]

@@ -237,9 +237,9 @@ def test_a_lock_held_by_others_is_a_failure_and_nothing_changes(incident: Incide
 
 def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
     before = incident.files()
-    silent: FakeServer = FakeServer(lambda _: hang(silent), at=tmp_path / "silent.sock")
-    with silent:
-        done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
+    hanging: FakeServer = FakeServer(lambda _: hang(hanging), at=tmp_path / "silent.sock")
+    with hanging:
+        done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={hanging.url}")
     assert done.code == 3
     assert "Nothing is released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out

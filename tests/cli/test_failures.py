@@ -292,15 +292,16 @@ def test_a_wrong_node_name_is_reported_and_its_pods_are_unavailable(node: SmallN
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
     assert done.code == 3
-    told = json.loads(done.out)
-    assert {"source": "pods", "why": "the API server has no Node named 'worker-1': is the node's name right?"} in told[
-        "unavailable"
-    ]
-    assert {one["ip"]: one["state"] for one in told["reservations"]} == {
+    document = json.loads(done.out)
+    assert {
+        "source": "pods",
+        "why": "the API server has no Node named 'worker-1': is the node's name right?",
+    } in document["unavailable"]
+    assert {one["ip"]: one["state"] for one in document["reservations"]} == {
         "10.244.1.2": "in_use",
         "10.244.1.9": "unknown",
     }
-    assert told["findings"] == []
+    assert document["findings"] == []
 
 
 def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> None:
@@ -328,9 +329,9 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNo
     with api_server(node.home, server) as api:
         done = nodeleak("scan", "-o", "json", "--grace", "0s", *api, *node.options)
     assert done.code == 3
-    told = json.loads(done.out)
-    assert "containers" in [one["source"] for one in told["unavailable"]]
-    assert {one["state"] for one in told["reservations"]} == {"unknown"}
+    document = json.loads(done.out)
+    assert "containers" in [one["source"] for one in document["unavailable"]]
+    assert {one["state"] for one in document["reservations"]} == {"unknown"}
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden"])

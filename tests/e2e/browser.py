@@ -111,7 +111,7 @@ def looking_at(browser: Browser, url: str, **how: Any) -> Iterator[View]:
     context = browser.new_context(java_script_enabled=False, **how)
     page = context.new_page()
     view = View(page)
-    page.on("console", lambda said: view.complaints.append(said.text))
+    page.on("console", lambda text: view.complaints.append(text.text))
     page.on("pageerror", lambda error: view.complaints.append(str(error)))
     page.on("request", lambda request: view.asked.append(request.url))
     page.goto(url)

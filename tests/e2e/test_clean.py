@@ -38,7 +38,7 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
     free = nodeleak.scan().network["free"]
     # Leaks of the kubelet are identical files, but take longer to create.
     leaked = by_the_kubelet.keys() | set(cluster.reserve(free))
-    held = reservations()
+    reserved_before = reservations()
     (waiting,) = pods.ask_for(1)
     eventually(lambda: _kubelet_found_no_address_for(waiting, cluster))
 
@@ -63,7 +63,7 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
         assert done.verdicts == dict.fromkeys(leaked, "released")
         assert done.free == (0, len(leaked))
         after = traces(STORE, CNI_CACHE)
-        assert before.keys() - after.keys() == _files_of({ip: held[ip] for ip in leaked}, before)
+        assert before.keys() - after.keys() == _files_of({ip: reserved_before[ip] for ip in leaked}, before)
         for id_ in by_the_kubelet.values():
             assert {CNI_CACHE / f"kubenet-{id_}-eth0", CNI_CACHE / f"kubenet-loopback-{id_}-lo"} <= before.keys()
         assert _files(after).items() <= _files(before).items()
@@ -94,7 +94,7 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
     assert [entry["by"] for entry in entries] == ["clean"] * (len(leaked) + 1)
     assert {entry["outcome"] for entry in entries} == {"released"}
     assert {(entry["files"][0]["name"], entry["container_id"]) for entry in entries} == {
-        (ip, held[ip]) for ip in leaked
+        (ip, reserved_before[ip]) for ip in leaked
     }
     assert [entry["container_id"] for entry in entries if entry["restored"]] == [id_]
 
@@ -107,16 +107,16 @@ def test_a_reservation_with_a_kubelet_checkpoint_is_not_released(
     before = reservations()
     with cluster.frozen("kubelet"):
         remove_pod_containers([gone])
-        said = nodeleak.clean("--apply", *HASTY)
-        assert said.verdicts == {one: "teardown_pending"}
-        assert said.addresses[one]["setting"] is None
-        assert f"pod {gone} has {one}" in said.addresses[one]["why"]
+        cleaning = nodeleak.clean("--apply", *HASTY)
+        assert cleaning.verdicts == {one: "teardown_pending"}
+        assert cleaning.addresses[one]["setting"] is None
+        assert f"pod {gone} has {one}" in cleaning.addresses[one]["why"]
 
         remove_pod_containers([last])
         # Now docker lists no container of the pods that run according to the API server.
         assert nodeleak.clean("--apply", *HASTY, codes=[3]).unavailable == {"containers"}
-        said = nodeleak.clean("--apply", *HASTY, "--api=off")
-        assert said.verdicts == dict.fromkeys((one, other), "teardown_pending")
+        cleaning = nodeleak.clean("--apply", *HASTY, "--api=off")
+        assert cleaning.verdicts == dict.fromkeys((one, other), "teardown_pending")
         assert reservations() == before
 
     # Once a minute the kubelet tears down sandboxes that have only a checkpoint.
@@ -134,10 +134,10 @@ def test_an_address_of_a_process_is_released_only_after_the_process_ended(
         new = pods.running()
 
         for more in (("--api=on",), ("--api=off",)):
-            said = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
-            assert said.verdicts == {ip: "address_in_use"}
-            assert f"process {survivor.pid} (sleep) has {ip}" in said.addresses[ip]["why"]
-            assert said.addresses[ip]["setting"] is None
+            cleaning = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
+            assert cleaning.verdicts == {ip: "address_in_use"}
+            assert f"process {survivor.pid} (sleep) has {ip}" in cleaning.addresses[ip]["why"]
+            assert cleaning.addresses[ip]["setting"] is None
         _holds({ip, *new})
 
     def ended() -> None:
@@ -154,12 +154,12 @@ def test_an_address_outside_the_pod_cidr_is_released_only_by_name(
     (leaked,) = cluster.reserve(1)
     unrecognized = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition("/")[0]
 
-    said = nodeleak.clean("--apply", *HASTY)
-    assert said.verdicts == {leaked: "released", unrecognized: "outside_range"}
-    assert said.settings == [f"--ip={unrecognized}"]
+    cleaning = nodeleak.clean("--apply", *HASTY)
+    assert cleaning.verdicts == {leaked: "released", unrecognized: "outside_range"}
+    assert cleaning.settings == [f"--ip={unrecognized}"]
     _holds({unrecognized, *owners})
 
-    assert nodeleak.clean("--apply", *HASTY, *said.settings).verdicts == {unrecognized: "released"}
+    assert nodeleak.clean("--apply", *HASTY, *cleaning.settings).verdicts == {unrecognized: "released"}
     _holds(owners)
 
 
@@ -169,9 +169,9 @@ def test_while_one_source_is_unavailable_nothing_is_released(cluster: Cluster, p
     before = traces(STORE, CNI_CACHE)
 
     def refuses(source: str) -> None:
-        said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert said.unavailable >= {source}
-        assert set(said.verdicts.values()) <= {"source_unavailable"}
+        cleaning = nodeleak.clean("--apply", *HASTY, codes=[3])
+        assert cleaning.unavailable >= {source}
+        assert set(cleaning.verdicts.values()) <= {"source_unavailable"}
 
     with cluster.stopped("apiserver"):
         refuses("pods")
@@ -192,8 +192,8 @@ def test_while_docker_is_stopped_nothing_is_released(cluster: Cluster, pods: Pod
     # The kubelet tears down containers that the engine stops during its shutdown.
     with cluster.frozen("kubelet"), cluster.stopped("docker"):
         before = traces(STORE, CNI_CACHE)
-        said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert (said.unavailable, said.addresses) == ({"containers"}, {})
+        cleaning = nodeleak.clean("--apply", *HASTY, codes=[3])
+        assert (cleaning.unavailable, cleaning.addresses) == ({"containers"}, {})
         assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unavailable == {"containers"}
         assert traces(STORE, CNI_CACHE) == before
     pods.running()
@@ -205,9 +205,9 @@ def test_it_needs_no_capability_and_reports_a_read_only_mount(cluster: Cluster, 
     leaked = cluster.reserve(2)
     before = traces(STORE)
 
-    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
-    assert said.verdicts == dict.fromkeys(leaked, "failed")
-    assert all(f"{STORE}: read-only mount" in one["why"] for one in said.addresses.values())
+    cleaning = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
+    assert cleaning.verdicts == dict.fromkeys(leaked, "failed")
+    assert all(f"{STORE}: read-only mount" in one["why"] for one in cleaning.addresses.values())
     assert nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE).verdicts == dict.fromkeys(leaked, "would_release")
     assert traces(STORE) == before
     assert nodeleak.journal() == []

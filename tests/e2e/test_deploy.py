@@ -87,13 +87,13 @@ def test_the_account_has_exactly_the_rights_of_the_manifest(cluster: Cluster, ag
     agent.present()
     token = agent.execute("cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").stdout
     asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
-    told = run(
+    output = run(
         *("kubectl", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", f"--token={token}"),
         f"--certificate-authority={cluster.admin.parent / 'pki/ca.crt'}",
         *("create", "-o", "json", "-f", "-"),
         text=json.dumps({**asked, "spec": {"namespace": "kube-system"}}),
     )
-    status = json.loads(told.stdout)["status"]
+    status = json.loads(output.stdout)["status"]
     assert not status["incomplete"]
     may = {
         (group, resource, verb)
@@ -184,8 +184,8 @@ def _drained(cluster: Cluster) -> Iterator[None]:
 
 def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
-    said = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
-    (sentence,) = [line for line in said.splitlines() if "read-only" in line]
+    output = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
+    (sentence,) = [line for line in output.splitlines() if "read-only" in line]
     assert "read-only mount: apply deploy/overlays/cleanup-exec to allow releases" in sentence
 
 

@@ -99,10 +99,10 @@ class Vms:
 
 def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
     path = RESOURCE.replace(".", r"\.")
-    told = cluster.kubectl(
+    output = cluster.kubectl(
         "get", "node", cluster.node, "-o", f"jsonpath={{.status.capacity.{path}}} {{.status.allocatable.{path}}}"
     )
-    assert told == f"{capacity} {allocatable}"
+    assert output == f"{capacity} {allocatable}"
 
 
 def _rejected(report: Report) -> dict[str, dict[str, Any]]:
@@ -155,8 +155,8 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
         assert "never with --force" in alone["message"]
         (state,) = eventually(lambda: _registered(daemon))
         assert state["registration_delay_seconds"] == pytest.approx(late, abs=2)
-        told = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
-        assert told == pytest.approx(late, abs=2)
+        output = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
+        assert output == pytest.approx(late, abs=2)
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
         assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
         vms.runs("web-")
@@ -253,8 +253,8 @@ def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_nam
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
         assert "the kubelet drops it after 5 minutes" in late["message"]
-        held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
-        assert FINALIZER in held["message"]
+        pod = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
+        assert FINALIZER in pod["message"]
 
 
 def _is_not_late(daemon: Daemon) -> None:

@@ -156,14 +156,14 @@ def test_a_lasting_event_is_patched_and_an_expired_one_is_created_again(cluster:
             exporter.export(report, 0.1)
 
         def says(count: int) -> list[dict[str, Any]]:
-            said = events(cluster)
-            assert [one["count"] for one in said] == [count] * 3
-            return said
+            listed = events(cluster)
+            assert [one["count"] for one in listed] == [count] * 3
+            return listed
 
         for count in (1, 2, 3):
             export(5 * count)
-            said = eventually(lambda count=count: says(count), 10)  # type: ignore[misc]
-        assert sorted((one["involvedObject"]["kind"], one["reason"]) for one in said) == [
+            listed = eventually(lambda count=count: says(count), 10)  # type: ignore[misc]
+        assert sorted((one["involvedObject"]["kind"], one["reason"]) for one in listed) == [
             ("Node", "LeakedReservation"), ("Node", "UnreservedPodIp"), ("Pod", "UnreservedPodIp")
         ]  # fmt: skip
         assert "UnreservedPodIp" in cluster.kubectl("describe", "pod", name)
@@ -176,7 +176,7 @@ def test_a_lasting_event_is_patched_and_an_expired_one_is_created_again(cluster:
 def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
     """Write to this API server with the kubelet's credentials."""
     metrics, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
-    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *words: lost.append(words))
+    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *expected: lost.append(expected))
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:

@@ -47,12 +47,12 @@ def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(cluster: C
     with _made(cluster, OTHER), _made(cluster, STATUS):
         # The kubelet may list nodes but not read configmaps; the administrator may do both.
         found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
-        told = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
+        message = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
         assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
-    for one in (found, told):
+    for one in (found, message):
         assert one["severity"] == severity
         assert "though 1 of 1 other nodes have one" in one["message"]
-    assert "2 unregistered, 1 long unregistered in the whole cluster" in told["message"]
+    assert "2 unregistered, 1 long unregistered in the whole cluster" in message["message"]
     assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
 
 
@@ -89,11 +89,11 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
 
 
 def test_without_evidence_for_the_node_name_it_is_reported_as_wrong(cluster: Cluster, nodeleak: Nodeleak) -> None:
-    said = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
-    assert said.subjects(DETECTOR) == {}
-    (blind,) = [one["why"] for one in said.document["insufficient_data"] if one["detector"] == DETECTOR]
-    assert "no Node named 'nodeleak-e2e-nobody'" in blind
-    assert f"the kubelet here uses the name '{cluster.node}'" in blind
+    scan = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
+    assert scan.subjects(DETECTOR) == {}
+    (reason,) = [one["why"] for one in scan.document["insufficient_data"] if one["detector"] == DETECTOR]
+    assert "no Node named 'nodeleak-e2e-nobody'" in reason
+    assert f"the kubelet here uses the name '{cluster.node}'" in reason
 
 
 def test_the_taints_of_the_autoscaler_are_informational(cluster: Cluster, nodeleak: Nodeleak) -> None:

@@ -108,9 +108,9 @@ def test_a_file_in_place_of_the_directory_is_not_an_empty_directory(
     with moved_away(STORE), ExitStack() as later:
         STORE.touch()
         later.callback(STORE.unlink)
-        said = nodeleak.scan("--grace=0s", codes=[3])
-    assert said.unavailable == {"reservations"}
-    assert (said.states, said.findings, said.network["reserved"]) == ({}, [], None)
+        scan = nodeleak.scan("--grace=0s", codes=[3])
+    assert scan.unavailable == {"reservations"}
+    assert (scan.states, scan.findings, scan.network["reserved"]) == ({}, [], None)
 
 
 def test_an_unreadable_directory_is_not_an_empty_directory(
@@ -133,9 +133,9 @@ def test_an_empty_docker_list_while_pods_run_is_unavailable(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
     with fake_engine(tmp_path / "docker.sock") as url:
-        said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
-        assert said.unavailable == {"containers"}
-        assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
+        scan = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
+        assert scan.unavailable == {"containers"}
+        assert (scan.states, scan.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
             eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}))
@@ -147,9 +147,9 @@ def test_without_the_api_server_an_empty_docker_list_releases_no_pod_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
     with fake_engine(tmp_path / "docker.sock") as url:
-        blind = ("--grace=0s", "--api=off", f"--docker-host={url}")
-        with_checkpoints = nodeleak.scan(*blind)
-        without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory
+        arguments = ("--grace=0s", "--api=off", f"--docker-host={url}")
+        with_checkpoints = nodeleak.scan(*arguments)
+        without = nodeleak.scan(*arguments, f"--checkpoint-dir={tmp_path}")  # an empty directory
 
     assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
     assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}

@@ -90,8 +90,8 @@ def test_an_unconfirmed_finding_is_not_logged(daemon: Daemon) -> None:
 
 
 def test_a_confirmed_finding_is_logged_once_with_its_fields(daemon: Daemon) -> None:
-    sick = node(LOST, cni_result(GONE, "shop/cart", CIDR))
-    (line,) = confirmed(daemon, sick)
+    leaking = node(LOST, cni_result(GONE, "shop/cart", CIDR))
+    (line,) = confirmed(daemon, leaking)
     text = line.pop("text")
     assert line == {
         "event": "finding.opened",
@@ -104,7 +104,7 @@ def test_a_confirmed_finding_is_logged_once_with_its_fields(daemon: Daemon) -> N
         "pod": "shop/cart",
     }
     assert text.startswith("10.244.1.9 is reserved for container 999999999999 of pod shop/cart")
-    assert [daemon.sync(sick) for _ in range(3)] == [[]] * 3
+    assert [daemon.sync(leaking) for _ in range(3)] == [[]] * 3
 
 
 def test_a_finding_that_is_gone_is_closed(daemon: Daemon) -> None:

@@ -80,8 +80,8 @@ def recording(*snapshots: Snapshot) -> Recording:
 
 
 def replayed(text: str) -> Report:
-    told = loads(text)
-    return engine.replay(told.snapshots, grace=told.grace, confirm_after=told.confirm_after)
+    exported = loads(text)
+    return engine.replay(exported.snapshots, grace=exported.grace, confirm_after=exported.confirm_after)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,10 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         (changed(put("snapshots", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
         (changed(put("snapshots", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
         (changed(put("snapshots", 0, "taken_at", value="0001-01-01T00:00:00+14:00")), "taken_at: expected datetime"),
-        (changed(put(*FILE, "ip", value="::ffff:1.2.3.4")), 'reading[2].ip: "::ffff:1.2.3.4" is not an address in canonical form'),
+        (
+            changed(put(*FILE, "ip", value="::ffff:1.2.3.4")),
+            'reading[2].ip: "::ffff:1.2.3.4" is not an address in canonical form',
+        ),
         (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is not an address in canonical form"),
         (changed(put("snapshots", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
         (
@@ -205,7 +208,7 @@ NAMES = (
 
 def telltale() -> str:
     """Record a node with every name that a recording can hold, and every trouble; in its second look, one in words."""
-    look = node(
+    snapshot = node(
         LOST,
         reservation("10.244.1.10", "8" * 64),
         unrecognized("confidential-notes", why="'secretshop' is not a container id"),
@@ -219,7 +222,7 @@ def telltale() -> str:
         pod("secretshop/ledger-0", "10.244.1.20", uid="uid-of-ledger"),
         node=[Node("worker-berlin-7", (CIDR,), 250)],
     )
-    named = replace(look, node_name="worker-berlin-7")
+    named = replace(snapshot, node_name="worker-berlin-7")
     unavailable = Unavailable("processes", "no process of worker-berlin-7 has a comm like billingd in secretshop")
     return dumps(recording(named, replace(named, processes=unavailable)))
 
@@ -237,9 +240,9 @@ def test_an_anonymous_recording_contains_no_name() -> None:
     plain = telltale()
     text = anonymous(plain, "salt")
     report = replayed(text)
-    told = "\n".join((text, json.dumps(document(report)), table(report)))
+    exported = "\n".join((text, json.dumps(document(report)), table(report)))
     assert [name for name in NAMES if name not in plain] == [], "the node of this test has them all"
-    assert [name for name in NAMES if name in told] == []
+    assert [name for name in NAMES if name in exported] == []
 
 
 def test_an_anonymous_recording_has_the_same_states() -> None:
@@ -251,9 +254,11 @@ def test_an_anonymous_recording_has_the_same_states() -> None:
 
 def test_equal_names_stay_equal_and_another_salt_changes_them() -> None:
     plain = dumps(recording(node()))
-    (look,) = loads(anonymous(plain, "salt")).snapshots
-    assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
-    assert look.node_name == the_node(look).name
+    (snapshot,) = loads(anonymous(plain, "salt")).snapshots
+    assert {one.pod for one in snapshot.containers.known() if one.sandbox} == {
+        one.name for one in snapshot.pods.known()
+    }
+    assert snapshot.node_name == the_node(snapshot).name
     assert anonymous(plain, "salt") == anonymous(plain, "salt")
     assert anonymous(plain, "salt") != anonymous(plain, "pepper")
 
@@ -264,9 +269,9 @@ def test_a_node_name_that_is_an_address_is_replaced() -> None:
 
 
 def test_addresses_and_ids_needed_for_a_diagnosis_are_kept() -> None:
-    (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
-    assert look.reservations == node(LOST).reservations
-    assert look.taken_at == NOW
+    (snapshot,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
+    assert snapshot.reservations == node(LOST).reservations
+    assert snapshot.taken_at == NOW
 
 
 # Device plugins
@@ -277,17 +282,17 @@ def test_an_older_recording_without_device_plugins_is_read() -> None:
     del tree["snapshots"][0]["device_plugins"], tree["snapshots"][0]["api_skew"]
     for one in tree["snapshots"][0]["pods"]["known"]:
         del one["rejection"], one["wants"], one["controller"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert isinstance(look.device_plugins, NotRequested)
-    assert [one.rejection for one in look.pods.known()] == [None] * 4
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert isinstance(snapshot.device_plugins, NotRequested)
+    assert [one.rejection for one in snapshot.pods.known()] == [None] * 4
 
 
 def test_an_older_recording_without_watches_is_read() -> None:
     tree = json.loads(dumps(recording(node())))
     del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert look.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
-    assert look.server_version == ""
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert snapshot.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
+    assert snapshot.server_version == ""
 
 
 def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
@@ -300,9 +305,9 @@ def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
 def test_an_anonymous_recording_keeps_resources_and_sockets() -> None:
     text = anonymous(dumps(recording(RACE)), "salt")
     assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
-    (look,) = loads(text).snapshots
-    devices = look.device_plugins.known()
-    (refused,) = (one for one in look.pods.known() if one.rejection)
+    (snapshot,) = loads(text).snapshots
+    devices = snapshot.device_plugins.known()
+    (refused,) = (one for one in snapshot.pods.known() if one.rejection)
     assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
     assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
     assert refused.controller != "VirtualMachineInstance/vm"
@@ -324,11 +329,11 @@ def test_an_anonymous_recording_has_no_instance_id_but_its_comparison_stays() ->
 
 def test_an_older_recording_without_registration_is_unavailable() -> None:
     tree = json.loads(dumps(recording(node(LOST))))
-    (look,) = tree["snapshots"]
+    (snapshot,) = tree["snapshots"]
     for source in ("registration", "autoscaler"):
-        del look[source]
+        del snapshot[source]
     for field in ("uid", "created", "provider_id", "taints"):
-        del look["node"]["known"][field]
+        del snapshot["node"]["known"][field]
     (old,) = loads(json.dumps(tree)).snapshots
     for reading in (old.registration, old.autoscaler):
         assert isinstance(reading, NotRequested)

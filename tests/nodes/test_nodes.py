@@ -37,7 +37,7 @@ def diagnosis(report: Report) -> dict[str, Any]:
     }
     findings = (
         (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.strength)
-        for one in (judged.finding for judged in report.findings)
+        for one in (tracked.finding for tracked in report.findings)
     )
     return {
         **networks,

@@ -325,8 +325,8 @@ def test_leftovers_of_an_uninstalled_plugin_do_not_need_the_directory(
 def test_without_the_pods_it_is_unknown_whether_the_directory_is_needed(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    silent = Unavailable("pods", "timed out")
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), silent, Known(WORKER))) == reason
+    unavailable_pods = Unavailable("pods", "timed out")
+    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), unavailable_pods, Known(WORKER))) == reason
     assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403"))) == reason
 
 

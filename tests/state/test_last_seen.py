@@ -52,15 +52,15 @@ def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:
 def test_a_sync_without_a_record_does_not_change_the_file(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(NOTHING), 0.1)
-    for silent in (node(registration=unavailable("registration")), node(registration=registration())):
-        exporter.export(engine.run(silent, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
+    for incomplete in (node(registration=unavailable("registration")), node(registration=registration())):
+        exporter.export(engine.run(incomplete, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
     assert stored(tmp_path) == last_seen(NOTHING)
 
 
 def test_an_unwritable_state_directory_is_logged_once_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "nodeleak").write_text("a file")
-    told: list[str] = []
-    exporter = LastSeenExporter(tmp_path / "nodeleak", told.append)
+    logged: list[str] = []
+    exporter = LastSeenExporter(tmp_path / "nodeleak", logged.append)
     exporter.export(report(NOTHING), 0.1)
     exporter.export(report(NOTHING), 0.1)
-    assert told == [f"{tmp_path}/nodeleak: File exists"]
+    assert logged == [f"{tmp_path}/nodeleak: File exists"]

@@ -14,10 +14,10 @@ from tests.builders import (
     RESERVATIONS,
     WEB_ID,
     assessment,
+    classify_one,
     cni_result,
     dark_node,
     empty_file,
-    judged,
     node,
     pod,
     reservation,
@@ -47,7 +47,7 @@ def test_a_container_with_processes_uses_its_address(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["created", "removing", "exited", "dead", "a word of a later docker"])
 def test_a_stopped_container_owns_its_address(word: str) -> None:
-    classified = judged(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
+    classified = classify_one(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
     assert (classified.state, classified.why) == (State.NOT_READY, f"its container is {word}")
 
 
@@ -61,7 +61,7 @@ def test_a_reservation_with_a_checkpoint_is_teardown_pending() -> None:
 
 
 def test_an_address_configured_in_a_namespace_is_in_use() -> None:
-    classified = judged(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
+    classified = classify_one(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
     assert classified.state is State.UNMANAGED
     assert "process 4711 (java)" in classified.why
 
@@ -125,7 +125,7 @@ def test_without_a_grace_period_the_newest_file_is_leaked_too() -> None:
 
 
 def test_a_file_from_the_future_is_reported_as_such() -> None:
-    classified = judged(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
+    classified = classify_one(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
     assert classified.why == "its file is 3600 s newer than this snapshot: was the clock set?"
 
 
@@ -133,7 +133,7 @@ def test_a_file_from_the_future_is_reported_as_such() -> None:
 def test_a_file_with_an_mtime_out_of_range_is_classified(mtime_ns: int) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
-    classified = judged(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
+    classified = classify_one(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
     assert classified.state is (State.UNKNOWN if mtime_ns > 0 else State.LEAKED)
 
 
@@ -159,9 +159,9 @@ def test_an_empty_file_is_classified_without_docker() -> None:
 
 
 def test_empty_files_are_classified_separately() -> None:
-    young, old = empty_file("10.244.1.8", age=timedelta(0)), empty_file("10.244.1.9")
-    snapshot = node(young, old)
-    assert (state(snapshot, young.ip), state(snapshot, old.ip)) == (State.CANDIDATE, State.LEAKED)
+    recent, old = empty_file("10.244.1.8", age=timedelta(0)), empty_file("10.244.1.9")
+    snapshot = node(recent, old)
+    assert (state(snapshot, recent.ip), state(snapshot, old.ip)) == (State.CANDIDATE, State.LEAKED)
 
 
 # Unread
@@ -174,7 +174,7 @@ def test_a_node_without_data_has_no_reservations_to_classify() -> None:
 def test_without_docker_everything_is_unknown() -> None:
     snapshot = without(node(LOST), "containers")
     assert {one.state for one in assessment(snapshot).reservations} == {State.UNKNOWN}
-    assert judged(snapshot, LOST.ip).why == "containers: it gave no word"
+    assert classify_one(snapshot, LOST.ip).why == "containers: it gave no word"
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_a_dual_stack_sandbox_is_leaked_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saviour", "expected"),
+    ("owner", "expected"),
     [(Address(V6.ip, 1, "java"), State.UNMANAGED), (pod("shop/cart", V6.ip), State.UNMANAGED)],
     ids=["in a namespace", "of a live pod"],
 )
-def test_one_address_in_use_keeps_the_other_in_use(saviour: Address, expected: State) -> None:
-    classified = judged(node(LOST, V6, saviour), LOST.ip)
+def test_one_address_in_use_keeps_the_other_in_use(owner: Address, expected: State) -> None:
+    classified = classify_one(node(LOST, V6, owner), LOST.ip)
     assert classified.state is expected
     assert classified.why.startswith(f"as {V6.ip} of the same sandbox: ")
 
@@ -244,9 +244,9 @@ def test_one_address_from_the_future_keeps_the_other_from_being_leaked() -> None
 
 
 def test_in_use_takes_precedence_over_candidate_and_unknown() -> None:
-    young, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
-    snapshot = node(young, strange, LOST, Address(LOST.ip, 1, "java"))
-    assert {state(snapshot, one.ip) for one in (young, strange, LOST)} == {State.UNMANAGED}
+    recent, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
+    snapshot = node(recent, strange, LOST, Address(LOST.ip, 1, "java"))
+    assert {state(snapshot, one.ip) for one in (recent, strange, LOST)} == {State.UNMANAGED}
 
 
 def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
@@ -260,24 +260,24 @@ def test_with_another_network_unavailable_a_sandbox_may_be_in_use_there() -> Non
     assert state(snapshot, LOST.ip) is State.UNKNOWN
     assert state(snapshot, "10.244.1.2") is State.IN_USE
     assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox to be alive elsewhere"
-    alive = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
-    assert state(alive, LOST.ip) is State.UNMANAGED
+    in_use = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
+    assert state(in_use, LOST.ip) is State.UNMANAGED
 
 
 # Names
 
 
 def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
-    assert judged(node(LOST), LOST.ip).pod == ""
-    assert judged(node(LOST, cni_result(GONE, "shop/from-cni", CIDR)), LOST.ip).pod == "shop/from-cni"
+    assert classify_one(node(LOST), LOST.ip).pod == ""
+    assert classify_one(node(LOST, cni_result(GONE, "shop/from-cni", CIDR)), LOST.ip).pod == "shop/from-cni"
     remembered = node(LOST, cni_result(GONE, "shop/from-cni"), Checkpoint(GONE, "shop/from-checkpoint"))
-    assert judged(remembered, LOST.ip).pod == "shop/from-checkpoint"
+    assert classify_one(remembered, LOST.ip).pod == "shop/from-checkpoint"
     listed = node(LOST, Checkpoint(GONE, "shop/from-checkpoint"), sandbox(GONE, "shop/from-docker"))
-    assert judged(listed, LOST.ip).pod == "shop/from-docker"
+    assert classify_one(listed, LOST.ip).pod == "shop/from-docker"
 
 
 def test_files_not_written_by_host_local_are_listed_as_unrecognized() -> None:
-    classified = judged(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
+    classified = classify_one(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
     assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
 
 

@@ -15,7 +15,7 @@ from tests.builders import (
     WORKER,
     cni_result,
     empty_file,
-    found,
+    findings_of,
     node,
     pod,
     reservation,
@@ -39,12 +39,12 @@ def small(*things: Reservation, max_pods: int | None = 3) -> Snapshot:
 
 
 def only(snapshot: Snapshot) -> Finding:
-    (finding,) = found(exhausted_range, snapshot)
+    (finding,) = findings_of(exhausted_range, snapshot)
     return finding
 
 
 def test_a_healthy_node_has_an_address_for_every_possible_pod() -> None:
-    assert found(exhausted_range, node()) == []
+    assert findings_of(exhausted_range, node()) == []
 
 
 def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
@@ -54,7 +54,7 @@ def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
 
 
 def test_the_last_free_address_is_enough_if_no_more_pods_fit() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13))) == []
+    assert findings_of(exhausted_range, small(*leaks(4, 13))) == []
 
 
 def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
@@ -63,15 +63,15 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
 
 
 def test_as_many_free_addresses_as_possible_pods_are_enough() -> None:
-    assert found(exhausted_range, small(*leaks(4, 12), max_pods=5)) == []
+    assert findings_of(exhausted_range, small(*leaks(4, 12), max_pods=5)) == []
 
 
 def test_a_file_named_after_the_gateway_takes_no_usable_address() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13), reservation("10.244.1.1"))) == []
+    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.244.1.1"))) == []
 
 
 def test_files_outside_the_range_take_no_address() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13), reservation("10.250.0.9"), reservation("fd00::9"))) == []
+    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.250.0.9"), reservation("fd00::9"))) == []
 
 
 def test_empty_and_unrecognized_files_take_their_address() -> None:
@@ -82,17 +82,19 @@ def test_empty_and_unrecognized_files_take_their_address() -> None:
 
 
 def test_files_that_take_no_address_leave_it_free() -> None:
-    assert found(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
+    assert findings_of(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
 
 
 def test_terminated_pods_do_not_count_toward_the_limit() -> None:
     ended = [*PODS, pod("shop/job", phase="Succeeded"), pod("shop/crash", phase="Failed")]
-    assert found(exhausted_range, node(*leaks(4, 12), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])) == []
-    assert len(found(exhausted_range, node(*leaks(4, 13), pods=ended, node=[replace(SMALL_NODE, max_pods=5)]))) == 1
+    assert findings_of(exhausted_range, node(*leaks(4, 12), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])) == []
+    assert (
+        len(findings_of(exhausted_range, node(*leaks(4, 13), pods=ended, node=[replace(SMALL_NODE, max_pods=5)]))) == 1
+    )
 
 
 def test_a_node_over_its_pod_limit_has_room_for_none() -> None:
-    assert found(exhausted_range, small(max_pods=0)) == []
+    assert findings_of(exhausted_range, small(max_pods=0)) == []
 
 
 def test_the_fuller_of_two_families_decides() -> None:
@@ -100,21 +102,21 @@ def test_the_fuller_of_two_families_decides() -> None:
     sixes = tuple(reservation(f"fd00::{n:x}", f"{n:064x}") for n in range(2, 16))
     finding = only(node(*sixes, node=[dual]))
     assert "no free addresses" in finding.message
-    assert found(exhausted_range, node(*sixes[1:], node=[dual])) == []
+    assert findings_of(exhausted_range, node(*sixes[1:], node=[dual])) == []
 
 
 def test_a_second_network_is_reported_only_when_it_is_full() -> None:
-    told = cni_result("5" * 64, "shop/other", "10.99.0.0/30", network="storage")
+    result = cni_result("5" * 64, "shop/other", "10.99.0.0/30", network="storage")
     one = reservation("10.99.0.2", "5" * 64, network="storage")
-    assert only(node(told, one)).network == "storage"
+    assert only(node(result, one)).network == "storage"
     wide = cni_result("5" * 64, "shop/other", "10.99.0.0/29", network="storage")
-    assert found(exhausted_range, node(wide, one)) == []
+    assert findings_of(exhausted_range, node(wide, one)) == []
 
 
 def test_without_the_api_only_a_full_range_is_reported() -> None:
-    told = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
-    assert found(exhausted_range, without_api(node(told, *leaks(4, 13)))) == []
-    assert len(found(exhausted_range, without_api(node(told, *leaks(4, 14))))) == 1
+    result = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
+    assert findings_of(exhausted_range, without_api(node(result, *leaks(4, 13)))) == []
+    assert len(findings_of(exhausted_range, without_api(node(result, *leaks(4, 14))))) == 1
 
 
 def test_without_owner_data_the_number_of_leaks_is_unknown() -> None:
@@ -123,34 +125,34 @@ def test_without_owner_data_the_number_of_leaks_is_unknown() -> None:
 
 
 def test_a_full_range_is_reported_without_pods_and_docker() -> None:
-    assert len(found(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
+    assert len(findings_of(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
 
 
 @pytest.mark.parametrize("source", ["reservations", "pods", "node"])
 def test_without_its_sources_the_check_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
-        found(exhausted_range, without(node(), source))
+        findings_of(exhausted_range, without(node(), source))
 
 
 def test_a_node_without_a_pod_limit_is_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match=r"allocatable\.pods"):
-        found(exhausted_range, small(max_pods=None))
+        findings_of(exhausted_range, small(max_pods=None))
 
 
 @pytest.mark.parametrize("cidr", ["10.244.1.0/32", "10.244.1.0/31", "not a subnet", ""])
 def test_a_pod_cidr_without_usable_addresses_is_insufficient_data(cidr: str) -> None:
     with pytest.raises(InsufficientData, match="pod CIDR"):
-        found(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
+        findings_of(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
 
 
 def test_without_a_range_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="range of network kubenet"):
-        found(exhausted_range, node(node=[], cni_results=[]))
+        findings_of(exhausted_range, node(node=[], cni_results=[]))
 
 
 def test_the_newest_cached_cni_result_has_the_range() -> None:
     older = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(days=3))
-    assert found(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
+    assert findings_of(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
 
 
 def test_a_network_without_data_does_not_hide_the_others() -> None:

@@ -17,7 +17,7 @@ from tests.builders import (
     WORKER,
     assessment,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     refused_pod,
@@ -33,45 +33,47 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def look(*things: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
+def snapshot_of(*things: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
     devices = device_plugins(*things, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(device_plugins=devices, **others)
 
 
-def late(snapshot: Snapshot) -> Finding:
-    (one,) = found(late_device_plugin, snapshot)
+def only_finding(snapshot: Snapshot) -> Finding:
+    (one,) = findings_of(late_device_plugin, snapshot)
     return one
 
 
 def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
-    assert found(late_device_plugin, look(registered(KVM, "d0"), kubelet=59)) == []
-    one = late(look(registered(KVM, "d0"), kubelet=61))
+    assert findings_of(late_device_plugin, snapshot_of(registered(KVM, "d0"), kubelet=59)) == []
+    one = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
     assert (one.subject, one.resource, one.since) == (KVM, KVM, NOW - seconds(61))
     assert "the kubelet started 61 s ago" in one.message
     assert "drops it after 5 minutes" in one.message
 
 
 def test_a_plugin_that_registered_again_is_not_late() -> None:
-    seen = look(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
-    assert found(late_device_plugin, seen) == []
+    snapshot = snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
+    assert findings_of(late_device_plugin, snapshot) == []
 
 
 def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource() -> None:
-    told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    asking = [refused_pod("lab/vm")]
-    one = late(look(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=told, pods=asking))
+    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    requesting = [refused_pod("lab/vm")]
+    one = only_finding(
+        snapshot_of(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=node_objects, pods=requesting)
+    )
     assert one.subject == KVM
     assert "the kubelet has dropped it, and the node's status says capacity 0, allocatable 0" in one.message
 
 
 def test_without_the_api_server_files_are_enough() -> None:
-    seen = without_api(look(registered(KVM, "d0"), kubelet=400))
-    assert late(seen).message.endswith("the kubelet has dropped it")
+    snapshot = without_api(snapshot_of(registered(KVM, "d0"), kubelet=400))
+    assert only_finding(snapshot).message.endswith("the kubelet has dropped it")
 
 
 def test_an_unavailable_node_object_leaves_a_gap_after_the_findings_from_files() -> None:
-    findings = late_device_plugin.find(assessment(without(look(registered(KVM, "d0"), kubelet=400), "node")))
+    findings = late_device_plugin.find(assessment(without(snapshot_of(registered(KVM, "d0"), kubelet=400), "node")))
     assert next(findings).subject == KVM
     with pytest.raises(InsufficientData):
         next(findings)
@@ -83,32 +85,32 @@ def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_checkpoint_is_gone() 
         transition(TransitionKind.REGISTERED, KVM),
     )
     devices = device_plugins(*history, kubelet_socket=seconds(100))
-    assert late(node(device_plugins=devices)).subject == KVM
+    assert only_finding(node(device_plugins=devices)).subject == KVM
 
 
 def test_a_resource_dropped_before_the_kubelet_started_is_not_late() -> None:
     """Somebody took the plugin away; the node's status keeps the key for ever."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)), transition(TransitionKind.DROPPED, KVM))
-    told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     devices = device_plugins(*history, kubelet_socket=seconds(100))
-    assert found(late_device_plugin, node(device_plugins=devices, node=told)) == []
+    assert findings_of(late_device_plugin, node(device_plugins=devices, node=node_objects)) == []
 
 
 def test_unhealthy_devices_are_not_a_late_plugin() -> None:
     """Their plugin is connected, or the kubelet would have dropped it."""
-    connected = look(plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199)
-    assert found(late_device_plugin, connected) == []
+    connected = snapshot_of(plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199)
+    assert findings_of(late_device_plugin, connected) == []
     untold = plugin_socket(ago=seconds(800), connected=None)
-    assert found(late_device_plugin, look(untold, registered(KVM), kubelet=900, written=799)) == []
-    assert late(look(untold, registered(KVM), kubelet=100, written=50)).subject == KVM
+    assert findings_of(late_device_plugin, snapshot_of(untold, registered(KVM), kubelet=900, written=799)) == []
+    assert only_finding(snapshot_of(untold, registered(KVM), kubelet=100, written=50)).subject == KVM
 
 
 @pytest.mark.parametrize(
     ("connected", "words"), [(False, "the kubelet is not connected to its plugin's socket"), (None, "exists;")]
 )
 def test_the_message_describes_the_socket(connected: bool | None, words: str) -> None:
-    seen = look(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
-    assert words in late(seen).message
+    snapshot = snapshot_of(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
+    assert words in only_finding(snapshot).message
 
 
 def test_a_missing_socket_is_reported() -> None:
@@ -117,7 +119,8 @@ def test_a_missing_socket_is_reported() -> None:
         transition(TransitionKind.REGISTERED, KVM),
     )
     assert (
-        f"its plugin's socket {KVM_SOCKET} is gone" in late(look(*history, registered(KVM, "d0"), kubelet=100)).message
+        f"its plugin's socket {KVM_SOCKET} is gone"
+        in only_finding(snapshot_of(*history, registered(KVM, "d0"), kubelet=100)).message
     )
 
 
@@ -129,10 +132,10 @@ def test_a_plugin_lost_later_has_a_minute_too() -> None:
             transition(TransitionKind.LOST, KVM, ago=seconds(ago)),
         )
         dead = plugin_socket(ago=seconds(8991), connected=False)
-        return look(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
+        return snapshot_of(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
 
-    assert found(late_device_plugin, lost(59)) == []
-    assert "and lost it at" in late(lost(61)).message
+    assert findings_of(late_device_plugin, lost(59)) == []
+    assert "and lost it at" in only_finding(lost(61)).message
 
 
 def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
@@ -140,16 +143,16 @@ def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
         devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(100))
         return node(device_plugins=devices, later=seconds(n))
 
-    assert {late(after(n)).key for n in (0, 15, 300)} == {(late_device_plugin.NAME, KVM)}
+    assert {only_finding(after(n)).key for n in (0, 15, 300)} == {(late_device_plugin.NAME, KVM)}
 
 
 def test_without_a_kubelet_start_since_boot_no_plugin_is_late() -> None:
-    seen = replace(look(registered(KVM, "d0"), kubelet=900), uptime=seconds(300))
-    assert found(late_device_plugin, seen) == []
+    snapshot = replace(snapshot_of(registered(KVM, "d0"), kubelet=900), uptime=seconds(300))
+    assert findings_of(late_device_plugin, snapshot) == []
 
 
 def test_unavailable_plugins_are_insufficient_data_and_disabled_plugins_disable_it() -> None:
     with pytest.raises(InsufficientData):
-        found(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
+        findings_of(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
     with pytest.raises(SourceDisabled):
-        found(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))
+        findings_of(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))

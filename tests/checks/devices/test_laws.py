@@ -30,11 +30,11 @@ def pods(draw: st.DrawFn) -> list[Pod]:
     several = []
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
-        refused = refused_pod(
+        rejected = refused_pod(
             f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
         )
         pod = replace(
-            refused,
+            rejected,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
             started=draw(st.one_of(st.none(), agos.map(lambda one: NOW - one))),
             controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
@@ -57,11 +57,13 @@ def pods(draw: st.DrawFn) -> list[Pod]:
 @st.composite
 def device_nodes(draw: st.DrawFn) -> Snapshot:
     """A node of which everything was read, and on which everything about devices may be wrong."""
-    told = draw(st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1))
+    node_devices = draw(
+        st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1)
+    )
     snapshot = node(
         device_plugins=draw(device_managers()),
         pods=draw(pods()),
-        node=[replace(WORKER, devices=tuple(told))],
+        node=[replace(WORKER, devices=tuple(node_devices))],
     )
     skew = draw(st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)]))
     uptime = draw(st.sampled_from([snapshot.uptime, timedelta(seconds=700), timedelta(seconds=5)]))
@@ -156,10 +158,10 @@ def test_the_order_of_the_files_does_not_matter(snapshot: Snapshot, random: Any)
 @given(device_nodes())
 def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> None:
     findings, _ = engine.detect(assessment(snapshot), DETECTORS)
-    told = [one.uid for finding in findings for one in finding.rejected_pods]
-    assert len(told) == len(set(told))
+    node_devices = [one.uid for finding in findings for one in finding.rejected_pods]
+    assert len(node_devices) == len(set(node_devices))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
-    assert refused <= set(told)
+    assert refused <= set(node_devices)
     rejected = rejections.rejected_pods(with_history(snapshot))
     assert all("--force" not in one.do or "never with --force" in one.do for one in rejected)
 
@@ -185,8 +187,8 @@ def test_unavailable_sources_never_add_a_finding(snapshot: Snapshot, source: str
 @given(device_nodes(), st.sampled_from(SOURCES))
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str) -> None:
     before, _ = found(snapshot)
-    after, blind = found(without(snapshot, source))
-    assert {key[0] for key in before - after} <= blind
+    after, gaps = found(without(snapshot, source))
+    assert {key[0] for key in before - after} <= gaps
 
 
 @given(device_nodes())

@@ -17,7 +17,7 @@ from tests.builders import (
     NOW,
     assessment,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     refused_pod,
@@ -30,7 +30,7 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def look(*pods: Pod, came: bool = True) -> Snapshot:
+def snapshot_of(*pods: Pod, came: bool = True) -> Snapshot:
     """The kubelet started 40 s ago, and the resource was registered 10 s later, or not yet."""
     plugins = (
         device_plugins(
@@ -59,7 +59,7 @@ def only(findings: Sequence[Finding]) -> Finding:
 
 
 def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
-    one = only(found(rejected_pod, look(vm(controller=""))))
+    one = only(findings_of(rejected_pod, snapshot_of(vm(controller=""))))
     assert (one.pod, one.resource, one.cause, one.pod_outcome) == (
         "shop/vm",
         KVM,
@@ -76,27 +76,27 @@ def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() ->
 
 
 def test_a_healthy_node_with_devices_has_no_rejected_pod() -> None:
-    assert found(rejected_pod, look()) == []
+    assert findings_of(rejected_pod, snapshot_of()) == []
 
 
 def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
-    before, after = look(vm(), came=False), look(vm())
-    first, second = only(found(rejected_pod, before)), only(found(rejected_pod, after))
+    before, after = snapshot_of(vm(), came=False), snapshot_of(vm())
+    first, second = only(findings_of(rejected_pod, before)), only(findings_of(rejected_pod, after))
     assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
     report = engine.replay([before, again], grace=GRACE, confirm_after=seconds(0))
-    (judged,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
-    assert judged.confirmed
-    assert "was registered 10.0 s later" in judged.finding.message
+    (tracked,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
+    assert tracked.confirmed
+    assert "was registered 10.0 s later" in tracked.finding.message
 
 
 def test_two_pods_with_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({one.key for one in found(rejected_pod, look(*pods))}) == 2
+    assert len({one.key for one in findings_of(rejected_pod, snapshot_of(*pods))}) == 2
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
-    storm = only(found(rejected_pod, look(*swarm(5, apart=1))))
+    storm = only(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=1))))
     assert storm.subject == "pods of ReplicaSet/vm in shop"
     assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM}, shop/vm-0, shop/vm-1,")
     assert " and 2 more: the kubelet started" in storm.message
@@ -111,41 +111,41 @@ def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
 
 
 def test_a_growing_group_of_pods_is_the_same_finding() -> None:
-    assert {only(found(rejected_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
+    assert {only(findings_of(rejected_pod, snapshot_of(*swarm(n)))).key for n in (5, 6, 1181)} == {
         (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
     }
 
 
 def test_four_pods_or_pods_of_different_controllers_are_not_grouped() -> None:
-    assert len(found(rejected_pod, look(*swarm(4)))) == 4
+    assert len(findings_of(rejected_pod, snapshot_of(*swarm(4)))) == 4
     mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
-    assert len(found(rejected_pod, look(*mixed))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*mixed))) == 5
     elsewhere = [*swarm(4), vm("bank/vm")]
-    assert len(found(rejected_pod, look(*elsewhere))) == 5
-    assert len(found(rejected_pod, look(*swarm(5, controller="")))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*elsewhere))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, controller="")))) == 5
 
 
 def test_five_pods_over_a_longer_time_are_not_grouped() -> None:
-    assert len(found(rejected_pod, look(*swarm(5, apart=-150)))) == 1
-    assert len(found(rejected_pod, look(*swarm(5, apart=-151)))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=-150)))) == 1
+    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=-151)))) == 5
 
 
 def test_a_much_older_pod_is_not_part_of_the_group() -> None:
-    findings = found(rejected_pod, look(*swarm(5), vm("shop/older", ago=9000)))
+    findings = findings_of(rejected_pod, snapshot_of(*swarm(5), vm("shop/older", ago=9000)))
     assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
-    for reading, blind in (
+    for reading, expected_error in (
         (unavailable("device_plugins"), InsufficientData),
         (NotRequested("device_plugins", "none"), SourceDisabled),
     ):
-        findings = rejected_pod.find(assessment(replace(look(vm()), device_plugins=reading)))
+        findings = rejected_pod.find(assessment(replace(snapshot_of(vm()), device_plugins=reading)))
         assert next(findings).cause is RejectionCause.UNVERIFIED
-        with pytest.raises(blind):
+        with pytest.raises(expected_error):
             next(findings)
 
 
 def test_without_the_pods_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData):
-        found(rejected_pod, node(pods=unavailable("pods")))
+        findings_of(rejected_pod, node(pods=unavailable("pods")))

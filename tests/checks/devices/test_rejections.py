@@ -55,19 +55,21 @@ THE_RACE: Sequence[DeviceTransition] = (
 """The kubelet started 1000 s ago, and 10 s later the resource was registered."""
 
 
-def look(pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: float = 990, **others: Any) -> Snapshot:
+def snapshot_of(
+    pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: float = 990, **others: Any
+) -> Snapshot:
     there = (*(things or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
     devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(*pods, device_plugins=devices, **others)
 
 
-def judged(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
-    (one,) = rejected_pods(look([pod], *things, **others))
+def rejection_of(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
+    (one,) = rejected_pods(snapshot_of([pod], *things, **others))
     return one
 
 
 def cause(pod: Pod, *things: Things, **others: Any) -> RejectionCause:
-    return judged(pod, *things, **others).cause
+    return rejection_of(pod, *things, **others).cause
 
 
 def vm(ago: float, **others: Any) -> Pod:
@@ -84,7 +86,7 @@ def rejected(pod: Pod, **changes: Any) -> Pod:
 
 
 def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -> None:
-    one = judged(vm(995))
+    one = rejection_of(vm(995))
     assert (one.cause, one.resource, one.pod) == (RejectionCause.KUBELET_RESTART, KVM, "shop/vm")
     assert f"{KVM} was registered 10.0 s later" in one.why
 
@@ -126,7 +128,7 @@ def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew(
     skew: timedelta | None, ago: float, expected: RejectionCause
 ) -> None:
     pod = rejected(vm(ago), by_api=True)
-    (one,) = rejected_pods(replace(look([pod], *SLOW), api_skew=skew))
+    (one,) = rejected_pods(replace(snapshot_of([pod], *SLOW), api_skew=skew))
     assert one.cause is expected
 
 
@@ -146,7 +148,7 @@ def test_if_times_are_ambiguous_devices_in_use_by_others_mean_exhausted(ago: flo
     late = rejected(vm(ago), by_api=True)
 
     def verdict(*pods: Pod) -> list[RejectionCause]:
-        return [one.cause for one in rejected_pods(look([late, *pods], *SLOW, given))]
+        return [one.cause for one in rejected_pods(snapshot_of([late, *pods], *SLOW, given))]
 
     assert verdict(others) == [RejectionCause.EXHAUSTED]
     assert verdict() == [RejectionCause.UNVERIFIED]
@@ -163,7 +165,7 @@ def test_a_rejection_of_either_kubelet_run_is_attributed_only_if_both_agree() ->
 
 def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
     booted = seconds(1060)
-    snapshot = replace(look([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
+    snapshot = replace(snapshot_of([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
     (one,) = rejected_pods(snapshot)
     assert one.cause is RejectionCause.NODE_REBOOT
     long_ago = replace(snapshot, uptime=seconds(1000 + 16 * 60))
@@ -198,7 +200,7 @@ def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
 
 
 def test_a_kubelet_that_restarts_before_the_plugin_registers_loses_the_race() -> None:
-    one = judged(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
+    one = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
     assert one.cause is RejectionCause.KUBELET_RESTART
     assert f"{KVM} was not registered before it started again" in one.why
 
@@ -214,13 +216,13 @@ def test_without_a_time_or_a_resource_a_rejection_is_unverified() -> None:
 
 
 def test_after_a_clock_step_a_rejection_is_unverified() -> None:
-    stepped = replace(look([vm(995)], *THE_RACE), uptime=seconds(500))
+    stepped = replace(snapshot_of([vm(995)], *THE_RACE), uptime=seconds(500))
     assert [one.cause for one in rejected_pods(stepped)] == [RejectionCause.UNVERIFIED]
 
 
 def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
     pod = rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
-    assert (judged(pod).resource, judged(pod).cause) == (KVM, RejectionCause.KUBELET_RESTART)
+    assert (rejection_of(pod).resource, rejection_of(pod).cause) == (KVM, RejectionCause.KUBELET_RESTART)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +237,9 @@ def test_every_variant_of_the_race_is_recognized(refused: RejectionKind) -> None
 
 
 def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
-    snapshot = look([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
+    snapshot = snapshot_of([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
     assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.KUBELET_RESTART]
-    later = look([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
+    later = snapshot_of([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
     assert [one.cause for one in rejected_pods(later)] == [RejectionCause.EXHAUSTED]
     nobody_saw = (transition(STARTED, ago=seconds(1000)), transition(REGISTERED, KVM, ago=seconds(100), exact=False))
     assert cause(vm(500), *nobody_saw) is RejectionCause.UNVERIFIED
@@ -313,21 +315,21 @@ ALL = allocation("shop/other", KVM, "d0")
 OTHER = replace(pod("shop/other"), started=NOW - seconds(900))
 
 
-def lost(ago: float, *, exact: bool = False, seen: float | None = None) -> DeviceTransition:
+def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> DeviceTransition:
     one = transition(LOST, KVM, ago=seconds(ago), exact=exact)
-    return replace(one, uptime=UPTIME - seconds(ago if seen is None else seen))
+    return replace(one, uptime=UPTIME - seconds(ago if observed is None else observed))
 
 
 def test_an_exhausted_rejection_stays_exhausted_when_the_plugin_is_lost_later() -> None:
     """As on a real node: refused at 12:07:25Z, the plugin lost at 12:07:26.8."""
     for after in (1.8, 59, 61):
-        snapshot = look([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
+        snapshot = snapshot_of([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
         assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
 
 
 def test_a_loss_seen_together_with_the_registration_may_be_much_older() -> None:
     came = replace(THE_RACE[-1], uptime=UPTIME)
-    together = (*THE_RACE[:-1], came, lost(0, seen=0))
+    together = (*THE_RACE[:-1], came, lost(0, observed=0))
     assert cause(vm(500), *together) is RejectionCause.UNVERIFIED
     assert cause(vm(500), *THE_RACE, lost(0)) is RejectionCause.EXHAUSTED
 
@@ -414,9 +416,9 @@ def test_a_dropped_resource_had_no_plugin() -> None:
 
 
 def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
-    sick = (*THE_RACE, transition(LOST, KVM, ago=seconds(505)))
+    unhealthy = (*THE_RACE, transition(LOST, KVM, ago=seconds(505)))
     devices = device_plugins(
-        *sick,
+        *unhealthy,
         plugin_socket(ago=seconds(990.5)),
         registered(KVM),
         kubelet_socket=seconds(1000),
@@ -456,7 +458,7 @@ def test_only_rejected_pods_that_are_not_replaced_are_reported() -> None:
         replace(vm(995), name="shop/broken", rejection=None),
         replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
     ]
-    assert [one.pod for one in rejected_pods(look(pods))] == ["shop/vm"]
+    assert [one.pod for one in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
 
 
 @pytest.mark.parametrize("reading", [unavailable("device_plugins"), NotRequested("device_plugins", "none")])
@@ -487,7 +489,7 @@ def test_without_the_pods_rejections_are_unavailable() -> None:
     ],
 )
 def test_a_pod_is_replaced_only_by_its_controller(controller: str, ago: float, pod_outcome: PodOutcome) -> None:
-    assert judged(vm(ago, controller=controller)).pod_outcome is pod_outcome
+    assert rejection_of(vm(ago, controller=controller)).pod_outcome is pod_outcome
 
 
 def deleted(ago: float, *finalizers: str) -> Pod:
@@ -496,29 +498,29 @@ def deleted(ago: float, *finalizers: str) -> Pod:
 
 
 def test_a_deleted_pod_that_remains_is_stuck() -> None:
-    assert rejected_pods(look([deleted(60)])) == ()
-    one = judged(deleted(61))
+    assert rejected_pods(snapshot_of([deleted(60)])) == ()
+    one = rejection_of(deleted(61))
     assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
     assert "the kubelet has not finished with it" in one.do
-    assert "held by example.org/lock" in judged(deleted(61, "example.org/lock")).do
+    assert "held by example.org/lock" in rejection_of(deleted(61, "example.org/lock")).do
 
 
 def test_a_deletion_is_timed_by_the_api_server() -> None:
-    assert [one.pod_outcome for one in rejected_pods(replace(look([deleted(50)]), api_skew=seconds(30)))] == [
+    assert [one.pod_outcome for one in rejected_pods(replace(snapshot_of([deleted(50)]), api_skew=seconds(30)))] == [
         PodOutcome.TERMINATING_STUCK
     ]
-    assert rejected_pods(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
+    assert rejected_pods(replace(snapshot_of([deleted(70)]), api_skew=seconds(-30))) == ()
 
 
 @pytest.mark.parametrize("controller", ["", "ReplicaSet/web", "Job/once", "StatefulSet/db"])
 def test_the_advice_never_contains_force_deletion(controller: str) -> None:
     for refused in (vm(995, controller=controller), deleted(600)):
-        assert "--force" in judged(refused).do
-        assert "never with --force" in judged(refused).do
+        assert "--force" in rejection_of(refused).do
+        assert "never with --force" in rejection_of(refused).do
 
 
 def test_the_advice_says_whether_devices_are_available_again() -> None:
-    assert "its devices are healthy again)" in judged(vm(995)).do
+    assert "its devices are healthy again)" in rejection_of(vm(995)).do
     waiting = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
     assert "once its devices are healthy again" in rejected_pods(waiting)[0].do
-    assert "once a device is free" in judged(vm(500)).do
+    assert "once a device is free" in rejection_of(vm(500)).do

@@ -15,7 +15,7 @@ from tests.builders import (
     NOW,
     allocation,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     pod,
@@ -31,7 +31,7 @@ RACE = (
 )
 
 
-def look(*things: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+def snapshot_of(*things: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
     pods = [one for one in things if isinstance(one, Pod)]
     more = [one for one in things if not isinstance(one, Pod)]
     devices = device_plugins(
@@ -52,7 +52,7 @@ def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
 
 
 def test_a_pod_started_before_the_registration_has_no_device() -> None:
-    (one,) = found(started_without_device, look(vm(990)))
+    (one,) = findings_of(started_without_device, snapshot_of(vm(990)))
     assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
     assert one.message == (
         f"pod shop/vm requests {KVM} and was started without it at 2026-03-26 19:43:30Z: "
@@ -62,36 +62,36 @@ def test_a_pod_started_before_the_registration_has_no_device() -> None:
 
 
 def test_a_pod_with_a_device_in_the_checkpoint_has_it() -> None:
-    assert found(started_without_device, look(vm(990), allocation("shop/vm", KVM, "d0"))) == []
-    assert len(found(started_without_device, look(vm(990), allocation("shop/other", KVM, "d0")))) == 1
+    assert findings_of(started_without_device, snapshot_of(vm(990), allocation("shop/vm", KVM, "d0"))) == []
+    assert len(findings_of(started_without_device, snapshot_of(vm(990), allocation("shop/other", KVM, "d0")))) == 1
 
 
 @pytest.mark.parametrize(("ago", "times"), [(1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)])
 def test_at_the_bounds_whole_seconds_are_ambiguous(ago: float, times: int) -> None:
-    assert len(found(started_without_device, look(vm(ago)))) == times
+    assert len(findings_of(started_without_device, snapshot_of(vm(ago)))) == times
 
 
 def test_a_pod_started_in_the_second_of_the_kubelet_start_belongs_to_it() -> None:
     """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
-    (one,) = found(started_without_device, look(vm(1000), history=history, kubelet=999.538))
+    (one,) = findings_of(started_without_device, snapshot_of(vm(1000), history=history, kubelet=999.538))
     assert one.since == NOW - timedelta(seconds=1000)
-    assert found(started_without_device, look(vm(1001), history=history, kubelet=999.538)) == []
+    assert findings_of(started_without_device, snapshot_of(vm(1001), history=history, kubelet=999.538)) == []
 
 
 def test_a_pod_with_unknown_start_or_terminated_is_ignored() -> None:
-    assert found(started_without_device, look(vm(None))) == []
-    assert found(started_without_device, look(vm(990, phase="Failed"))) == []
+    assert findings_of(started_without_device, snapshot_of(vm(None))) == []
+    assert findings_of(started_without_device, snapshot_of(vm(990, phase="Failed"))) == []
 
 
 def test_a_resource_without_a_plugin_is_ignored() -> None:
-    assert found(started_without_device, look(vm(990, resource="example.org/by-hand"))) == []
+    assert findings_of(started_without_device, snapshot_of(vm(990, resource="example.org/by-hand"))) == []
 
 
 def test_a_resource_not_registered_since_the_start_is_ignored() -> None:
-    seen = look(vm(500), history=RACE[:1], written=9000)
-    seen = without_its_socket(seen)
-    (one,) = found(started_without_device, seen)
+    snapshot = snapshot_of(vm(500), history=RACE[:1], written=9000)
+    snapshot = without_its_socket(snapshot)
+    (one,) = findings_of(started_without_device, snapshot)
     assert f"{KVM} was not registered then;" in one.message
 
 
@@ -101,23 +101,23 @@ def without_its_socket(snapshot: Snapshot) -> Snapshot:
 
 
 def test_without_an_observed_registration_the_socket_is_the_bound() -> None:
-    seen = look(vm(990), history=RACE[:1], written=100)
-    assert len(found(started_without_device, seen)) == 1
-    assert found(started_without_device, look(vm(500), history=RACE[:1], written=100)) == []
-    seen = without_its_socket(seen)
-    assert found(started_without_device, seen) == []
+    snapshot = snapshot_of(vm(990), history=RACE[:1], written=100)
+    assert len(findings_of(started_without_device, snapshot)) == 1
+    assert findings_of(started_without_device, snapshot_of(vm(500), history=RACE[:1], written=100)) == []
+    snapshot = without_its_socket(snapshot)
+    assert findings_of(started_without_device, snapshot) == []
 
 
 def test_without_a_checkpoint_allocations_are_unknown() -> None:
     removed = device_plugins(*RACE, kubelet_socket=timedelta(seconds=1000))
-    assert found(started_without_device, node(vm(990), device_plugins=removed)) == []
+    assert findings_of(started_without_device, node(vm(990), device_plugins=removed)) == []
 
 
 def test_a_start_before_a_clock_step_is_not_compared() -> None:
-    assert found(started_without_device, replace(look(vm(990)), uptime=timedelta(seconds=500))) == []
+    assert findings_of(started_without_device, replace(snapshot_of(vm(990)), uptime=timedelta(seconds=500))) == []
 
 
 def test_without_pods_or_plugins_the_check_has_insufficient_data() -> None:
-    for silent in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
+    for incomplete in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
         with pytest.raises(InsufficientData):
-            found(started_without_device, silent)
+            findings_of(started_without_device, incomplete)

@@ -52,7 +52,7 @@ def pods(draw: st.DrawFn) -> Pod:
     return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
 
 
-words = st.builds(
+attachment_strategy = st.builds(
     lambda volume, attached, failed, pod, claim: Attachment(
         volume, attached, failed and not attached, f"{pod.partition('/')[0]}/{claim}" if claim else ""
     ),
@@ -81,7 +81,7 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
         processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
         mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
         attachments=attachments(
-            *draw(st.lists(words, max_size=3, unique_by=lambda one: one.volume)),
+            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda one: one.volume)),
             failed_pods=[one.uid for one in waiting if draw(seldom())],
             not_requested=["list events"] if draw(seldom()) else [],
         ),
@@ -97,8 +97,8 @@ def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
 @_LONGEST
 @given(volume_nodes())
 def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot: Snapshot) -> None:
-    findings, blind = found(snapshot)
-    assert not blind
+    findings, gaps = found(snapshot)
+    assert not gaps
     worker = the_node(snapshot)
     lost = {f"volume {one}" for one in worker.volumes_in_use} - {f"volume {one}" for one in worker.volumes_attached}
     assert {one.subject for one in findings.values()} <= lost
@@ -125,9 +125,9 @@ def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot:
 @given(volume_nodes(), st.sampled_from(SOURCES))
 def test_unavailable_sources_never_add_a_finding_and_leave_a_gap(snapshot: Snapshot, source: str) -> None:
     before, _ = found(snapshot)
-    after, blind = found(without(snapshot, source))
+    after, gaps = found(without(snapshot, source))
     assert after.keys() <= before.keys()
-    assert blind or after.keys() == before.keys()
+    assert gaps or after.keys() == before.keys()
 
 
 @_LONGEST
@@ -150,7 +150,9 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
     (look,) = loads(anonymous(text, "salt")).snapshots
 
     def kinds(one: Snapshot) -> Any:
-        return sorted((str(told.strength), bool(told.pod), str(told.since)) for told in found(one)[0].values())
+        return sorted(
+            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in found(one)[0].values()
+        )
 
     assert kinds(look) == kinds(snapshot)
 
@@ -165,14 +167,14 @@ def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
     text = anonymous(dumps(Recording(GRACE, timedelta(0), (seen,))), "salt")
     names = ("vol-7", "vol-8", "zone-a", "gold", "silver", "acme", "projects", "secretshop", "ledger-0", "books")
     assert [name for name in (*names, "uid-of-it") if name in text] == []
-    (look,) = loads(text).snapshots
-    (pod,) = (one for one in look.pods.known() if one.claims)
-    told = look.attachments.known()
-    assert told.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
-    assert told.volumes[0].volume in the_node(look).volumes_in_use
-    assert told.volumes[0].volume.startswith("kubernetes.io/csi/disk.example.com^x")
-    assert look.mounts.known()[0].volume in pod.volumes
-    assert told.failed_pods == (pod.uid,) == (look.mounts.known()[0].pod_uid,)
+    (snapshot,) = loads(text).snapshots
+    (pod,) = (one for one in snapshot.pods.known() if one.claims)
+    finding = snapshot.attachments.known()
+    assert finding.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
+    assert finding.volumes[0].volume in the_node(snapshot).volumes_in_use
+    assert finding.volumes[0].volume.startswith("kubernetes.io/csi/disk.example.com^x")
+    assert snapshot.mounts.known()[0].volume in pod.volumes
+    assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)
 
 
 @pytest.mark.parametrize("field", ["mounts", "attachments"])
@@ -183,6 +185,6 @@ def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> 
         del one["scheduled"], one["claims"], one["volumes"]
     for one in [tree["snapshots"][0]["node"]["known"]]:
         del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert getattr(look, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
-    assert found(look) == ({}, False)
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert getattr(snapshot, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
+    assert found(snapshot) == ({}, False)

@@ -64,16 +64,16 @@ def test_healthy_reservations_are_only_counted() -> None:
 
 
 def test_other_states_are_listed_with_why() -> None:
-    young = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
-    text = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
-    for word in (
+    recent = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
+    text = table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), recent, unrecognized("notes"))))
+    for expected in (
         "teardown_pending",
         "candidate",
         "unrecognized",
         "the kubelet keeps a checkpoint",
         "it is a directory",
     ):
-        assert word in text
+        assert expected in text
     assert "OK: no findings" in text
 
 
@@ -136,8 +136,8 @@ def test_no_line_ends_in_blanks() -> None:
 
 
 def test_the_name_of_a_process_is_escaped() -> None:
-    held = Address(LOST.ip, 7, "\x1b[2Jsh\n")
-    text = table(scanned(node(LOST, addresses=[held])))
+    address = Address(LOST.ip, 7, "\x1b[2Jsh\n")
+    text = table(scanned(node(LOST, addresses=[address])))
     assert "\x1b" not in text
     assert r"process 7 (\x1b[2Jsh\n)" in text
 

@@ -146,7 +146,7 @@ def test_a_symlink_to_the_kubelet_directory_is_unavailable(node: Node, place: st
 def test_the_mount_table_of_this_machine_is_readable(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     try:
-        told = str(read(Path("/proc"), tmp_path))
+        result = str(read(Path("/proc"), tmp_path))
     except SourceError as error:
-        told = str(error)
-    assert re.fullmatch(r"\(\)|volumes are mounted below .*", told), "it may be a node with volumes"
+        result = str(error)
+    assert re.fullmatch(r"\(\)|volumes are mounted below .*", result), "it may be a node with volumes"

@@ -32,8 +32,8 @@ def process(proc: Path, pid: int, command: str, seconds: int) -> Path:
     return stat
 
 
-def told(proc: Path, pid: int, *words: str) -> None:
-    (proc / str(pid) / "cmdline").write_text("".join(f"{word}\0" for word in words))
+def write_cmdline(proc: Path, pid: int, *arguments: str) -> None:
+    (proc / str(pid) / "cmdline").write_text("".join(f"{argument}\0" for argument in arguments))
 
 
 def end(proc: Path, pid: int) -> None:
@@ -171,17 +171,19 @@ def test_a_docker_in_a_container_does_not_hide_a_restart_of_the_nodes_docker(pro
 # The kubelet's flags
 
 
-def flags_of(proc: Path, *words: str) -> dict[str, str]:
+def flags_of(proc: Path, *arguments: str) -> dict[str, str]:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
-    (proc / "80/cmdline").write_bytes("".join(f"{word}\0" for word in ("/usr/bin/kubelet", *words)).encode())
+    (proc / "80/cmdline").write_bytes(
+        "".join(f"{argument}\0" for argument in ("/usr/bin/kubelet", *arguments)).encode()
+    )
     table = ProcessTable(proc)
     table.read()
     return dict(table.kubelet_flags("hostname-override", "cloud-provider"))
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
+    ("arguments", "value"),
     [
         (["--hostname-override=worker-1"], "worker-1"),
         (["--v=2", "--hostname-override", "worker-1", "--v=2"], "worker-1"),
@@ -191,13 +193,15 @@ def flags_of(proc: Path, *words: str) -> dict[str, str]:
         (["--hostname-override=a\x1b[2J"], "a\\x1b[2J"),
     ],
 )
-def test_a_kubelet_flag_is_read_as_given(proc: Path, words: list[str], value: str) -> None:
-    assert flags_of(proc, *words) == {"hostname-override": value}
+def test_a_kubelet_flag_is_read_as_given(proc: Path, arguments: list[str], value: str) -> None:
+    assert flags_of(proc, *arguments) == {"hostname-override": value}
 
 
-@pytest.mark.parametrize("words", [[], ["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"]])
-def test_no_other_argument_of_the_command_line_is_stored(proc: Path, words: list[str]) -> None:
-    assert flags_of(proc, *words) == {}
+@pytest.mark.parametrize(
+    "arguments", [[], ["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"]]
+)
+def test_no_other_argument_of_the_command_line_is_stored(proc: Path, arguments: list[str]) -> None:
+    assert flags_of(proc, *arguments) == {}
 
 
 def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
@@ -213,7 +217,7 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "plugin"),
+    ("arguments", "plugin"),
     [
         (["--v=2", "--network-plugin=kubenet"], "kubenet"),
         (["--network-plugin", "cni", "--v=2"], "cni"),
@@ -222,16 +226,16 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
         (["--v=2", "network-plugin=kubenet", "--network-plugin-mtu=1500"], ""),
     ],
 )
-def test_the_network_plugin_comes_from_the_kubelet_flag(proc: Path, words: list[str], plugin: str) -> None:
+def test_the_network_plugin_comes_from_the_kubelet_flag(proc: Path, arguments: list[str], plugin: str) -> None:
     process(proc, 80, "kubelet", 31)
-    told(proc, 80, "/usr/bin/kubelet", *words)
+    write_cmdline(proc, 80, "/usr/bin/kubelet", *arguments)
     assert ProcessTable(proc).read().network_plugin == plugin
 
 
 def test_the_network_plugin_may_be_a_flag_of_cri_dockerd(proc: Path) -> None:
     for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
         process(proc, pid, command, 31)
-        told(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
+        write_cmdline(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
     assert ProcessTable(proc).read().network_plugin == "kubenet"
 
 
@@ -239,5 +243,5 @@ def test_without_a_kubelet_the_network_plugin_is_unknown(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert ProcessTable(proc).read().network_plugin is None
     process(proc, 80, "kubelet", 31)
-    told(proc, 80)  # it is ending
+    write_cmdline(proc, 80)  # it is ending
     assert ProcessTable(proc).read().network_plugin is None

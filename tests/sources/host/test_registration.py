@@ -46,17 +46,20 @@ def known(
 
 def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
     kubelet = Kubelet(hostname_override="worker-1")
-    told = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
-    assert told == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
+    read_registration = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
+    assert read_registration == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
     assert kubelet.asked == 0
 
 
 def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
     one = registrar(tmp_path)
     known(one, IN_ORDER)
-    told = known(one, GONE, Known(PODS), late=True)
-    assert (told.last, told.listed_pods) == (LastSeen("worker-1", WORKER_UID, INSTANCE, NOW), 3)
-    assert known(one, Unavailable("node", "timed out"), late=True).last == told.last
+    read_registration = known(one, GONE, Known(PODS), late=True)
+    assert (read_registration.last, read_registration.listed_pods) == (
+        LastSeen("worker-1", WORKER_UID, INSTANCE, NOW),
+        3,
+    )
+    assert known(one, Unavailable("node", "timed out"), late=True).last == read_registration.last
     assert known(one, IN_ORDER, late=True).last == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
 
 
@@ -83,22 +86,24 @@ def test_a_record_of_another_node_is_ignored(tmp_path: Path) -> None:
 def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     one = registrar(tmp_path)
-    told = known(one, GONE)
-    assert told.last is None
-    assert FILE in told.why
+    read_registration = known(one, GONE)
+    assert read_registration.last is None
+    assert FILE in read_registration.why
     known(one, IN_ORDER)
     assert known(one, GONE).why == "", "what was seen since is known"
 
 
 @pytest.mark.parametrize("node", [GONE, Known(worker())], ids=["gone", "without a provider ID"])
 def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path, node: Reading[Node | None]) -> None:
-    told = known(registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node)
-    assert (told.kubelet_name, told.cloud_provider) == ("worker-9", "external")
+    read_registration = known(
+        registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node
+    )
+    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("worker-9", "external")
 
 
 def test_a_node_name_from_the_cloud_provider_is_unknown(tmp_path: Path) -> None:
-    told = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
-    assert (told.kubelet_name, told.cloud_provider) == ("", "aws")
+    read_registration = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
+    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("", "aws")
 
 
 @pytest.mark.parametrize(("host", "name"), [("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")])

@@ -21,38 +21,38 @@ NOBODYS = b"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n"
 NOTHING = UnixSockets(frozenset(), frozenset())
 
 
-def look(*lines: bytes) -> UnixSockets:
+def sockets_of(*lines: bytes) -> UnixSockets:
     return find([HEADER, *lines], [KUBELET, KVM])
 
 
 def test_listening_and_connected_sockets_are_reported() -> None:
-    found = look(LISTENS + KUBELET + b"\n", NOBODYS, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
+    found = sockets_of(LISTENS + KUBELET + b"\n", NOBODYS, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
     assert found == UnixSockets(frozenset({KUBELET}), frozenset({KVM}))
 
 
 @pytest.mark.parametrize("path", [b"//" + KVM, KVM.replace(b"/", b"//")])
 def test_duplicate_slashes_are_normalized(path: bytes) -> None:
-    assert look(CONNECTED + path + b"\n").connected == {KVM}
+    assert sockets_of(CONNECTED + path + b"\n").connected == {KVM}
 
 
 def test_a_listening_socket_is_not_connected() -> None:
-    assert look(LISTENS + KVM + b"\n").connected == frozenset()
+    assert sockets_of(LISTENS + KVM + b"\n").connected == frozenset()
 
 
 def test_a_pending_connection_is_not_connected() -> None:
-    assert look(CONNECTED.replace(b" 03 ", b" 02 ") + KVM + b"\n") == NOTHING
+    assert sockets_of(CONNECTED.replace(b" 03 ", b" 02 ") + KVM + b"\n") == NOTHING
 
 
 @pytest.mark.parametrize(
     "path", [b"/run" + KVM, KVM + b".old", KVM[1:], b"@" + KVM, KVM + b" (deleted)", b"/run/docker.sock", b"x " + KVM]
 )
 def test_other_paths_do_not_match(path: bytes) -> None:
-    assert look(LISTENS + path + b"\n", CONNECTED + path + b"\n") == NOTHING
+    assert sockets_of(LISTENS + path + b"\n", CONNECTED + path + b"\n") == NOTHING
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", KVM + b"\n", b"1 2 3 " + KVM + b"\n", b"a b c zz e f g " + KVM + b"\n"])
 def test_a_malformed_line_is_ignored(line: bytes) -> None:
-    assert look(line) == NOTHING
+    assert sockets_of(line) == NOTHING
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda noise: noise + KVM + b"\n") | st.binary(max_size=30)))

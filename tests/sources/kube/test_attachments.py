@@ -51,12 +51,12 @@ class Server:
         self.fake = FakeServer(self._answer)
 
     def _answer(self, request: Request) -> Answer:
-        told = self._objects.get(request.path)
-        if told is REFUSED:
+        answer = self._objects.get(request.path)
+        if answer is REFUSED:
             return [http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")]
-        if told is None:
+        if answer is None:
             return [http(json.dumps({"message": "not found"}), "404 Not Found")]
-        return [told if isinstance(told, bytes) else http(json.dumps(told))]
+        return [answer if isinstance(answer, bytes) else http(json.dumps(answer))]
 
 
 Ask = Callable[..., Any]
@@ -67,7 +67,7 @@ def ask(tmp_path: Path) -> Ask:
     """Return what asks a server with these objects, beside those that there are, and what it was asked for."""
 
     def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
-        named = {globals()[name]: told for name, told in objects.items()}
+        named = {globals()[name]: answer for name, answer in objects.items()}
         with Server(OBJECTS | named).fake as server:
             read = source(tmp_path, server).read(volumes or (DISK,), pods)
         return read, [request.path for request in server.requests]
@@ -143,9 +143,9 @@ def test_a_claim_bound_to_another_volume_is_reported(ask: Ask) -> None:
     assert the(read).volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim="shop/data-db-0"))
 
 
-@pytest.mark.parametrize("told", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
-def test_an_unbound_claim_has_no_volume(ask: Ask, told: Any) -> None:
-    assert the(ask(CLOUD_DISK, CLAIM=told)[0]) == attachments(Attachment(CLOUD_DISK))
+@pytest.mark.parametrize("answer", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
+def test_an_unbound_claim_has_no_volume(ask: Ask, answer: Any) -> None:
+    assert the(ask(CLOUD_DISK, CLAIM=answer)[0]) == attachments(Attachment(CLOUD_DISK))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_number_of_requests_is_bounded(ask: Ask) -> None:
 
 @pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
         http('{"spec": 7, "status": 7, "items": 7, "metadata": 7}'), http(HTML, kind="text/html"),
@@ -193,8 +193,8 @@ def test_the_number_of_requests_is_bounded(ask: Ask) -> None:
         "nothing", "too short",
     ],
 )  # fmt: skip
-def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask, place: str, told: bytes) -> None:
-    read, _ = ask(**{place: told})
+def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask, place: str, answer: bytes) -> None:
+    read, _ = ask(**{place: answer})
     assert isinstance(read, Unavailable)
     assert (read.source, read.why[:12]) == ("attachments", "API server: ")
     assert len(read.why) < 300

@@ -102,8 +102,8 @@ def test_the_text_status_before_1_30_is_read() -> None:
 
 
 def test_the_yaml_status_since_1_30_is_read() -> None:
-    told = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
-    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=told)
+    result = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
+    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=result)
     assert status(TIME_FIRST) == Autoscaler(
         unregistered=0, long_unregistered=0, told=datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)
     )
@@ -132,16 +132,16 @@ def test_the_yaml_status_since_1_30_is_read() -> None:
     ],
 )
 def test_a_status_without_counts_is_reported(text: str) -> None:
-    told = status(text)
-    assert (told.unregistered, told.long_unregistered) == (None, None)
-    assert told.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
-    assert len(told.why) < 200
+    result = status(text)
+    assert (result.unregistered, result.long_unregistered) == (None, None)
+    assert result.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
+    assert len(result.why) < 200
 
 
 @pytest.mark.parametrize("odd", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
 def test_an_invalid_count_is_ignored(odd: str) -> None:
-    told = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
-    assert (told.unregistered, told.long_unregistered, told.why) == (None, 4, "")
+    result = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
+    assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
 
 
 # Asking
@@ -198,16 +198,16 @@ def test_without_a_reason_no_request_is_sent(
     node: Reading[Node | None], known: Reading[Registration], why: str
 ) -> None:
     asked = Asked()
-    told = asked.read(node, known)
-    assert isinstance(told, NotRequested)
-    assert told.why.endswith(why)
+    result = asked.read(node, known)
+    assert isinstance(result, NotRequested)
+    assert result.why.endswith(why)
     assert asked.questions == []
 
 
 def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> None:
     asked = Asked(nodes=listed("kind://a", ""), status=CONFIGMAP)
-    told = asked.read().known()
-    assert (told.others, told.others_with_id, told.long_unregistered) == (2, 1, 1)
+    result = asked.read().known()
+    assert (result.others, result.others_with_id, result.long_unregistered) == (2, 1, 1)
     assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
     bare = Asked(nodes=listed("", ""))
     assert bare.read() == Known(Autoscaler(others=2))
@@ -225,8 +225,8 @@ def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> N
 )
 def test_other_nodes_are_not_listed_if_the_node_is_enough(node: Reading[Node | None], known: Registration) -> None:
     asked = Asked(status=CONFIGMAP)
-    told = asked.read(node, Known(known)).known()
-    assert (told.others, told.unregistered) == (0, 2)
+    result = asked.read(node, Known(known)).known()
+    assert (result.others, result.unregistered) == (0, 2)
     assert asked.paths == ["cluster-autoscaler-status"]
 
 
@@ -265,7 +265,7 @@ FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot li
 ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
 
 
-def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
+def read_with(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
     def answers(request: Request) -> Answer:
         answer = status if request.path == STATUS else nodes
         return [answer] if answer else hang(server)
@@ -279,9 +279,9 @@ NODES = http(json.dumps(listed("kind://a")))
 
 
 def test_without_permission_to_list_nodes_the_rest_is_read(get_of: Any) -> None:
-    told = told_by(get_of, FORBIDDEN)
-    assert isinstance(told, NotRequested)
-    assert told.why.startswith("may not `list` nodes, to read their provider IDs (API server: 403 nodes is forbidden")
+    result = read_with(get_of, FORBIDDEN)
+    assert isinstance(result, NotRequested)
+    assert result.why.startswith("may not `list` nodes, to read their provider IDs (API server: 403 nodes is forbidden")
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_without_permission_to_list_nodes_the_rest_is_read(get_of: Any) -> None:
     ],
 )
 def test_an_invalid_node_list_is_never_treated_as_bare_metal(get_of: Any, nodes: bytes, why: str) -> None:
-    told = told_by(get_of, nodes)
-    assert isinstance(told, Unavailable)
-    assert why in told.why
+    result = read_with(get_of, nodes)
+    assert isinstance(result, Unavailable)
+    assert why in result.why
 
 
 @pytest.mark.parametrize(
@@ -314,6 +314,6 @@ def test_an_invalid_node_list_is_never_treated_as_bare_metal(get_of: Any, nodes:
     ],
 )
 def test_without_the_status_the_rest_is_read_with_the_reason(get_of: Any, answer: bytes, why: str) -> None:
-    told = told_by(get_of, NODES, answer).known()
-    assert (told.others, told.others_with_id, told.unregistered, told.long_unregistered) == (1, 1, None, None)
-    assert why in told.why
+    result = read_with(get_of, NODES, answer).known()
+    assert (result.others, result.others_with_id, result.unregistered, result.long_unregistered) == (1, 1, None, None)
+    assert why in result.why

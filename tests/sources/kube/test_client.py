@@ -156,8 +156,8 @@ REASONS = {
 
 @pytest.mark.parametrize("status", REASONS)
 def test_an_error_has_the_message_of_the_server(api_of: Any, status: int) -> None:
-    said = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
-    with FakeServer(always(http(said, f"{status} {REASONS[status]}"))) as server:
+    body = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
+    with FakeServer(always(http(body, f"{status} {REASONS[status]}"))) as server:
         assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
     assert len(server.requests) == 1, "the next round is the retry"
 
@@ -168,9 +168,9 @@ def test_an_html_error_is_reported_by_its_code(api_of: Any, status: int) -> None
         assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
 
 
-@pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
-def test_an_error_without_a_message_is_reported_by_its_code(api_of: Any, said: str) -> None:
-    with FakeServer(always(http(said, "500 Internal Server Error"))) as server:
+@pytest.mark.parametrize("body", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
+def test_an_error_without_a_message_is_reported_by_its_code(api_of: Any, body: str) -> None:
+    with FakeServer(always(http(body, "500 Internal Server Error"))) as server:
         assert why(api_of(server)) == "API server: 500 Internal Server Error"
 
 
@@ -442,11 +442,11 @@ def test_an_interrupted_watch_yields_only_complete_lines(api_of: Any, pieces: li
 
 
 def test_an_idle_watch_times_out(api_of: Any) -> None:
-    def silent(_: Request) -> Iterator[bytes]:
+    def no_answer(_: Request) -> Iterator[bytes]:
         yield CHUNKED + chunk('{"a":1}\n')
         yield from hang(server)
 
-    server = FakeServer(silent)
+    server = FakeServer(no_answer)
     with server:
         lines = api_of(server).stream(pods.PATH, (), 0.2)
         assert next(lines) == b'{"a":1}'
@@ -478,7 +478,7 @@ NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
 
 
 @pytest.mark.parametrize(
-    ("date", "asked", "heard", "skew"),
+    ("date", "asked", "received", "skew"),
     [
         (NOON, 0.5, 0.5, 0.0),
         (NOON, 0.25, 0.75, 0.0),
@@ -489,9 +489,9 @@ NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
     ],
     ids=["as one", "on its way", "ahead", "behind", "slow", "in another zone"],
 )
-def test_the_clock_skew_is_measured(tmp_path: Path, date: str, asked: float, heard: float, skew: float) -> None:
+def test_the_clock_skew_is_measured(tmp_path: Path, date: str, asked: float, received: float, skew: float) -> None:
     with FakeServer(always(dated(date))) as server:
-        clock = ServerClock(NodeClock(asked, heard))
+        clock = ServerClock(NodeClock(asked, received))
         api = clocked(tmp_path, server, clock)
         assert clock.skew is None
         list_once(api, pods.PATH, (), pods.parse)
@@ -523,10 +523,12 @@ def test_an_answer_without_a_date_measures_no_skew(tmp_path: Path, answer: bytes
         api.close()
 
 
-@pytest.mark.parametrize(("asked", "heard"), [(0.0, 4.1), (5.0, 4.0), (0.0, 3600.0)], ids=["slow", "back", "forward"])
-def test_a_slow_answer_or_a_clock_step_measures_no_skew(tmp_path: Path, asked: float, heard: float) -> None:
+@pytest.mark.parametrize(
+    ("asked", "received"), [(0.0, 4.1), (5.0, 4.0), (0.0, 3600.0)], ids=["slow", "back", "forward"]
+)
+def test_a_slow_answer_or_a_clock_step_measures_no_skew(tmp_path: Path, asked: float, received: float) -> None:
     with FakeServer(always(dated(LATER))) as server:
-        clock = ServerClock(NodeClock(0.5, 0.5, asked, heard))
+        clock = ServerClock(NodeClock(0.5, 0.5, asked, received))
         for _ in range(2):
             api = clocked(tmp_path, server, clock)
             list_once(api, pods.PATH, (), pods.parse)

@@ -256,10 +256,10 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize("said", STRANGE, ids=["null", "no uid", "no field", "HTML"])
-def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("message", STRANGE, ids=["null", "no uid", "no field", "HTML"])
+def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path, message: bytes) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [streamed(said), lasting()]) as assessment:
+    with playing(tmp_path, lists, [streamed(message), lasting()]) as assessment:
         assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
         assessment.until_seen("c")
 
@@ -332,11 +332,11 @@ def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_every_event_counts_as_activity(tmp_path: Path) -> None:
-    heard = threading.Event()
+    received = threading.Event()
 
     def talking(server: FakeServer) -> Iterator[bytes]:
         yield CHUNKED
-        heard.wait(5)
+        received.wait(5)
         yield bookmark(41)
         yield from hang(server)
 
@@ -344,7 +344,7 @@ def test_every_event_counts_as_activity(tmp_path: Path) -> None:
         assessment.until_asked("list 0", "watch 40")
         assessment.clock[0] += 121
         assert isinstance(assessment.reading(), Unavailable)
-        heard.set()
+        received.set()
         assessment.until_seen("a")
 
 

@@ -88,7 +88,7 @@ def test_invalid_taints_are_skipped(odd: Any) -> None:
 
 
 def test_only_taints_about_registration_are_stored() -> None:
-    told = registered(
+    parsed = registered(
         taints=[
             {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
             {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
@@ -96,7 +96,7 @@ def test_only_taints_about_registration_are_stored() -> None:
             {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"},
         ]
     )
-    assert told.taints == (
+    assert parsed.taints == (
         Taint("ToBeDeletedByClusterAutoscaler", AT),
         Taint("DeletionCandidateOfClusterAutoscaler", AT),
         Taint("node.cloudprovider.kubernetes.io/uninitialized"),
@@ -122,7 +122,7 @@ def with_volumes(status: Any, annotations: Any = None) -> Node:
 
 
 def test_a_node_has_its_volumes_in_use_and_attached() -> None:
-    told = with_volumes(
+    parsed = with_volumes(
         {
             "conditions": [{"type": "Ready", "status": "True"}],
             "volumesInUse": ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"],
@@ -130,9 +130,9 @@ def test_a_node_has_its_volumes_in_use_and_attached() -> None:
         },
         CONTROLLER,
     )
-    assert told.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
-    assert told.volumes_attached == ("kubernetes.io/csi/d^a",)
-    assert (told.ready, told.controller_attach) == (True, True)
+    assert parsed.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
+    assert parsed.volumes_attached == ("kubernetes.io/csi/d^a",)
+    assert (parsed.ready, parsed.controller_attach) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ FRAMES = {
 }
 
 
-class Told(NamedTuple):
+class Parsed(NamedTuple):
     """What a refusal says, without its time and its text."""
 
     refused: RejectionKind
@@ -54,58 +54,58 @@ class Told(NamedTuple):
 
 
 CAUSES = [
-    (f"can't allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
-    (f"cannot allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
-    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Told(RejectionKind.NO_HEALTHY, GPU)),
+    (f"can't allocate unregistered device {KVM}", Parsed(RejectionKind.UNREGISTERED, KVM)),
+    (f"cannot allocate unregistered device {KVM}", Parsed(RejectionKind.UNREGISTERED, KVM)),
+    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Parsed(RejectionKind.NO_HEALTHY, GPU)),
     (
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
-        Told(RejectionKind.NO_HEALTHY, GPU),
+        Parsed(RejectionKind.NO_HEALTHY, GPU),
     ),
     (
         f"requested number of devices unavailable for {KVM}. Requested: 1, Available: 0",
-        Told(RejectionKind.INSUFFICIENT, KVM, 1, 0),
+        Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0),
     ),
     (
         "requested number of devices unavailable for nvidia.com/GRID_P40-1Q.v2. Requested: 8, Available: 3",
-        Told(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
+        Parsed(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
     ),
-    (f"unknown Device Plugin {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint not found in cache for a registered resource: {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint {STRUCT_1_18} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
-    (f"endpoint {STRUCT_1_25} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"unknown Device Plugin {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint not found in cache for a registered resource: {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint {STRUCT_1_18} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
+    (f"endpoint {STRUCT_1_25} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
     (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
-        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
-        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
-        Told(RejectionKind.PLUGIN_GONE, socket="gpu"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="gpu"),
     ),
-    (f"{GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{GONE} error reading from server: EOF", Told(RejectionKind.PLUGIN_GONE)),
-    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} {GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Told(RejectionKind.OTHER)),
+    (f"{GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{GONE} error reading from server: EOF", Parsed(RejectionKind.PLUGIN_GONE)),
+    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} {GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Parsed(RejectionKind.OTHER)),
     (
         "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
-        Told(RejectionKind.OTHER),
+        Parsed(RejectionKind.OTHER),
     ),
     (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
-        Told(RejectionKind.OTHER, KVM, 2),
+        Parsed(RejectionKind.OTHER, KVM, 2),
     ),
     (
         f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
-        Told(RejectionKind.OTHER, KVM, 2),
+        Parsed(RejectionKind.OTHER, KVM, 2),
     ),
-    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Told(RejectionKind.OTHER, "", 2)),
-    ("no containers return in allocation response &AllocateResponse{}", Told(RejectionKind.OTHER)),
-    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Told(RejectionKind.OTHER)),
-    ("a device of words that no version has said yet", Told(RejectionKind.OTHER)),
+    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Parsed(RejectionKind.OTHER, "", 2)),
+    ("no containers return in allocation response &AllocateResponse{}", Parsed(RejectionKind.OTHER)),
+    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Parsed(RejectionKind.OTHER)),
+    ("a device of words that no version has said yet", Parsed(RejectionKind.OTHER)),
 ]
 
 
@@ -122,35 +122,35 @@ def refusal(
     return read({"managedFields": fields}, whole, wants, started)
 
 
-def told(rejection: Rejection | None) -> Told | None:
+def parsed_of(rejection: Rejection | None) -> Parsed | None:
     if rejection is None:
         return None
-    return Told(
+    return Parsed(
         rejection.refused, rejection.resource, rejection.requested, rejection.available, rejection.socket
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize(("cause", "expected"), CAUSES, ids=[cause[:50] for cause, _ in CAUSES])
-def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, expected: Told) -> None:
-    assert told(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
+def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, expected: Parsed) -> None:
+    assert parsed_of(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
 
 
 @pytest.mark.parametrize("prefix", ["", "Pod ", "Pod was rejected: "])
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ("requested: 1, used: 0, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
-        ("requested: 2, used: 3, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
-        ("requested: 1, used: 110, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
-        ("requested: 4, used: 108, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 4, 2)),
-        ("requested: 1, used: 9, capacity: 8", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
-        ("and in other words", Told(RejectionKind.OTHER, KVM)),
+        ("requested: 1, used: 0, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
+        ("requested: 2, used: 3, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
+        ("requested: 1, used: 110, capacity: 110", Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("requested: 4, used: 108, capacity: 110", Parsed(RejectionKind.INSUFFICIENT, KVM, 4, 2)),
+        ("requested: 1, used: 9, capacity: 8", Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("and in other words", Parsed(RejectionKind.OTHER, KVM)),
     ],
 )
-def test_an_exhausted_resource_differs_from_an_unregistered_one(prefix: str, counts: str, expected: Told) -> None:
+def test_an_exhausted_resource_differs_from_an_unregistered_one(prefix: str, counts: str, expected: Parsed) -> None:
     message = f"{prefix}Node didn't have enough resource: {KVM}, {counts}"
-    assert told(refusal(f"OutOf{KVM}", message)) == expected
+    assert parsed_of(refusal(f"OutOf{KVM}", message)) == expected
 
 
 def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:

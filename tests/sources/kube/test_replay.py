@@ -47,8 +47,8 @@ class Naive:
 
     def watch(self) -> None:
         """Follow one watch to its end."""
-        for told in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
-            event = json.loads(told)
+        for done in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
+            event = json.loads(done)
             metadata = event["object"]["metadata"]
             if event["type"] == "DELETED":
                 self.pods.discard(metadata["name"])
@@ -299,11 +299,11 @@ def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, kind: str, 
     etcd = incident()
     etcd.delete("uid-0")
     repaired = Server(etcd)
-    told = threading.Event()
+    done = threading.Event()
 
     def answering(request: Request) -> Answer:
-        if request.watches and not told.is_set():
-            told.set()
+        if request.watches and not done.is_set():
+            done.set()
             deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line(kind, pod("uid-1", version))
             return [CHUNKED, chunk(deleted), chunk(news), LAST_CHUNK]
         return repaired.answer(request)
@@ -321,11 +321,11 @@ def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path,
     repaired = Server(etcd)
     odd = pod("uid-0", 1)
     odd["metadata"]["resourceVersion"] = written
-    told = threading.Event()
+    done = threading.Event()
 
     def answering(request: Request) -> Answer:
-        if request.watches and not told.is_set():
-            told.set()
+        if request.watches and not done.is_set():
+            done.set()
             return [CHUNKED, chunk(line("DELETED", odd)), LAST_CHUNK]
         return repaired.answer(request)
 

@@ -12,7 +12,7 @@ from agent.sources.kube.server_version import ServerVersion, parse
 from tests.wire import HTML, Answers, FakeServer, hang, http, kubeconfig
 
 
-def told(version: object) -> bytes:
+def version_answer(version: object) -> bytes:
     return json.dumps({"major": "1", "minor": "20", "gitVersion": version}).encode()
 
 
@@ -32,14 +32,14 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     "version", ["v1.20.2", "v1.18.9-eks-d1db3c", "v1.9.2+coreos.0", "v1.21.5-gke.1302", "v1.10.0-beta.4.1+abc_def"]
 )
 def test_versions_of_every_distribution_are_accepted(tmp_path: Path, version: str) -> None:
-    assert asked(tmp_path, lambda _: [http(told(version))]) == version
+    assert asked(tmp_path, lambda _: [http(version_answer(version))]) == version
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         http("{}", "403 Forbidden"), http("{}", "404 Not Found"), http(HTML, kind="text/html"), http(HTML), b"",
-        http(told("v1.20.2"))[:-3],
+        http(version_answer("v1.20.2"))[:-3],
     ],
     ids=["403", "404", "HTML", "HTML as JSON", "nothing", "cut"],
 )  # fmt: skip
@@ -60,14 +60,14 @@ def test_a_server_that_hangs_times_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "", "1.20.2", "v1.20", "v1.20.2\n", "v1.20.2\x1b[31m", "v1.20.2 rm -rf", "v1.20.2-" + "x" * 99, "v\u0663.1.2",
         None, 7, ["v1.20.2"], {},
     ],
 )  # fmt: skip
-def test_an_invalid_version_is_unknown(said: object) -> None:
-    assert parse(told(said)) == ""
+def test_an_invalid_version_is_unknown(expected: object) -> None:
+    assert parse(version_answer(expected)) == ""
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(lambda one: json.dumps(one).encode()))
