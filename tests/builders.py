@@ -1,7 +1,7 @@
 """A healthy little node, and the words to say what is wrong with it.
 
 `node()` runs two pods on the pod network and one on the host's; everything agrees. A test names the differences:
-`node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the API server is silent.
+`node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the pods are unavailable.
 No device plugin runs on it; `node(device_plugins=device_plugins(plugin_socket(), registered(KVM, "kvm0")))` has one.
 """
 
@@ -449,7 +449,7 @@ def dark_node() -> Snapshot:
 
 
 def without_api(snapshot: Snapshot) -> Snapshot:
-    """Say of a node that the API server was left alone on purpose."""
+    """Return the snapshot with the API server disabled."""
     off: dict[str, Any] = {one: NotRequested(one, "--api=off") for one in OF_THE_API_SERVER}
     return replace(snapshot, **off)
 
@@ -475,7 +475,7 @@ def findings_of(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE
 
 
 def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:
-    """Judge a node as `nodeleak scan` does: two looks a second apart, unless other looks are given."""
+    """Assess a node as `nodeleak scan` does: one snapshot counts twice, unless several are given."""
     if len(snapshots) == 1:
         snapshots = (snapshots[0], snapshots[0])
     return engine.replay(snapshots, grace=grace, confirm_after=timedelta(0))
@@ -488,7 +488,7 @@ def make_limits(**changes: Any) -> Limits:
 
 
 def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> GuardContext:
-    """Say what the guards may know after the looks that `scanned` takes."""
+    """Return the context of the guards after these snapshots."""
     limits = limits or make_limits()
     runtime_history = RuntimeHistory()
     for snapshot in snapshots:
@@ -499,7 +499,7 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
 
 
 def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
-    """Return the refusals of each candidate by its addresses, in the order of their turn."""
+    """Return the refusals of each release request by its addresses, in order."""
     return {_addresses(candidate): refusals for candidate, refusals in guards.decide(context)}
 
 

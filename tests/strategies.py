@@ -241,7 +241,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
 
 @st.composite
 def nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
-    """A node of which anything may be unread, or was left alone."""
+    """A node of which any source may be unavailable or disabled."""
     snapshot = draw(read_nodes(two_networks))
     if draw(seldom()):
         snapshot = without_api(snapshot)
@@ -318,7 +318,7 @@ odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(S
 
 @st.composite
 def bounds(draw: st.DrawFn) -> Limits:
-    """How limits cleaning may be; bolder than anybody would be, most of the time."""
+    """Limits of cleanup, mostly less strict than in practice."""
     named = st.sets(ips, min_size=1, max_size=5).map(frozenset)
     return make_limits(
         networks=draw(st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])),
@@ -331,7 +331,7 @@ def bounds(draw: st.DrawFn) -> Limits:
 
 @dataclass(frozen=True)
 class CleanupInput:
-    """Two looks and the bounds: what a cleaner judges by."""
+    """Two snapshots and the limits: the input of a cleaner."""
 
     first: Snapshot
     last: Snapshot
@@ -349,7 +349,7 @@ def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
 
 @st.composite
 def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> CleanupInput:
-    """Two looks, the second of which differs in nothing, in everything, or in some sources."""
+    """Two snapshots: the second is equal, or differs in all or some sources."""
     differs = draw(st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)]))
     first = draw(snapshots)
     other = draw(snapshots) if differs else first

@@ -153,7 +153,7 @@ def test_the_setting_that_overrides_a_refusal_is_in_the_reference() -> None:
 
 
 def lifting_options(guard: Guard) -> set[str]:
-    """Return the options that a guard's refusals name as what would lift them."""
+    """Return the options that would override the refusals of a guard."""
     tree = ast.parse(inspect.getsource(guard))
     refusals = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "Refusal"]
     lifting = [one.args[2] for one in refusals if len(one.args) == 3]

@@ -1,4 +1,4 @@
-"""A finding is believed when it lasts: in the look before, and for the period of the boot clock."""
+"""A finding is confirmed if the snapshot before had it too, and it lasted for `confirm_after` of the boot clock."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ class Syncs:
     def sync(
         self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
     ) -> TrackedFinding:
-        """Look once more after some seconds; return what was made of the first finding."""
+        """Run the next sync after some seconds; return the first finding as tracked."""
         tracked = self.sync_all(seconds, *findings, gaps=gaps, clock_set_by=clock_set_by)
         return tracked[0]
 
@@ -103,7 +103,7 @@ def test_a_later_restart_is_not_the_cause_of_an_earlier_leak() -> None:
     syncs.sync_all(0, LEAK)
     tracked = syncs.sync(60, later)
     assert tracked.confirmed
-    assert tracked.finding == LEAK, "cause, time and words are of one piece"
+    assert tracked.finding == LEAK, "cause, time and message belong together"
     assert tracked.since == NOW
 
 

@@ -1,4 +1,4 @@
-"""One round: looks in, a report out."""
+"""One sync: from snapshots to a report."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ PERIOD = timedelta(seconds=30)
 
 
 class Syncs:
-    """A daemon's syncs, a look every so many seconds."""
+    """The syncs of a daemon."""
 
     def __init__(self) -> None:
         self._memory: ConfirmationState | None = None
@@ -61,7 +61,7 @@ class Broken:
 
     def find(self, assessment: Assessment) -> Iterator[Finding]:
         yield Finding(self.NAME, "something", f"found on {assessment.snapshot.node_name}")
-        raise ZeroDivisionError("a bug of ours")
+        raise ZeroDivisionError("a bug")
 
 
 def test_a_healthy_node_has_no_findings() -> None:
@@ -187,7 +187,7 @@ def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
 def test_a_broken_detector_leaves_a_gap_and_the_others_still_run() -> None:
     findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
-    assert gaps == (Gap("broken", "ZeroDivisionError: a bug of ours", broken=True),)
+    assert gaps == (Gap("broken", "ZeroDivisionError: a bug", broken=True),)
 
 
 def test_a_report_with_a_broken_detector_is_incomplete() -> None:

@@ -1,4 +1,4 @@
-"""What holds of every node, every detector and every text."""
+"""Properties of every node, every detector and every text."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detec
 
 
 def found(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
-    """Return the keys of what is found, and the detectors that could not judge all there is."""
+    """Return the keys of the findings, and the detectors with gaps."""
     findings, gaps = engine.detect(assessment(snapshot, grace), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
@@ -262,7 +262,7 @@ def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: tim
 @_LONGEST
 @given(read_nodes(), st.sampled_from(SOURCES), patiences)
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    """A detector that finds less because a source is unread says that it is blind; its gauge is absent, not 0."""
+    """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
     before, _ = found(snapshot, grace)
     after, gaps = found(without(snapshot, source), grace)
     assert {key[0] for key in before - after} <= gaps
@@ -301,8 +301,8 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 @given(nodes(), nodes())
 def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None:
     report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
-    classified = json.loads(json.dumps(document(report)))
-    assert len(classified["reservations"]) == len(report.assessment.reservations)
+    exported = json.loads(json.dumps(document(report)))
+    assert len(exported["reservations"]) == len(report.assessment.reservations)
     text = table(report)
     assert all(tracked.finding.message in text for tracked in report.findings)
     assert all(one.why in text for one in report.unavailable)
@@ -331,7 +331,7 @@ def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
             assert tracked == ()
         elif since is None:
             since = now
-            assert not tracked[0].confirmed, "one look is never enough"
+            assert not tracked[0].confirmed, "one snapshot is never enough"
         else:
             assert tracked[0].confirmed is (now - since >= confirm_after)
 

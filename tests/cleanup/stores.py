@@ -230,7 +230,7 @@ class Store:
         }
 
     def unlocked(self) -> bool:
-        """Tell whether every lock of `kubenet`, and the cleaner's own, is free."""
+        """Whether every lock of `kubenet`, and that of the cleaner, is free."""
         locked = self.file_ops(0).lock(["kubenet"])
         if locked is None:
             return False

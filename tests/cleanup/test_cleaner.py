@@ -1,4 +1,4 @@
-"""The cleanup of a sync: off, dry run and applied; alone and beside other cleaners; recovery."""
+"""The cleanup of a sync: off, dry run and applied; alone and with other cleaners; recovery."""
 
 import fcntl
 import os

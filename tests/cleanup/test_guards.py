@@ -252,7 +252,7 @@ def test_a_guard_without_its_source_refuses(source: str, kind: Callable[[str], A
     assessment = replace(incomplete.assessment, snapshot=replace(incomplete.snapshot, **changed))
     (found_refusals,) = verdicts(replace(incomplete, report=replace(incomplete.report, assessment=assessment))).values()
     if (source, type(changed[source])) == ("pods", NotRequested):
-        assert found_refusals == (), "pods may be left alone on purpose: the other witnesses decide"
+        assert found_refusals == (), "pods may be disabled: the other sources decide"
     else:
         assert Reason.SOURCE_UNAVAILABLE in {one.reason for one in found_refusals}
 

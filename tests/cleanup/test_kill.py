@@ -62,7 +62,7 @@ def written_down(store: Store) -> dict[str, File]:
 
 
 def is_sound(store: Store, before: dict[str, File]) -> None:
-    """After a death nobody is locked out, and every file is in place or in the journal, unchanged."""
+    """After a kill no lock is held, and every file is in place or in the journal, unchanged."""
     assert store.unlocked()
     found, image = store.files(), written_down(store)
     for name, file in before.items():

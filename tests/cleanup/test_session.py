@@ -244,7 +244,7 @@ def test_failed_releases_are_retried_last() -> None:
     assert verdicts_of(daemon.sync(first, third))[0] == (third.ip, Verdict.RELEASED)
     daemon.files.broken = set()
     rounds = [verdicts_of(daemon.sync(first)) for _ in range(2)]
-    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
+    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "a failed release is tried in every other sync"
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:

@@ -1,4 +1,4 @@
-"""host-local of several versions beside us, over one store. Up to 0.8 a process that locks the same stands in for it.
+"""Several versions of host-local on the agent's store. Up to 0.8, a process with the same locks replaces it.
 
 Their binaries are not to be had here; what they lock and what they write is known to the byte: <= 0.6 `flock`s the
 directory and writes the id, 0.7 `flock`s the file `lock` and writes the id, >= 0.8 writes the interface too. The

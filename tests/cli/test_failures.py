@@ -501,7 +501,7 @@ def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[st
 
 
 def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str]) -> None:
-    # Three intervals, four times docker's timeout and twice that of a lock are the longest round.
+    # Three intervals, four times docker's timeout and twice that of a lock are the longest sync.
     stat = node.proc / "stat"
     stat.unlink()
     os.mkfifo(stat)
@@ -520,7 +520,9 @@ def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) ->
         port = agent.said("agent.started")["port"]
         assert agent.said("source.unavailable")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
-        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "blind is not 0"
+        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], (
+            "missing data is not 0"
+        )
         node.docker.answers = good
         assert agent.said("source.recovered")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
@@ -549,7 +551,7 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
         assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
         etcd.restore(FIRST + 1)
-        assert agent.said("watch.reset")["resource"] == "pods", "an etcd from a backup is told apart"
+        assert agent.said("watch.reset")["resource"] == "pods", "an etcd from a backup is recognized"
         assert agent.end()[0] == 0
 
 

@@ -1,4 +1,4 @@
-"""Alerts, from the node to Prometheus: a leak fires and resolves when it is released, and so does a silent source.
+"""Alerts, from the node to Prometheus: a leak and an unavailable source fire, and resolve afterwards.
 
 The rules are those of deploy/, with every `for` reduced to two seconds (`prometheus.with_short_for`).
 """
@@ -57,7 +57,7 @@ def test_an_unavailable_source_fires_until_it_was_read_long_enough(
     leaked = cluster.reserve(1)
     path = tmp_path / "docker.sock"
     with (
-        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
+        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is rejected
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
     ):

@@ -43,7 +43,7 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
         assert _tells_nothing_of_releases(trying, but="release.dry_run")
         assert _tells_nothing_of_releases(settling, but="release.refused")
         assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
-        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one look, and by all after it
+        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one snapshot, and by all after it
         assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
         for line in trying.events("release.dry_run"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])

@@ -294,7 +294,7 @@ def test_a_kubelet_without_its_checkpoint_starts_a_pod_without_its_device(
             CHECKPOINT.unlink()
             vms.make("without")
         vms.runs("without")
-        throughout(lambda: daemon.get("/healthz"), 3)  # starts are told to the second
+        throughout(lambda: daemon.get("/healthz"), 3)  # start times have a resolution of a second
         plugin.start()
 
         def check() -> None:

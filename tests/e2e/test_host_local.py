@@ -23,7 +23,7 @@ def test_both_addresses_of_a_container_are_read_and_classified_together(nodeleak
             [ip["address"].partition("/")[0] for ip in host_local("ADD", one, DUAL_STACK, "dual", store)["ips"]]
             for one in ids
         ]
-        scan = nodeleak.scan(*arguments, codes=[3])  # nobody has told the agent this network's range
+        scan = nodeleak.scan(*arguments, codes=[3])  # the range of this network is not configured
         assert "exhausted_range" in {one["detector"] for one in scan.document["insufficient_data"]}
         assert {file.name for file in store.iterdir()} > reservations(store).keys()  # its own files are no entries
         assert [set(ips) for ips in given] == [

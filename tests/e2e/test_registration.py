@@ -70,7 +70,7 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
 
         cluster.kubectl("delete", "node", cluster.node)
         began = time.monotonic()  # noqa: TID251 (a real node takes real time)
-        # All other refusals are lifted, so that only the missing Node prevents the release.
+        # All other refusals are overridden, so that only the missing Node prevents the release.
         with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
             (found,) = eventually(lambda: _gone(daemon, cluster), 15)
             assert time.monotonic() - began < 15  # noqa: TID251

@@ -74,7 +74,7 @@ def events(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def confirmed(daemon: Daemon, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Look till a finding is believed; return the lines of that round."""
+    """Sync until a finding is confirmed; return the lines of that sync."""
     for _ in range(2):
         assert daemon.sync(snapshot) == []
     return daemon.sync(snapshot)

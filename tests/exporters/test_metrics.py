@@ -220,7 +220,7 @@ def test_a_healthy_node_has_zeros() -> None:
     for network in ("kubenet", "storage"):
         for cause in LeakCause:
             assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
-    assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, and nobody asks"
+    assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, so it is not requested"
     for source in {*SOURCES} - {"autoscaler"}:
         assert daemon.get("source_up", source=source) == 1
     for stage in ("read", "check"):
@@ -373,7 +373,7 @@ def test_a_refusal_of_the_recheck_counts_under_its_reason() -> None:
     assert daemon.get("releases_refused_total", network="storage", reason="container_exists") == 1
 
 
-# Blind is absent
+# Missing data is absent
 
 
 def test_an_unknown_value_is_absent_and_not_zero() -> None:

@@ -34,7 +34,7 @@ FAMILIES = ("registered", "registration_delay_seconds", "socket_present")
 
 
 class Scrape:
-    """What one scrape says after a round."""
+    """The samples of one scrape after a sync."""
 
     def __init__(self, report: Report) -> None:
         self._registry = CollectorRegistry()

@@ -150,7 +150,7 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     export_all(exporter, *(syncs.report(node(node=[standing])) for _ in range(3)))
     assert len(queue.patches) == 2
     assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
-    # Scarce becomes exhausted: told at once, and no transition.
+    # Scarce becomes exhausted: patched at once, without a transition.
     standing = replace(TINY, address_pressure="True")
     export_all(exporter, syncs.report(node(*FULL, node=[standing])))
     assert len(queue.patches) == 3

@@ -1,4 +1,4 @@
-"""The history of the device plugins as text: read back whole, or begun anew with the reason."""
+"""The history of the device plugins as text: read back completely, or empty with the reason."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -207,7 +207,7 @@ NAMES = (
 
 
 def telltale() -> str:
-    """Record a node with every name that a recording can hold, and every trouble; in its second look, one in words."""
+    """Record a node with every name that a recording can hold, and every finding."""
     snapshot = node(
         LOST,
         reservation("10.244.1.10", "8" * 64),

@@ -1,4 +1,4 @@
-"""What is remembered of a Node from look to look, and its text on disk."""
+"""The last-seen record of a Node across snapshots, and its text on disk."""
 
 import json
 from datetime import timedelta

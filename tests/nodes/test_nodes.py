@@ -1,4 +1,4 @@
-"""The diagnosis of each recorded node is the one in the file beside it."""
+"""The diagnosis of each recorded node is the one in the file next to it."""
 
 import tomllib
 from pathlib import Path

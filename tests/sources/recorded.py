@@ -10,7 +10,7 @@ from agent.sources.error import SourceError
 
 
 class RecordedSources:
-    """Answers from a snapshot, and remembers in which order the sources were read."""
+    """Answers from a snapshot, and records the order of the reads."""
 
     def __init__(self, snapshot: Snapshot, broken: str = "") -> None:
         self.requested: list[str] = []

@@ -1,4 +1,4 @@
-"""One look: each source once, in the order that is safe, and what fails is told and not guessed."""
+"""One snapshot: each source once, in a safe order, and failures are reported and never guessed."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_reservations_are_read_before_owners_and_the_api_server_last() -> None:
 
 
 def test_device_plugins_are_read_before_rejected_pods() -> None:
-    # A pod is refused for what the kubelet did not know: what it knows later would be an alibi that comes too late.
+    # A pod is rejected for what the kubelet did not know then; what it learns later must not be attributed to it.
     sources = RecordedSources(node())
     read(sources)
     assert sources.requested.index("device_plugins") < sources.requested.index("pods")

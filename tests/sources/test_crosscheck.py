@@ -1,4 +1,4 @@
-"""Readings that contradict each other: which of them is no longer believed, and which still is."""
+"""Readings that contradict each other: which become unavailable, and which are accepted."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A bound for a whole answer, however it drips."""
+"""A deadline for a complete answer, even if it arrives slowly."""
 
 from threading import Event, current_thread
 

@@ -1,4 +1,4 @@
-"""Answers, and failures, are kept for a while."""
+"""Answers and failures are cached for a while."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The history on disk: written when there is news, whole or not at all, and never the end of the daemon."""
+"""The history on disk: written when it changes, completely or not at all, and errors never end the daemon."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ def report(snapshot: Snapshot) -> Report:
 
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
-    """Take the next look: its source reads what was written."""
+    """Take the next snapshot: its source reads what was written."""
     devices = snapshot.device_plugins.known()
     stored = loads((state_dir / FILE).read_text()).transitions
     return replace(snapshot, device_plugins=Known(replace(devices, history=stored)))

@@ -1,4 +1,4 @@
-"""The stored history of the device plugins: what is there, and what is said of damage."""
+"""The stored history of the device plugins: its content, and how damage is reported."""
 
 import os
 from collections.abc import Callable

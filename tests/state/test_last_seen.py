@@ -1,4 +1,4 @@
-"""The Node as it was last seen, on disk: seldom written, and exactly where it matters."""
+"""The last-seen Node on disk: rarely written, and exactly when it matters."""
 
 from datetime import timedelta
 from pathlib import Path

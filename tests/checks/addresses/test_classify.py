@@ -1,4 +1,4 @@
-"""What each reservation is: one test for each owner that can save an address, and for each doubt."""
+"""The state of each reservation: one test for each kind of owner, and for each kind of missing data."""
 
 from datetime import timedelta
 
@@ -259,7 +259,7 @@ def test_with_another_network_unavailable_a_sandbox_may_be_in_use_there() -> Non
     snapshot = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
     assert state(snapshot, LOST.ip) is State.UNKNOWN
     assert state(snapshot, "10.244.1.2") is State.IN_USE
-    assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox to be alive elsewhere"
+    assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox that could be in use elsewhere"
     in_use = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
     assert state(in_use, LOST.ip) is State.UNMANAGED
 

@@ -1,4 +1,4 @@
-"""Networks with fewer addresses than pods to come."""
+"""Networks with fewer free addresses than possible pods."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Leaks: which reservations are found, why they most likely leaked, and what blinds the detector."""
+"""Leaks: which reservations are reported, their likely cause, and which missing data prevents the check."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Pods whose address nobody reserved."""
+"""Pods whose address has no reservation."""
 
 import pytest
 

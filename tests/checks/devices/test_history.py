@@ -1,4 +1,4 @@
-"""What happened to device plugins: the stored course of things, and what a look adds to it."""
+"""The history of device plugins: stored transitions, and the new ones of each snapshot."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -54,7 +54,7 @@ def snapshot_of(
     at: float = 0,
     **others: Any,
 ) -> Snapshot:
-    """A look so many seconds after NOW; the times of files are seconds before NOW."""
+    """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
     devices = device_plugins(
         *things,
         kubelet_socket=None if kubelet is None else seconds(kubelet),
@@ -64,7 +64,7 @@ def snapshot_of(
 
 
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
-    """Say that the daemon kept what the look before knew."""
+    """Return `now` with the stored history of the snapshot before."""
     devices = now.device_plugins.known()
     return with_history(replace(now, device_plugins=Known(replace(devices, history=derive(before)))))
 
@@ -90,7 +90,7 @@ def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
     return one
 
 
-# What a look tells
+# Transitions of a snapshot
 
 
 def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:

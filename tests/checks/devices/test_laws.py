@@ -1,4 +1,4 @@
-"""What holds of every history, every refused pod and every node with device plugins."""
+"""Properties of every history, every rejected pod and every node with device plugins."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ _LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profi
 
 @st.composite
 def pods(draw: st.DrawFn) -> list[Pod]:
-    """Pods with devices, refused or running, of few controllers."""
+    """Pods with devices, rejected or running, of few controllers."""
     several = []
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
@@ -71,7 +71,7 @@ def device_nodes(draw: st.DrawFn) -> Snapshot:
 
 
 def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
-    """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
+    """Return the next snapshot (by default the same) with the stored history of the first."""
     later = later or snapshot
     devices = later.device_plugins.known()
     text = stored_history.dumps(derive(snapshot))
@@ -106,7 +106,7 @@ def test_the_same_snapshot_twice_has_the_same_rejections(snapshot: Snapshot) -> 
 @_LONGEST
 @given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
 def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, noise: float) -> None:
-    """Also where the clocks are compared anew, which is never twice the same."""
+    """Even if the clocks are compared again, with a slightly different result."""
     passed = timedelta(seconds=later)
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
     if snapshot.api_skew == timedelta(0):

@@ -1,4 +1,4 @@
-"""Pods that the kubelet refused for a device, and that stay."""
+"""Pods that the kubelet rejected for a device, and that remain."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Why a pod was refused, and what becomes of it: by what the node's files and the pod's status tell together."""
+"""Why a pod was rejected and whether it is replaced, from the node's files and the pod's status."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,7 +73,7 @@ def cause(pod: Pod, *things: Things, **others: Any) -> RejectionCause:
 
 
 def vm(ago: float, **others: Any) -> Pod:
-    """A pod that was refused so many seconds ago."""
+    """A pod that was rejected `ago` seconds ago."""
     return refused_pod("shop/vm", ago=seconds(ago), **others)
 
 
@@ -233,7 +233,7 @@ def test_every_variant_of_the_race_is_recognized(refused: RejectionKind) -> None
     assert cause(vm(995, refused=refused)) is RejectionCause.KUBELET_RESTART
 
 
-# A registration that nobody saw in time: the agent was started later
+# A registration that was not observed in time: the agent started later
 
 
 def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
@@ -321,7 +321,7 @@ def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> D
 
 
 def test_an_exhausted_rejection_stays_exhausted_when_the_plugin_is_lost_later() -> None:
-    """As on a real node: refused at 12:07:25Z, the plugin lost at 12:07:26.8."""
+    """As on a real node: rejected at 12:07:25Z, the plugin lost at 12:07:26.8."""
     for after in (1.8, 59, 61):
         snapshot = snapshot_of([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
         assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
@@ -342,7 +342,7 @@ def test_a_rejection_in_the_second_of_a_loss_is_verified_only_by_the_message() -
 
 
 def test_an_absence_counts_even_after_the_plugin_returned() -> None:
-    """Looks tell that it was away; when it comes back, however late, they tell nothing else."""
+    """Snapshots show that it was absent; its later return does not change that."""
     gone = (*THE_RACE, lost(505), transition(GONE, socket=KVM_SOCKET, ago=seconds(504)))
     back = (transition(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), transition(REGISTERED, KVM, ago=seconds(19.9)))
     devices = device_plugins(
@@ -384,7 +384,7 @@ def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int 
     ("11:30:18", RejectionCause.EXHAUSTED),
 ])  # fmt: skip
 def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
-    """Of 30 pods the first was refused in the second of kubelet.sock, the last in that of the registration."""
+    """Of 30 pods the first was rejected in the second of kubelet.sock, the last in that of the registration."""
     refused = lab.refused("vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z")
     (one,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
     assert one.cause is expected
@@ -392,7 +392,7 @@ def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
 
 
 def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
-    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was refused at 11:41:14Z."""
+    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was rejected at 11:41:14Z."""
     message = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
     refused = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
     times = ("11:41:02.422", "11:41:06.759", "11:41:12.114")

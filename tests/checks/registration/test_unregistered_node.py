@@ -1,4 +1,4 @@
-"""A node that its cluster does not know: gone, without a provider ID, with another one, or about to be removed."""
+"""Nodes with registration problems: deleted, without a provider ID, with another one, or about to be removed."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Volumes that the node's status has lost: which of them are told, how surely, and of whom."""
+"""Volumes missing from the node's status: which are reported, how certain it is, and which pods are affected."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -52,7 +52,7 @@ def the(snapshot: Snapshot) -> Finding:
 
 
 def first(snapshot: Snapshot) -> Finding:
-    """Return what is told before the detector comes to a source that is silent."""
+    """Return the findings that the detector raises before it reaches an unavailable source."""
     return next(iter(detached_volume.find(assessment(snapshot))))
 
 

@@ -1,4 +1,4 @@
-"""What holds of every node with volumes: silence, order, names, and what is told of them."""
+"""Properties of every node with volumes: unavailable sources, order, names, and findings."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the API server's versions showed, and for how long it is held against the server."""
+"""Replays that versions of the API server show, and how long they are reported."""
 
 from dataclasses import replace
 from datetime import timedelta

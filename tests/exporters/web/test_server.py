@@ -50,7 +50,7 @@ def listening(address: tuple[str, int], heart: Heart | None = None, *, page: boo
     try:
         yield exporter
     finally:
-        # It takes half a second, which nobody here has to wait for.
+        # It takes half a second, which no test has to wait for.
         threading.Thread(target=exporter.close).start()
 
 
@@ -63,7 +63,7 @@ def exporter() -> Iterator[HttpExporter]:
 
 @pytest.fixture
 def fresh() -> Iterator[HttpExporter]:
-    """One that has not been told anything."""
+    """A server without any report."""
     with listening(LOCAL) as one:
         yield one
 
@@ -324,7 +324,7 @@ def test_a_client_without_a_thread_is_not_counted(
         assert raw(fresh, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
     monkeypatch.setattr(threading.Thread, "start", start)
     assert ask(fresh, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
-    assert "can't start new thread" in capfd.readouterr().err, "it is no silence"
+    assert "can't start new thread" in capfd.readouterr().err, "it is not idle"
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_slow_clients_are_bounded(exporter: HttpExporter, monkeypatch: pytest.Mo
     slow = [socket.create_connection(("127.0.0.1", exporter.port), timeout=5) for _ in range(20)]
     try:
         for one in slow[16:]:
-            assert one.recv(1) == b"", "who comes too late is told so at once"
+            assert one.recv(1) == b"", "a client too many gets an error at once"
         # Each has its thread and its deadline's.
         assert threading.active_count() - before <= 2 * 16
     finally:

@@ -1,4 +1,4 @@
-"""The kubelet's sandbox checkpoints, in both places where they can lie."""
+"""The kubelet's sandbox checkpoints, in both possible directories."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""libcni's cache: both formats, both places, the ranges in all their spellings, and every kind of damage."""
+"""libcni's cache: both formats, both directories, ranges in every format, and every kind of damage."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The device manager's checkpoint, from files that the real kubelet's code wrote, and from what is no checkpoint."""
+"""The device manager's checkpoint, from files that the real kubelet's code wrote, and from other files."""
 
 import json
 from typing import Any, Final

@@ -58,7 +58,7 @@ def dated(path: Path, made: datetime) -> None:
 
 
 def replace(directory: Path, content: bytes) -> None:
-    """Write a checkpoint as the kubelet does: beside it, and then in its place."""
+    """Write a checkpoint as the kubelet does: a temporary file that is renamed."""
     (directory / ".38472").write_bytes(content)
     (directory / ".38472").rename(directory / CHECKPOINT)
 
@@ -316,7 +316,7 @@ def test_a_file_in_place_of_the_directory_is_unavailable(directory: Path, proc: 
     assert why(DeviceManager(directory / "file", proc, StoredHistory)) == f"{directory}/file: Not a directory"
 
 
-# Earlier looks
+# Earlier snapshots
 
 
 def test_the_stored_history_is_loaded(directory: Path, proc: Path) -> None:

@@ -1,4 +1,4 @@
-"""The mount table of a node, and the kubelet's notes beside the volumes: files as they are on real nodes."""
+"""The mount table of a node, and the kubelet's vol_data.json of volumes: files as they are on real nodes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What this node knows of its registration: remembered from look to look, stored, and told by the kubelet's flags."""
+"""Registration data on the node: kept across snapshots, stored on disk, and read from the kubelet's flags."""
 
 from collections.abc import Mapping
 from dataclasses import replace

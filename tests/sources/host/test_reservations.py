@@ -1,4 +1,4 @@
-"""host-local's directory: its own formats, everything else that can lie in it, and directories that are none."""
+"""host-local's directory: its own formats, everything else that it may contain, and paths that are no directory."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def read(directory: Path) -> NetworkStore:
 
 
 def seen(directory: Path) -> dict[str, Reservation]:
-    """Return what is reserved, by address; nothing may be foreign."""
+    """Return the reservations by address; nothing may be unrecognized."""
     store = read(directory)
     assert store.unrecognized == ()
     return {one.ip: one for one in store.reading.known()}

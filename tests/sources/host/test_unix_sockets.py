@@ -1,4 +1,4 @@
-"""The node's unix sockets: lines of the kernel's, and real sockets in the kernel's real list."""
+"""The node's unix sockets: given lines of /proc/net/unix, and real sockets in the real file."""
 
 import socket
 from pathlib import Path

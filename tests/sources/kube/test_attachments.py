@@ -1,4 +1,4 @@
-"""What is asked about volumes, over the real transport: objects, refusals, and answers that are none."""
+"""Requests about volumes, over the real transport: objects, errors, and invalid answers."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ REFUSED = object()
 
 
 class Server:
-    """A stand-in for an API server with a few objects; what is REFUSED gets a 403, bytes are sent as they are."""
+    """A fake API server with a few objects; REFUSED gets a 403, bytes are sent as they are."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self._objects = objects

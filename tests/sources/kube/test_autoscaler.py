@@ -1,4 +1,4 @@
-"""What the cluster is asked, when, and how often: over the real transport, and of real status texts byte for byte."""
+"""Requests about the autoscaler, when and how often: over the real transport, with real status texts."""
 
 import json
 from collections.abc import Iterator

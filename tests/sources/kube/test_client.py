@@ -1,4 +1,4 @@
-"""The API server over the real transport: credentials, refusals, and answers that are no list."""
+"""The API server over the real transport: credentials, errors, and invalid answers."""
 
 import contextlib
 import itertools
@@ -51,7 +51,7 @@ def listing(*items: object, version: str = "40", more: str = "") -> str:
 
 @pytest.fixture
 def api_of(tmp_path: Path) -> Iterator[Any]:
-    """Return what connects to a stand-in, and closes it."""
+    """Return a function that connects to a fake server, and close the connections."""
     made: list[Api] = []
 
     def connect(server: FakeServer, timeout: float = 5.0, **given: str) -> Api:
@@ -159,7 +159,7 @@ def test_an_error_has_the_message_of_the_server(api_of: Any, status: int) -> Non
     body = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
     with FakeServer(always(http(body, f"{status} {REASONS[status]}"))) as server:
         assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
-    assert len(server.requests) == 1, "the next round is the retry"
+    assert len(server.requests) == 1, "the next sync is the retry"
 
 
 @pytest.mark.parametrize("status", REASONS)
@@ -408,7 +408,7 @@ def test_a_connection_leaves_no_open_handle(tmp_path: Path) -> None:
             api = Api(path, 1)
             why(api)
             api.close()
-        # The stand-in's own ends are in this process too, and close a moment later.
+        # The fake server's ends are in this process too, and close a moment later.
         until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed", seconds=2)
 
 
@@ -461,7 +461,7 @@ def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", ki
 
 
 class NodeClock:
-    """The node's wall clock; each look at it is a step further."""
+    """The node's wall clock; each reading advances it by a step."""
 
     def __init__(self, *steps: float) -> None:
         self._steps = iter(steps)

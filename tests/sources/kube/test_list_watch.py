@@ -1,4 +1,4 @@
-"""list + watch against a stand-in that follows a script: what is asked, what is believed, and for how long."""
+"""list + watch against a scripted fake server: requests, accepted answers, and deadlines."""
 
 import json
 import threading
@@ -144,7 +144,7 @@ def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     query = parse_qs(urlsplit(assessment.server.requests[1].target).query)
     assert query["allowWatchBookmarks"] == ["true"]
     assert query["fieldSelector"] == ["x=y"]
-    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before silence would count"
+    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before the idle timeout"
 
 
 def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:

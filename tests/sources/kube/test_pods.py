@@ -1,4 +1,4 @@
-"""What is kept of a pod, and what it costs."""
+"""The stored fields of a pod, and their memory."""
 
 import gc
 import json

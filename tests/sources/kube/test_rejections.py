@@ -1,4 +1,4 @@
-"""How the kubelet refuses pods for devices, in the words of its versions 1.17 to 1.36."""
+"""How the kubelet rejects pods for devices, in the messages of its versions 1.17 to 1.36."""
 
 import json
 import re
@@ -44,7 +44,7 @@ FRAMES = {
 
 
 class Parsed(NamedTuple):
-    """What a refusal says, without its time and its text."""
+    """A parsed rejection, without its time and text."""
 
     refused: RejectionKind
     resource: str = ""

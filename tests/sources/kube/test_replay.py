@@ -1,6 +1,6 @@
-"""The incident of 2018 over real sockets: what a naive client makes of an old server's watch, and what ours does.
+"""The incident of 2018 over real sockets: how a naive client and the agent handle an old server's watch.
 
-The server is a stand-in (`old_server.py`), because servers of that age cannot run here.
+The server is a fake (`old_server.py`), because servers of that age cannot run here.
 """
 
 import json
@@ -67,7 +67,7 @@ class Naive:
 
 
 class Ours:
-    """The reflector and its witness, as the daemon has them."""
+    """The reflector and its watch monitor, as in the daemon."""
 
     def __init__(self, directory: Path, url: str) -> None:
         path = kubeconfig(directory / "kubeconfig", url)
@@ -96,7 +96,7 @@ class Ours:
 
 @contextmanager
 def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, FakeServer]]:
-    """Run ours against a server."""
+    """Run the agent's client against a server."""
     stop = threading.Event()
     with FakeServer(answering) as server:
         ours = Ours(directory, server.url)
@@ -139,7 +139,7 @@ def versions(shown: Iterable[bytes]) -> list[int]:
 
 
 def watched_from(server: FakeServer) -> list[int]:
-    """Return the versions that ours has started watches from."""
+    """Return the versions from which the agent's client started watches."""
     return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
 
 

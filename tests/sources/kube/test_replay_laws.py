@@ -1,6 +1,6 @@
-"""What holds of the reflector whatever the API server does: changes, lags, replays, forgets, or is restored.
+"""Properties of the reflector, whatever the API server does: changes, lags, replays, forgets, or is restored.
 
-The server is a stand-in in memory (`old_server.py`); the reflector's own loop runs against it, without waiting.
+The server is a fake in memory (`old_server.py`); the reflector's own loop runs against it, without waiting.
 """
 
 import json
@@ -27,7 +27,7 @@ STEPS = (
 
 
 class Hurry(Event):
-    """To be told to stop, without ever waiting for it."""
+    """A stop event that never waits."""
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 (nobody waits)
         return self.is_set()
@@ -61,7 +61,7 @@ class World(Api):
         if status != 200:
             raise ApiError(status, "Too large resource version")
         if version == "":
-            # Read through to etcd: the truth, whatever was told before.
+            # Read from etcd: current, whatever was sent before.
             self._highest = self.etcd.revision
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
         return body
@@ -132,7 +132,7 @@ class World(Api):
                 self.etcd.create()
 
     def _catch_up_at_the_end(self) -> bool:
-        """Have a server answer that lags no more; tells whether it did not before."""
+        """Let the server answer without lag; return whether it lagged before."""
         if self._ended:
             return True
         if next(self._steps, None) is None:

@@ -1,4 +1,4 @@
-"""The discipline of versions, without a server: what may come back, and what may not."""
+"""Version checks, without a server: which objects may come back."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the API server calls its version: asked for, believed only in its form, and never waited for long."""
+"""The version of the API server: requested, validated, and never waited for long."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Docker's list, through the real client: from a stand-in on a unix socket, and from a real engine if one runs."""
+"""Docker's list, through the real client: from a fake on a unix socket, and from a real engine if one runs."""
 
 import gc
 import json
@@ -56,7 +56,7 @@ def socket_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
-    """Return what makes clients of the stand-in, and closes them."""
+    """Return a function that creates clients of the fake, and close them."""
     made: list[Docker] = []
 
     def client(timeout: float = 5.0) -> Docker:
@@ -374,7 +374,7 @@ json_values = st.recursive(
 
 
 class Lists:
-    """A stand-in for docker's client that lists what it is told to: a socket for each example would take minutes."""
+    """A fake docker client that lists the given containers: a socket for each example would take minutes."""
 
     def __init__(self, listed: object) -> None:
         self.containers = lambda **_: listed
