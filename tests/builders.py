@@ -163,7 +163,7 @@ def transition(
 
 
 def device_plugins(
-    *things: PluginSocket | Registered | Allocation | DeviceTransition,
+    *records: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet_socket: timedelta | None = UPTIME,
     checkpoint_written: timedelta | None = None,
     trouble: str = "",
@@ -172,17 +172,17 @@ def device_plugins(
 
     Where something is registered or allocated, the checkpoint was written 2 hours ago, unless another time is given.
     """
-    listed = tuple(one for one in things if isinstance(one, Registered))
-    allocated = tuple(one for one in things if isinstance(one, Allocation))
+    listed = tuple(one for one in records if isinstance(one, Registered))
+    allocated = tuple(one for one in records if isinstance(one, Allocation))
     if checkpoint_written is None and (listed or allocated):
         checkpoint_written = OLD
     return DevicePlugins(
         kubelet_socket=None if kubelet_socket is None else NOW - kubelet_socket,
-        sockets=tuple(one for one in things if isinstance(one, PluginSocket)),
+        sockets=tuple(one for one in records if isinstance(one, PluginSocket)),
         checkpoint_written=None if checkpoint_written is None else NOW - checkpoint_written,
         registered=listed,
         allocations=allocated,
-        history=tuple(one for one in things if isinstance(one, DeviceTransition)),
+        history=tuple(one for one in records if isinstance(one, DeviceTransition)),
         trouble=trouble,
     )
 
@@ -335,7 +335,7 @@ NO_DEVICES: Final = device_plugins()
 
 
 def node(
-    *things: Thing,
+    *records: Thing,
     reservations: Given[Reservation] = None,
     checkpoints: Given[Checkpoint] = None,
     containers: Given[Container] = None,
@@ -359,7 +359,7 @@ def node(
     def reading(given: Given[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
-        more = (thing for thing in things if isinstance(thing, kind))
+        more = (thing for thing in records if isinstance(thing, kind))
         return Known((*(healthy if given is None else given), *more))
 
     def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
@@ -372,7 +372,7 @@ def node(
         return Known(healthy if given is None else next(iter(given), None))
 
     promised = reading(reservations, RESERVATIONS, Reservation)
-    strange = tuple(thing for thing in things if isinstance(thing, UnrecognizedEntry))
+    strange = tuple(thing for thing in records if isinstance(thing, UnrecognizedEntry))
     return Snapshot(
         node_name="worker-1",
         taken_at=NOW + later + clock_set_by,

@@ -32,7 +32,7 @@ from tests.strategies import nodes, read_nodes, recordings
 each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
 
 
-def found(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
+def finding_keys(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
     """Return the keys of the findings, and the detectors with gaps."""
     findings, gaps = engine.detect(assessment(snapshot, grace), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
@@ -127,11 +127,11 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, whatever else is true of the node; its directory was read."""
     store = snapshot.reservations[0]
     others = tuple(one for one in _known(store.reading) if one.ip != entry.ip)
-    strange = tuple(one for one in store.unrecognized if one.name != entry.ip)
+    invalid = tuple(one for one in store.unrecognized if one.name != entry.ip)
     return replace(
         snapshot,
         reservations=(
-            replace(store, reading=Known((*others, entry)), unrecognized=strange),
+            replace(store, reading=Known((*others, entry)), unrecognized=invalid),
             *snapshot.reservations[1:],
         ),
     )
@@ -242,7 +242,7 @@ def test_a_longer_grace_period_never_adds_a_leak(snapshot: Snapshot, grace: time
 @given(nodes(), st.sampled_from(SOURCES), patiences)
 def test_unavailable_sources_never_add_a_finding_or_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     incomplete = without(snapshot, source)
-    assert found(incomplete, grace)[0] <= found(snapshot, grace)[0]
+    assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
     assert leaked(incomplete, grace) <= leaked(snapshot, grace)
 
 
@@ -256,15 +256,15 @@ def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: tim
     ):
         incomplete = replace(snapshot, reservations=stores)
         assert leaked(incomplete, grace) <= leaked(snapshot, grace)
-        assert found(incomplete, grace)[0] <= found(snapshot, grace)[0]
+        assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
 
 
 @_LONGEST
 @given(read_nodes(), st.sampled_from(SOURCES), patiences)
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
-    before, _ = found(snapshot, grace)
-    after, gaps = found(without(snapshot, source), grace)
+    before, _ = finding_keys(snapshot, grace)
+    after, gaps = finding_keys(without(snapshot, source), grace)
     assert {key[0] for key in before - after} <= gaps
 
 
@@ -292,7 +292,7 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
     stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
     mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
-    assert found(mixed) == found(snapshot)
+    assert finding_keys(mixed) == finding_keys(snapshot)
     assert {(one.entry, one.state) for one in assessment(mixed).reservations} == {
         (one.entry, one.state) for one in assessment(snapshot).reservations
     }

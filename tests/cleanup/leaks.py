@@ -40,7 +40,7 @@ def leaks(count: int, age: timedelta = timedelta(hours=2)) -> list[Reservation]:
 
 
 def passed(context: GuardContext) -> list[str]:
-    return [addresses for addresses, no in verdicts(context).items() if not no]
+    return [addresses for addresses, refusal in verdicts(context).items() if not refusal]
 
 
 BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {

@@ -439,7 +439,7 @@ def host_local(
     return started
 
 
-def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
+def result_of(started: subprocess.Popen[str], code: int = 0) -> Any:
     """Wait for host-local and return its output."""
     with started:
         assert started.stdout is not None

@@ -54,14 +54,14 @@ class Daemon:
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
-    def sync(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
+    def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
             assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
-        snapshot = node(*things, **changes, later=self.now - NOW)
+        snapshot = node(*records, **changes, later=self.now - NOW)
         self.files.files = {
             (one.network, one.ip): image(one) for store in snapshot.reservations for one in store.reading.known()
         }
@@ -81,4 +81,4 @@ def verdicts_of(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
 
 
 def reasons_of(cleaning: Cleaning) -> list[list[Reason]]:
-    return [[no.reason for no in one.refusals] for one in cleaning.outcomes]
+    return [[refusal.reason for refusal in one.refusals] for one in cleaning.outcomes]

@@ -77,7 +77,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_needed_value(name: s
     limits, spent, setting = BUDGETS[name]
     least = min(left for _, left in limits.allowances)
     context = guard_context(node(*leaks(3)), limits=limits, spent=spent)
-    over = [no for nos in verdicts(context).values() for no in nos]
+    over = [refusal for nos in verdicts(context).values() for refusal in nos]
     assert len(over) == 3 - max(least, 0)
     assert over[-1].setting == setting
     assert "-3" not in over[-1].why

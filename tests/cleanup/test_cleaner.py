@@ -120,15 +120,15 @@ def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> 
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
-    things = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
+    records = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
     budget = Budget(per_sync=("--max-per-sync", 2))
     doing = Daemon(budget=budget)
     trying = Daemon(budget=budget)
     trying.cleaner = DryRunCleaner(trying.session)
     for daemon in (doing, trying):
-        daemon.sync(*things)
+        daemon.sync(*records)
     before = trying.names
-    tried, did = trying.sync(*things), doing.sync(*things)
+    tried, did = trying.sync(*records), doing.sync(*records)
     assert (trying.names == before, len(doing.names)) == (True, len(before) - 2)
     assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in verdicts_of(tried)] == [
         ("10.244.1.12", False),
@@ -401,7 +401,7 @@ def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     report = scanned(incomplete)
     cleaning = DryRunCleaner(session).after_snapshot((incomplete,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
-    assert {no[0] for no in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
+    assert {refusal[0] for refusal in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 
 
 def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_until_settled() -> None:

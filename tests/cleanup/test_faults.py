@@ -527,16 +527,16 @@ def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store:
         synced: list[list[object]] = []
         fsync = os.fsync
 
-        def seen(handle: int) -> None:
+        def record_fsync(handle: int) -> None:
             locked = store.file_ops(0).lock(["kubenet"])
             synced.append([Path(f"/proc/self/fd/{handle}").readlink().name, locked is not None])
             if locked:
                 os.fsync = fsync
                 locked.unlock()
-                os.fsync = seen  # type: ignore[assignment]
+                os.fsync = record_fsync  # type: ignore[assignment]
             fsync(handle)
 
-        os.fsync = seen  # type: ignore[assignment]
+        os.fsync = record_fsync  # type: ignore[assignment]
         store.release(reserved)
         os.fsync = fsync
         return synced

@@ -127,8 +127,8 @@ def test_every_guard_is_evaluated() -> None:
 
 
 def reason_of(guard: guards.Guard, *reservations: Reservation, snapshot: Snapshot | None = None) -> Reason | None:
-    no = guard(ReleaseRequest(reservations), guard_context(snapshot or node()))
-    return None if no is None else no.reason
+    refusal = guard(ReleaseRequest(reservations), guard_context(snapshot or node()))
+    return None if refusal is None else refusal.reason
 
 
 def applied(wrong: Situation, words: list[str]) -> Situation:
@@ -154,17 +154,17 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
 
 @each
 def test_the_setting_named_by_a_refusal_overrides_it(wrong: Situation) -> None:
-    no = wrong.refusals[0]
-    lifted = applied(wrong, no.setting.split()) if no.setting else wrong
-    assert (lifted.refusals == ()) is bool(no.setting)
+    refusal = wrong.refusals[0]
+    lifted = applied(wrong, refusal.setting.split()) if refusal.setting else wrong
+    assert (lifted.refusals == ()) is bool(refusal.setting)
 
 
 @each
 def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
     main([wrong.command, "--help-all"])
     helped = capsys.readouterr().out
-    for no in wrong.refusals:
-        for option in no.setting.split():
+    for refusal in wrong.refusals:
+        for option in refusal.setting.split():
             assert f"  {option.partition('=')[0]} " in helped
 
 
@@ -260,13 +260,16 @@ def test_a_guard_without_its_source_refuses(source: str, kind: Callable[[str], A
 @pytest.mark.parametrize("source", sorted({*SOURCES} - {*NON_ADDRESS_SOURCES}))
 def test_one_unavailable_source_prevents_every_release(source: str) -> None:
     incomplete = without(node(LEAK), source)
-    assert all(no and no[0].reason is Reason.SOURCE_UNAVAILABLE for no in verdicts(guard_context(incomplete)).values())
+    assert all(
+        refusal and refusal[0].reason is Reason.SOURCE_UNAVAILABLE
+        for refusal in verdicts(guard_context(incomplete)).values()
+    )
 
 
 @pytest.mark.parametrize("source", NON_ADDRESS_SOURCES)
 def test_non_address_sources_do_not_affect_releases(source: str) -> None:
     incomplete = without(node(LEAK), source)
-    assert all(no == () for no in verdicts(guard_context(incomplete)).values())
+    assert all(refusal == () for refusal in verdicts(guard_context(incomplete)).values())
 
 
 def test_another_unavailable_network_prevents_every_release() -> None:
@@ -314,8 +317,8 @@ def test_one_unconfirmed_address_protects_both_of_a_sandbox() -> None:
 def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     both = node(LEAK, other, cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
-    (no,) = refusals(both)
-    assert (no.reason, no.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
+    (refusal,) = refusals(both)
+    assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
     assert refusals(both, limits=make_limits(networks=frozenset({"kubenet", "storage"}))) == ()
 
 
@@ -338,16 +341,16 @@ def test_without_a_grace_period_only_a_future_file_is_not_confirmed() -> None:
     limits = make_limits(grace=timedelta(0))
     assert refusals(node(reservation(THE_IP, age=timedelta(0))), limits=limits) == ()
     for age in (SECOND, timedelta(hours=1)):
-        no = refusals(node(reservation(THE_IP, age=-age)), limits=limits)[0]
-        assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
-        assert no.why == f"the file is {age.total_seconds():.0f} s newer than the snapshot"
+        refusal = refusals(node(reservation(THE_IP, age=-age)), limits=limits)[0]
+        assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
+        assert refusal.why == f"the file is {age.total_seconds():.0f} s newer than the snapshot"
 
 
 def test_a_leak_found_by_one_snapshot_is_not_confirmed_whatever_its_age() -> None:
     once = guard_context(node(LEAK))
     once = replace(once, report=scanned(node(), node(LEAK)))
-    (no,) = verdicts(once)[THE_IP]
-    assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
+    (refusal,) = verdicts(once)[THE_IP]
+    assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
 
 
 def test_another_file_under_the_same_address_is_another_leak() -> None:
@@ -366,8 +369,8 @@ def test_a_file_with_an_mtime_out_of_range_is_decided() -> None:
 @pytest.mark.parametrize("ip", ["10.244.1.1", "10.244.1.255", "10.244.2.9", "10.244.1.0", "fd00::9"])
 def test_an_address_outside_the_usable_range_is_released_only_by_name(ip: str) -> None:
     odd = node(reservation(ip), addresses=[])
-    (no,) = refusals(odd)
-    assert (no.reason, no.setting) == (Reason.OUTSIDE_RANGE, f"--ip={ip}")
+    (refusal,) = refusals(odd)
+    assert (refusal.reason, refusal.setting) == (Reason.OUTSIDE_RANGE, f"--ip={ip}")
     assert refusals(odd, limits=only(ip)) == ()
 
 

@@ -58,7 +58,7 @@ def read_anew(file: Path) -> Journal:
     return JournalStore(file.parent.parent).read()
 
 
-def why(act: Callable[[], object]) -> str:
+def error_of(act: Callable[[], object]) -> str:
     with pytest.raises(SourceError) as raised:
         act()
     return str(raised.value)
@@ -109,11 +109,11 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
         synced: list[str] = []
         fsync = os.fsync
 
-        def seen(handle: int) -> None:
+        def record_fsync(handle: int) -> None:
             synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
             fsync(handle)
 
-        os.fsync = seen  # type: ignore[assignment]
+        os.fsync = record_fsync  # type: ignore[assignment]
         journal_store = JournalStore(tmp_path / "a" / "state")
         journal_store.begin(ENTRY, ())
         first = len(synced)
@@ -209,7 +209,7 @@ def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
     file.parent.mkdir(parents=True)
     make(file.with_name(name))
     start = time.perf_counter()
-    assert why(journal_store.read).startswith(f"journal: {file.with_name(name)}: ")
+    assert error_of(journal_store.read).startswith(f"journal: {file.with_name(name)}: ")
     assert time.perf_counter() - start < 1
 
 
@@ -243,10 +243,10 @@ def test_an_unreadable_journal_is_unavailable() -> None:
         (directory / "journal").chmod(0o755)
         with as_nobody():
             file = directory / "journal" / "journal.jsonl"
-            assert why(JournalStore(directory).read) == f"journal: {file}: Permission denied"
+            assert error_of(JournalStore(directory).read) == f"journal: {file}: Permission denied"
         (directory / "journal").chmod(0o700)
         with as_nobody():
-            assert "Permission denied" in why(JournalStore(directory).read)
+            assert "Permission denied" in error_of(JournalStore(directory).read)
             assert JournalStore(directory).trouble() != ""
 
 

@@ -67,7 +67,7 @@ class Cleaned:
 
     before: dict[Name, Reservation]
     after: set[Name]
-    told: Cleaning
+    cleaning: Cleaning
 
     @property
     def removed(self) -> set[Name]:
@@ -85,7 +85,7 @@ class Daemon:
     """Addresses whose file cannot be removed."""
 
     def __post_init__(self) -> None:
-        self._judge = CleanupSession(self.input.limits, self.budget, self.journal_store, "run")
+        self._session = CleanupSession(self.input.limits, self.budget, self.journal_store, "run")
         self._ticks = NOW
 
     def _now(self) -> Any:
@@ -97,7 +97,7 @@ class Daemon:
         before = reserved(snapshots[-1])
         files = Files(before.values())
         files.broken = set(self.broken)
-        cleaner = ApplyingCleaner(self._judge, Owners(), lambda: files, self.journal_store, self._now, lock_timeout=0)
+        cleaner = ApplyingCleaner(self._session, Owners(), lambda: files, self.journal_store, self._now, lock_timeout=0)
         cleaner.before_snapshot(NOW)
         report_now = report or engine.replay(snapshots, grace=self.input.limits.grace, confirm_after=timedelta(0))
         cleaning = cleaner.after_snapshot(snapshots, report_now)
@@ -179,10 +179,10 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     return replace(snapshot, reservations=(changed, *snapshot.reservations[1:]))
 
 
-def also(snapshot: Snapshot, things: Mapping[str, Any]) -> Snapshot:
+def also(snapshot: Snapshot, records: Mapping[str, Any]) -> Snapshot:
     """Add a thing to each of some sources, which were read then."""
     changed: dict[str, Any] = {
-        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in things.items()
+        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in records.items()
     }
     return replace(snapshot, **changed)
 
@@ -204,9 +204,11 @@ def test_one_more_owner_never_adds_a_release(one: CleanupInput, ip: str, contain
 @given(cleanup_inputs(leaky_nodes()), ids)
 def test_one_more_container_never_adds_a_release_if_docker_was_trusted(one: CleanupInput, container_id: str) -> None:
     alone = Daemon(one).clean()
-    doubted = {no.reason for outcome in alone.told.outcomes for no in outcome.refusals} & {Reason.RUNTIME_DOUBTFUL}
+    checked = {refusal.reason for outcome in alone.cleaning.outcomes for refusal in outcome.refusals} & {
+        Reason.RUNTIME_DOUBTFUL
+    }
     more = Container(container_id, "exited", 0, "", "", sandbox=False)
-    assert doubted or removed(replace(one, last=also(one.last, {"containers": more}))) <= alone.removed
+    assert checked or removed(replace(one, last=also(one.last, {"containers": more}))) <= alone.removed
 
 
 # Unavailable sources
@@ -217,7 +219,7 @@ def test_one_more_container_never_adds_a_release_if_docker_was_trusted(one: Clea
 def test_with_any_source_unavailable_nothing_is_released(one: CleanupInput, source: str) -> None:
     cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
     assert cleaned.removed == set()
-    assert {outcome.verdict for outcome in cleaned.told.outcomes} <= {Verdict.REFUSED}
+    assert {outcome.verdict for outcome in cleaned.cleaning.outcomes} <= {Verdict.REFUSED}
 
 
 @_LONGER
@@ -339,8 +341,8 @@ def test_the_order_of_the_records_does_not_matter(one: CleanupInput, random: Any
 
 def verdicts(cleaned: Cleaned) -> list[Any]:
     return [
-        (one.request.reservations, one.verdict, [(no.reason, no.setting) for no in one.refusals])
-        for one in cleaned.told.outcomes
+        (one.request.reservations, one.verdict, [(refusal.reason, refusal.setting) for refusal in one.refusals])
+        for one in cleaned.cleaning.outcomes
     ]
 
 
@@ -353,11 +355,11 @@ def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: Cleanup
     )
     daemon = Daemon(one, journal_store=journal_store)
     first = daemon.clean(snapshots=(with_it(stops.first, lost), stops.last))
-    assert first.told.halted
+    assert first.cleaning.halted
     for cleaned in (first, daemon.clean(), daemon.clean(mistaken(one))):
         assert cleaned.removed == set()
-        assert cleaned.told.halted == first.told.halted
-        assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.told.outcomes)
+        assert cleaned.cleaning.halted == first.cleaning.halted
+        assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.cleaning.outcomes)
 
 
 @_LONGER
@@ -365,16 +367,16 @@ def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: Cleanup
 def test_the_report_matches_what_was_done(one: CleanupInput, broken: frozenset[str]) -> None:
     daemon = Daemon(one, broken=broken)
     cleaned = daemon.clean()
-    released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
+    released = [outcome for outcome in cleaned.cleaning.outcomes if outcome.verdict is Verdict.RELEASED]
     assert {(x.network, x.ip) for outcome in released for x in outcome.request.reservations} == cleaned.removed
     assert [outcome.entry for outcome in released] == [
         entry.name for entry in daemon.journal_store.entries.values() if entry.released
     ]
-    for outcome in cleaned.told.outcomes:
+    for outcome in cleaned.cleaning.outcomes:
         assert bool(outcome.refusals) is (outcome.verdict is Verdict.REFUSED)
-        assert all(no.why for no in outcome.refusals)
-    for network, before in cleaned.told.free_before.items():
-        after = cleaned.told.free_after[network]
+        assert all(refusal.why for refusal in outcome.refusals)
+    for network, before in cleaned.cleaning.free_before.items():
+        after = cleaned.cleaning.free_after[network]
         assert (before is None) is (after is None)
         if before is not None and after is not None:
             assert 0 <= after - before <= sum(name[0] == network for name in cleaned.removed)
@@ -386,7 +388,7 @@ def test_a_guard_refuses_or_accepts_and_never_raises(one: CleanupInput) -> None:
     report_now: GuardContext = guard_context(*one.snapshots, limits=one.limits)
     for request, refusals in guards.decide(report_now):
         assert request.reservations
-        assert len({no.reason for no in refusals}) <= len(refusals)
+        assert len({refusal.reason for refusal in refusals}) <= len(refusals)
     Daemon(one).clean(mistaken(one))
 
 

@@ -36,7 +36,7 @@ def test_a_released_container_that_reappears_halts_all_cleanup(again: Any) -> No
     cleaning = daemon.sync(again, *other)
     assert cleaning.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
     assert "nodeleak restore" in cleaning.halted
-    assert all(no[0] is Reason.HALTED for no in reasons_of(cleaning))
+    assert all(refusal[0] is Reason.HALTED for refusal in reasons_of(cleaning))
     assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
 
 
@@ -46,7 +46,7 @@ def test_cleanup_stays_halted_although_the_container_disappears_again() -> None:
     for _ in range(4):
         cleaning = daemon.sync(*leaks(2))
         assert cleaning.halted == first
-        assert {no[0] for no in reasons_of(cleaning)} == {Reason.HALTED}
+        assert {refusal[0] for refusal in reasons_of(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
 
 

@@ -17,8 +17,8 @@ from tests.builders import (
 from tests.cleanup.leaks import SECOND, leaks
 
 
-def share(*things: Any, **changes: Any) -> float:
-    return guard_context(node(*things, **changes), limits=make_limits()).shares["kubenet"]
+def share(*records: Any, **changes: Any) -> float:
+    return guard_context(node(*records, **changes), limits=make_limits()).shares["kubenet"]
 
 
 def test_a_share_of_a_few_sandboxes_is_ignored() -> None:
@@ -38,7 +38,8 @@ def test_a_share_equal_to_the_limit_is_plausible(most: float, refused: bool) -> 
     found_refusals = verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
     assert len(found_refusals) == 31
     assert all(
-        [one.reason for one in no] == ([Reason.IMPLAUSIBLE_SHARE] if refused else []) for no in found_refusals.values()
+        [one.reason for one in refusal] == ([Reason.IMPLAUSIBLE_SHARE] if refused else [])
+        for refusal in found_refusals.values()
     )
 
 
@@ -50,7 +51,7 @@ def test_a_share_is_at_most_one_and_one_can_be_allowed() -> None:
     small = node(*leaks(31), node=[Node("worker-1", ("10.250.0.0/29",), 110)])
     assert guard_context(small).shares["kubenet"] == 1
     found_refusals = verdicts(guard_context(small, limits=make_limits(max_share=config.percentage("100%"))))
-    assert {one.reason for no in found_refusals.values() for one in no} == {Reason.OUTSIDE_RANGE}
+    assert {one.reason for refusal in found_refusals.values() for one in refusal} == {Reason.OUTSIDE_RANGE}
 
 
 def test_if_only_docker_makes_most_leaked_the_share_is_of_those() -> None:

@@ -17,7 +17,16 @@ import pytest
 from agent.cleanup.restore import restore
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import HOST_LOCAL, Store, address, another_process_locks, handles, host_local, let_go, said_by
+from tests.cleanup.stores import (
+    HOST_LOCAL,
+    Store,
+    address,
+    another_process_locks,
+    handles,
+    host_local,
+    let_go,
+    result_of,
+)
 from tests.wire import needs, until
 
 IP = "10.244.1.9"
@@ -116,15 +125,15 @@ def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) 
 
 
 def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
+    result_of(host_local("ADD", container(1), real))
     lock = real.file_ops().lock(["kubenet"])
     assert lock is not None
     adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
     assert still_runs(adding)
     assert still_runs(deleting, 0.1)
     lock.unlock()
-    assert address(said_by(adding)) in {"10.9.0.2", "10.9.0.3"}
-    said_by(deleting)
+    assert address(result_of(adding)) in {"10.9.0.2", "10.9.0.3"}
+    result_of(deleting)
     assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]
 
 
@@ -148,16 +157,16 @@ def test_while_a_real_add_holds_its_lock_nothing_changes(real: Store) -> None:
         return adding.poll() is not None
 
     until(let_it_go_on, "host-local ends")
-    assert address(said_by(adding)) == "10.9.0.3"
+    assert address(result_of(adding)) == "10.9.0.3"
     assert real.release(reserved).verdict is Verdict.RELEASED
 
 
 def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -> None:
-    given = [address(said_by(host_local("ADD", container(number), real))) for number in range(1, 6)]
+    given = [address(result_of(host_local("ADD", container(number), real))) for number in range(1, 6)]
     assert given == [f"10.9.0.{last}" for last in range(2, 7)]
-    assert "no IP addresses available" in said_by(host_local("ADD", container(6), real), code=1)["msg"]
+    assert "no IP addresses available" in result_of(host_local("ADD", container(6), real), code=1)["msg"]
     assert real.release(real.find("10.9.0.4")).verdict is Verdict.RELEASED
-    assert address(said_by(host_local("ADD", container(6), real))) == "10.9.0.4"
+    assert address(result_of(host_local("ADD", container(6), real))) == "10.9.0.4"
     assert real.find("10.9.0.4").container_id == container(6)
     done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == "10.9.0.4 of network kubenet is reserved again"
@@ -165,36 +174,36 @@ def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -
 
 
 def test_a_real_del_after_a_release_succeeds_and_releases_no_other_address(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
+    result_of(host_local("ADD", container(1), real))
     real.release(real.find("10.9.0.2"))
-    said_by(host_local("ADD", container(2), real))
+    result_of(host_local("ADD", container(2), real))
     before = real.files()
-    said_by(host_local("DEL", container(1), real))
+    result_of(host_local("DEL", container(1), real))
     assert real.files() == before
 
 
 def test_a_restored_file_works_with_the_real_host_local(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
+    result_of(host_local("ADD", container(1), real))
     before = real.files()
     real.release(real.find("10.9.0.2"))
     assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
     assert real.files() == before
-    assert "duplicate allocation" in said_by(host_local("ADD", container(1), real), code=1)["msg"]
-    said_by(host_local("DEL", container(1), real))
+    assert "duplicate allocation" in result_of(host_local("ADD", container(1), real), code=1)["msg"]
+    result_of(host_local("DEL", container(1), real))
     assert [name for name in real.files() if "last" not in name] == []
 
 
 def test_a_restored_file_of_an_old_version_is_released_by_the_real_host_local(real: Store) -> None:
     real.release(real.reserve("10.9.0.2", GONE, ifname=""))
     assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
-    said_by(host_local("DEL", GONE, real))
+    result_of(host_local("DEL", GONE, real))
     assert real.files() == {}
 
 
 def test_a_sandbox_with_a_new_address_from_host_local_is_not_restored(real: Store) -> None:
-    said_by(host_local("ADD", WEB_ID, real))
+    result_of(host_local("ADD", WEB_ID, real))
     real.release(real.find("10.9.0.2"))
-    assert address(said_by(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
+    assert address(result_of(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
     done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == f"container {WEB_ID[:12]} has another address now: 10.9.0.3"
 
@@ -207,9 +216,9 @@ def test_real_adds_and_dels_during_releases_leave_one_owner_per_address(real: St
     def churn() -> None:
         for number in range(1000, 1025):
             one = container(number)
-            owned[one] = address(said_by(host_local("ADD", one, real, "10.9.0.0/25")))
+            owned[one] = address(result_of(host_local("ADD", one, real, "10.9.0.0/25")))
             if number % 2:
-                said_by(host_local("DEL", one, real, "10.9.0.0/25"))
+                result_of(host_local("DEL", one, real, "10.9.0.0/25"))
                 del owned[one]
 
     churning = threading.Thread(target=churn)

@@ -65,7 +65,7 @@ class Deployment:
         kubectl = ("kubectl", "--kubeconfig", self._cluster.admin, *_NAMESPACE, "exec", self.pod()["metadata"]["name"])
         return run(*kubectl, "--", *arguments, codes=codes)
 
-    def asked(self, *arguments: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+    def run_json(self, *arguments: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
         """Run a command of the agent in the pod and return its JSON output."""
         document: dict[str, Any] = json.loads(self.execute("nodeleak", *arguments, "-o", "json", codes=codes).stdout)
         return document

@@ -62,15 +62,15 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     assert agent.restarts() == 0
     assert set(metrics().by("source", "source_up").values()) == {1.0}
 
-    seen = agent.asked("scan", "--grace=0s")
+    seen = agent.run_json("scan", "--grace=0s")
     assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} == set(leaked)
     assert seen["networks"][0]["free"] == 0
 
-    before, journal = traces(STORE), agent.asked("journal")["entries"]
-    dry = agent.asked("clean", "--dry-run", *BOLD)
+    before, journal = traces(STORE), agent.run_json("journal")["entries"]
+    dry = agent.run_json("clean", "--dry-run", *BOLD)
     assert {one["ip"] for one in dry["addresses"]} == set(leaked)
     eventually(lambda: _refuses_to_write(agent), 60)
-    assert agent.asked("journal")["entries"] == journal
+    assert agent.run_json("journal")["entries"] == journal
     assert traces(STORE) == before
 
     agent.apply("overlays/cleanup-exec")
@@ -149,7 +149,7 @@ def test_it_survives_api_server_and_docker_outages_and_an_upgrade(
 
     def sees_all() -> None:
         assert set(metrics().by("source", "source_up").values()) == {1.0}
-        seen = agent.asked("scan", "--grace=0s")
+        seen = agent.run_json("scan", "--grace=0s")
         assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} >= set(leaked)
 
     eventually(sees_all, 30)
@@ -168,7 +168,7 @@ def test_with_the_cleanup_overlay_it_releases_addresses(cluster: Cluster, pods: 
     leaked = cluster.reserve(3)
     agent.apply("overlays/cleanup", **HASTY)
     eventually(lambda: _holds(owners), 30)
-    entries = agent.asked("journal")["entries"]
+    entries = agent.run_json("journal")["entries"]
     assert {(ip, one["by"]) for one in entries for ip in one["addresses"]} >= {(ip, "run") for ip in leaked}
     assert metrics().get("mode_info", mode="clean") == 1
 
@@ -190,7 +190,7 @@ def _refuses_to_write(agent: Deployment) -> None:
 
 
 def _cleans(agent: Deployment, leaked: list[str]) -> None:
-    done = agent.asked("clean", "--apply", *BOLD)
+    done = agent.run_json("clean", "--apply", *BOLD)
     assert {one["ip"] for one in done["addresses"] if one["verdict"] == "released"} >= set(leaked)
 
 

@@ -41,7 +41,7 @@ def check_as_a_document(browser: Browser, url: str) -> None:
     for scheme in SCHEMES:
         with looking_at(browser, f"{url}{STILL}", color_scheme=scheme) as view:
             assert view.complaints == []
-            assert [one for one in view.asked if not one.startswith("data:")] == [f"{url}{STILL}"]
+            assert [one for one in view.requested if not one.startswith("data:")] == [f"{url}{STILL}"]
             contrast, words = view.poorest_contrast()
             assert contrast >= 4.5, f"{scheme}: {words!r} has {contrast:.1f}"
     with looking_at(browser, f"{url}{STILL}", viewport={"width": 360, "height": 740}) as view:

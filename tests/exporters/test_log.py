@@ -213,11 +213,11 @@ def test_each_transition_of_a_plugin_is_logged_once(daemon: Daemon) -> None:
 def test_a_transition_without_a_stored_history_is_logged_once(daemon: Daemon) -> None:
     daemon.sync(after())
 
-    def seen(ago: int) -> Snapshot:
+    def snapshot_at(ago: int) -> Snapshot:
         return after(transition(TransitionKind.LOST, KVM, exact=False, ago=-timedelta(seconds=ago)))
 
-    assert events(daemon.sync(seen(30))) == ["device_plugin.lost"]
-    assert [daemon.sync(seen(ago)) for ago in (45, 60)] == [[], []]
+    assert events(daemon.sync(snapshot_at(30))) == ["device_plugin.lost"]
+    assert [daemon.sync(snapshot_at(ago)) for ago in (45, 60)] == [[], []]
 
 
 def test_a_plugin_that_comes_and_goes_is_logged_each_time(daemon: Daemon) -> None:

@@ -147,18 +147,18 @@ def test_an_unconfirmed_leak_has_no_event() -> None:
 
 def test_releases_and_restorations_come_from_the_journal() -> None:
     entry = replace(ENTRY, restored=NOW - MINUTE)
-    found = [event for event in timeline_of(node(), entry).events if event.source == "journal"]
-    assert [(event.kind, event.at, event.exact) for event in found] == [
+    listed = [event for event in timeline_of(node(), entry).events if event.source == "journal"]
+    assert [(event.kind, event.at, event.exact) for event in listed] == [
         (EventKind.RELEASED, NOW - HOUR, True),
         (EventKind.RESTORED, NOW - MINUTE, True),
     ]
-    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, journal entry e-1"
+    assert listed[0].text == "10.244.1.9 of pod shop/cart was released by `run`, journal entry e-1"
 
 
 @pytest.mark.parametrize("verdict", [None, *(one for one in Verdict if one is not Verdict.RELEASED)])
 def test_a_failed_release_has_no_event(verdict: Verdict | None) -> None:
-    found = timeline_of(node(), replace(ENTRY, verdict=verdict)).events
-    assert "journal" not in {event.source for event in found}
+    listed = timeline_of(node(), replace(ENTRY, verdict=verdict)).events
+    assert "journal" not in {event.source for event in listed}
 
 
 def test_events_of_all_sources_are_in_order() -> None:
@@ -169,8 +169,8 @@ def test_events_of_all_sources_are_in_order() -> None:
         processes=[processes(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
         device_plugins=device_plugins(transition(TransitionKind.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
     )
-    found = timeline_of(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
-    assert [event.at for event in found] == sorted(event.at for event in found)
+    listed = timeline_of(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
+    assert [event.at for event in listed] == sorted(event.at for event in listed)
     race = (
         EventKind.KUBELET_STARTED,
         EventKind.LEAKED,
@@ -178,8 +178,8 @@ def test_events_of_all_sources_are_in_order() -> None:
         EventKind.REJECTED,
         EventKind.REGISTERED,
     )
-    assert [event.kind for event in found if event.kind in race] == list(race)
-    assert found[-1].kind is EventKind.RELEASED
+    assert [event.kind for event in listed if event.kind in race] == list(race)
+    assert listed[-1].kind is EventKind.RELEASED
 
 
 def test_at_one_time_starts_come_first() -> None:

@@ -38,25 +38,25 @@ def test_a_healthy_node_has_no_pressure() -> None:
 
 def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
     assert after(node(node=[TINY]), 1) is None, "a candidate leaves the condition as it is"
-    found = after(node(node=[TINY]), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("True", SCARCE)
-    assert found.message.startswith("kubenet: 3 free addresses for 107 more pods")
+    condition = after(node(node=[TINY]), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", SCARCE)
+    assert condition.message.startswith("kubenet: 3 free addresses for 107 more pods")
 
 
 def test_no_free_address_is_exhausted() -> None:
-    found = after(node(*FULL, node=[TINY]), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("True", EXHAUSTED)
-    assert found.message.startswith("kubenet: no free addresses")
+    condition = after(node(*FULL, node=[TINY]), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", EXHAUSTED)
+    assert condition.message.startswith("kubenet: no free addresses")
 
 
 @pytest.mark.parametrize("source", ["reservations", "node", "pods"])
 def test_without_data_the_status_is_unknown(source: str) -> None:
-    found = after(without(node(), source), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("Unknown", UNKNOWN)
-    assert found.message
+    condition = after(without(node(), source), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", UNKNOWN)
+    assert condition.message
 
 
 @pytest.mark.parametrize(("standing", "status"), [("", None), ("True", "Unknown")])
@@ -65,26 +65,26 @@ def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(standi
     kubenet = NetworkStore(
         "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     )
-    found = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
-    assert (found.status if found else None) == status
+    condition = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
+    assert (condition.status if condition else None) == status
 
 
 def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
     report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
-    found = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
-    assert found is not None
-    assert found.status == "True"
+    condition = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
+    assert condition is not None
+    assert condition.status == "True"
 
 
 @given(nodes())
 def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
-    found = condition_of(report)
+    condition = condition_of(report)
     findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
     has_gap = exhausted_range.NAME in {gap.detector for gap in report.gaps}
-    assert found is not None
-    assert (found.status == "True") == bool(findings)
-    assert (found.status == "False") == (not findings and not has_gap)
+    assert condition is not None
+    assert (condition.status == "True") == bool(findings)
+    assert (condition.status == "False") == (not findings and not has_gap)
 
 
 class FakeQueue:

@@ -44,18 +44,18 @@ def test_the_releases_of_every_sync_are_sent() -> None:
 
 
 def test_many_events_are_sent_over_time_each_once_before_any_is_repeated() -> None:
-    limiter, storm, sent = RateLimiter(), [about(number) for number in range(200)], []
-    first, missed = limiter.due(storm, UPTIME)
+    limiter, events, sent = RateLimiter(), [about(number) for number in range(200)], []
+    first, missed = limiter.due(events, UPTIME)
     assert (len(first), missed) == (BURST, 200 - BURST)
     sent += first
     for number in range(1, 5):
-        due, missed = limiter.due(storm, UPTIME + INTERVAL * number)
+        due, missed = limiter.due(events, UPTIME + INTERVAL * number)
         assert missed == 0, "they are counted once"
         sent += due
     assert len(sent) <= BURST + 5, "in the first minute"
     for number in range(5, 200):
-        sent += limiter.due(storm, UPTIME + INTERVAL * number)[0]
-    assert {one.name for one in sent[:200]} == {one.name for one in storm}
+        sent += limiter.due(events, UPTIME + INTERVAL * number)[0]
+    assert {one.name for one in sent[:200]} == {one.name for one in events}
 
 
 def test_releases_come_before_lasting_events() -> None:

@@ -54,7 +54,7 @@ STRANGER: Reading[Registration] = Known(registration())
 """Nobody on this node says that it is the one of that name."""
 
 
-def why(
+def error_of(
     reading: Reading[tuple[Container, ...]]
     | Reading[tuple[Checkpoint, ...]]
     | Reading[tuple[Pod, ...]]
@@ -76,14 +76,14 @@ def test_a_mount_table_needs_the_process_table_of_the_node() -> None:
 
 
 def test_an_empty_list_on_a_node_with_running_pods_is_unavailable() -> None:
-    assert why(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
+    assert error_of(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
         "the runtime lists no container of the 3 pods that run here according to the API server"
     )
 
 
 def test_a_list_without_any_running_pod_is_unavailable() -> None:
     strangers = Known((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
-    assert why(crosscheck.containers(strangers, Known(PODS))) == (
+    assert error_of(crosscheck.containers(strangers, Known(PODS))) == (
         "the runtime lists 2 containers and none of the 3 pods that run here according to the API server"
     )
 
@@ -162,7 +162,7 @@ def test_a_docker_stopped_for_a_moment_is_unavailable(node: Reading[Node | None]
 
 
 @pytest.mark.parametrize(
-    ("node", "table", "why"),
+    ("node", "table", "error_of"),
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
         (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
@@ -171,10 +171,10 @@ def test_a_docker_stopped_for_a_moment_is_unavailable(node: Reading[Node | None]
     ],
 )
 def test_without_kubenet_missing_reservations_are_empty(
-    node: Reading[Node | None], table: Reading[ProcessStartTimes], why: str
+    node: Reading[Node | None], table: Reading[ProcessStartTimes], error_of: str
 ) -> None:
     stores = crosscheck.reservations([NO_STORE], table, node)
-    assert [store.reading for store in stores] == [NotRequested("reservations", why)]
+    assert [store.reading for store in stores] == [NotRequested("reservations", error_of)]
 
 
 @pytest.mark.parametrize("table", [KUBENET, plugged(None), Unavailable("processes", "not the node's")])
@@ -218,12 +218,12 @@ def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
 
 def test_namespaces_read_in_a_container_are_unavailable() -> None:
     table = Unavailable("processes", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
-    assert why(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
+    assert error_of(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
     assert crosscheck.addresses(Known(ADDRESSES), Known(processes())) == Known(ADDRESSES)
 
 
 def test_an_empty_pod_list_of_a_missing_node_is_unavailable() -> None:
-    assert why(crosscheck.pods(Known(()), Known(None), STRANGER, "wrker-1")) == (
+    assert error_of(crosscheck.pods(Known(()), Known(None), STRANGER, "wrker-1")) == (
         "the API server has no Node named 'wrker-1': is the node's name right?"
     )
 
@@ -239,7 +239,7 @@ def test_an_empty_pod_list_of_an_existing_node_is_empty() -> None:
     ids=["remembered", "the kubelet's own name", "pods of it"],
 )
 def test_the_pods_of_a_deleted_node_are_unavailable(listed: tuple[Pod, ...], known: Registration) -> None:
-    assert why(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
+    assert error_of(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
         "the Node 'worker-1' was deleted, and its pods with it: the list proves nothing"
     )
 
@@ -249,18 +249,18 @@ def test_pods_not_requested_stay_not_requested() -> None:
 
 
 def test_an_empty_pod_list_of_a_node_that_may_not_exist_is_unavailable() -> None:
-    doubted = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), STRANGER, "worker-1")
-    assert isinstance(doubted, Unavailable)
-    assert "'worker-1'" in doubted.why
-    assert "403 forbidden" in doubted.why
+    checked = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), STRANGER, "worker-1")
+    assert isinstance(checked, Unavailable)
+    assert "'worker-1'" in checked.why
+    assert "403 forbidden" in checked.why
     assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), STRANGER, "worker-1") == Known(PODS)
 
 
 def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> None:
     running = sandbox("1" * 64, "shop/web")
-    doubted = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
-    assert isinstance(doubted, Unavailable)
-    assert "is this the kubelet's directory?" in doubted.why
+    checked = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
+    assert isinstance(checked, Unavailable)
+    assert "is this the kubelet's directory?" in checked.why
 
 
 def test_a_checkpoint_directory_with_some_running_sandboxes_is_accepted() -> None:
@@ -301,15 +301,15 @@ def test_another_plugin_directory_is_accepted_if_no_devices_are_requested(
 def test_with_a_pod_that_requests_devices_the_directory_is_needed(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
-    assert why(doubted) == f"{reason}, but shop/gpu uses devices: is it mounted?"
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
+    assert error_of(checked) == f"{reason}, but shop/gpu uses devices: is it mounted?"
 
 
 @no_kubelets
 def test_with_devices_on_the_node_the_directory_is_needed(reading: Reading[DevicePlugins], reason: str) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert why(doubted) == f"{reason}, but node worker-1 uses devices: is it mounted?"
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
+    assert error_of(checked) == f"{reason}, but node worker-1 uses devices: is it mounted?"
 
 
 @no_kubelets
@@ -317,8 +317,8 @@ def test_leftovers_of_an_uninstalled_plugin_do_not_need_the_directory(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert doubted == NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
+    assert checked == NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
 
 
 @no_kubelets
@@ -326,8 +326,11 @@ def test_without_the_pods_it_is_unknown_whether_the_directory_is_needed(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     unavailable_pods = Unavailable("pods", "timed out")
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), unavailable_pods, Known(WORKER))) == reason
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403"))) == reason
+    assert error_of(crosscheck.device_plugins(reading, Known(CONTAINERS), unavailable_pods, Known(WORKER))) == reason
+    assert (
+        error_of(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403")))
+        == reason
+    )
 
 
 def test_an_unreadable_plugin_directory_is_unavailable() -> None:

@@ -10,17 +10,17 @@ class Server:
     """Counts its answers, and fails where it is down."""
 
     def __init__(self) -> None:
-        self.now, self.asked, self.down = 0.0, 0, False
+        self.now, self.calls, self.down = 0.0, 0, False
         self.cache = TTLCache[int](lambda: self.now, 60, failure_seconds=10)
 
     def get(self, *about: str) -> int:
         return self.cache.get(self._ask, frozenset(about))
 
     def _ask(self) -> int:
-        self.asked += 1
+        self.calls += 1
         if self.down:
             raise SourceError("down")
-        return self.asked
+        return self.calls
 
 
 def test_an_answer_is_kept_until_it_expires() -> None:
@@ -38,7 +38,7 @@ def test_a_failure_has_its_own_expiry() -> None:
     for _ in range(2):
         with pytest.raises(SourceError, match="down"):
             server.get()
-    assert server.asked == 1
+    assert server.calls == 1
     server.down, server.now = False, 10
     assert server.get() == 2
 

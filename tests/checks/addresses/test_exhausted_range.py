@@ -34,8 +34,8 @@ def leaks(first: int, last: int) -> tuple[Reservation, ...]:
     return tuple(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(first, last + 1))
 
 
-def small(*things: Reservation, max_pods: int | None = 3) -> Snapshot:
-    return node(*things, node=[replace(SMALL_NODE, max_pods=max_pods)])
+def small(*records: Reservation, max_pods: int | None = 3) -> Snapshot:
+    return node(*records, node=[replace(SMALL_NODE, max_pods=max_pods)])
 
 
 def only(snapshot: Snapshot) -> Finding:

@@ -49,7 +49,7 @@ def test_a_leak_names_its_pod_if_a_source_knows_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(LOST, sandbox(GONE, "shop/cart", "exited")),
         node(LOST, Checkpoint(GONE, "shop/cart")),
@@ -59,8 +59,8 @@ def test_a_leak_names_its_pod_if_a_source_knows_it() -> None:
     ],
     ids=["not_ready", "teardown_pending", "candidate", "from the future", "unrecognized"],
 )
-def test_other_states_are_no_finding(innocent: Snapshot) -> None:
-    assert findings_of(leaked_reservation, innocent) == []
+def test_other_states_are_no_finding(harmless: Snapshot) -> None:
+    assert findings_of(leaked_reservation, harmless) == []
 
 
 def test_both_addresses_of_a_dual_stack_sandbox_are_reported() -> None:

@@ -51,7 +51,7 @@ def test_the_order_of_a_pods_addresses_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(CART, pod("shop/cart", "10.244.1.2", host_network=True)),
         node(CART, pod("shop/cart", "10.244.1.2", phase="Succeeded")),
@@ -63,8 +63,8 @@ def test_the_order_of_a_pods_addresses_does_not_matter() -> None:
     ],
     ids=["host network", "succeeded", "failed", "no sandbox", "sandbox stopped", "no address", "named twice"],
 )
-def test_addresses_that_only_seem_shared_are_no_finding(innocent: Snapshot) -> None:
-    assert findings_of(shared_ip, innocent) == []
+def test_addresses_that_only_seem_shared_are_no_finding(harmless: Snapshot) -> None:
+    assert findings_of(shared_ip, harmless) == []
 
 
 def test_host_network_pods_may_share_the_node_address() -> None:

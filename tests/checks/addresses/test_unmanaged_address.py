@@ -54,7 +54,7 @@ def test_an_empty_file_has_no_owner_to_be_unmanaged() -> None:
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(LOST, JAVA, sandbox(GONE, "shop/cart")),
         node(LOST, JAVA, sandbox(GONE, "shop/cart", "exited")),
@@ -65,8 +65,8 @@ def test_an_empty_file_has_no_owner_to_be_unmanaged() -> None:
     ],
     ids=["container runs", "container stopped", "checkpoint", "leaked", "alive by its pod only", "not reserved"],
 )
-def test_managed_or_unconfigured_addresses_are_no_finding(innocent: Snapshot) -> None:
-    assert findings_of(unmanaged_address, innocent) == []
+def test_managed_or_unconfigured_addresses_are_no_finding(harmless: Snapshot) -> None:
+    assert findings_of(unmanaged_address, harmless) == []
 
 
 def test_only_the_configured_address_of_a_dual_stack_sandbox_is_unmanaged() -> None:

@@ -45,7 +45,7 @@ def test_a_recreated_pod_with_the_same_name_is_another_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(CART, pod("shop/cart", "10.244.1.9", host_network=True)),
         node(CART, pod("shop/cart", "10.244.1.9", phase="Succeeded")),
@@ -77,8 +77,8 @@ def test_a_recreated_pod_with_the_same_name_is_another_finding() -> None:
         "a status that has not followed a new sandbox",
     ],
 )
-def test_addresses_that_cannot_be_allocated_twice_are_not_reported(innocent: Snapshot) -> None:
-    assert findings_of(unreserved_pod_ip, innocent) == []
+def test_addresses_that_cannot_be_allocated_twice_are_not_reported(harmless: Snapshot) -> None:
+    assert findings_of(unreserved_pod_ip, harmless) == []
 
 
 def test_an_unrecognized_entry_that_is_no_address_reserves_nothing() -> None:

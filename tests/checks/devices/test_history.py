@@ -48,7 +48,7 @@ def seconds(n: float) -> timedelta:
 
 
 def snapshot_of(
-    *things: PluginSocket | Registered | Allocation | DeviceTransition,
+    *records: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet: float | None = 30,
     written: float | None = None,
     at: float = 0,
@@ -56,7 +56,7 @@ def snapshot_of(
 ) -> Snapshot:
     """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
     devices = device_plugins(
-        *things,
+        *records,
         kubelet_socket=None if kubelet is None else seconds(kubelet),
         checkpoint_written=None if written is None else seconds(written),
     )
@@ -112,8 +112,8 @@ def test_the_same_snapshot_twice_adds_no_transition() -> None:
 
 
 def test_a_healthy_node_adds_no_transition_over_time() -> None:
-    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
-    assert added(snapshot_of(*things, written=20), snapshot_of(*things, written=20, at=7200)) == []
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    assert added(snapshot_of(*records, written=20), snapshot_of(*records, written=20, at=7200)) == []
 
 
 def test_devices_in_a_checkpoint_older_than_the_kubelet_are_not_registered() -> None:
@@ -191,8 +191,8 @@ def test_a_returning_plugin_registers_when_it_recreates_its_socket() -> None:
 
 
 def test_two_plugins_with_known_sockets_have_their_own_times() -> None:
-    things = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
-    snapshot = snapshot_of(*things, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
+    records = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
+    snapshot = snapshot_of(*records, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
     assert transitions_of(snapshot)[2:] == [
         ("registered", KVM, 20, True),
         ("socket_appeared", "nvidia-gpu.sock", 10, True),
@@ -277,8 +277,8 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     """Without a battery the node boots in the past; the plugin registers when the clock is right."""
     past = 10**8
     just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
-    things = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
-    stepped = replace(snapshot_of(*things, kubelet=past + 20, written=59), uptime=seconds(140))
+    records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
+    stepped = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in transitions_of(after(just_booted, stepped))] == [
         "kubelet_started",
         "socket_appeared",
@@ -286,14 +286,14 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     ]
     assert kubelet_up_for(with_history(after(just_booted, stepped))) == seconds(100)
     assert state(after(just_booted, stepped)).registered is True
-    back = replace(snapshot_of(*things, kubelet=past + 20, written=59), uptime=seconds(140))
+    back = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in transitions_of(back)][:2] == ["kubelet_started", "socket_appeared"]
 
 
 def test_a_clock_set_back_removes_no_registration() -> None:
-    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
-    before = snapshot_of(*things, written=20)
-    back = replace(snapshot_of(*things, written=20, at=15), taken_at=NOW - timedelta(days=2))
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    before = snapshot_of(*records, written=20)
+    back = replace(snapshot_of(*records, written=20, at=15), taken_at=NOW - timedelta(days=2))
     assert added(before, back) == []
     assert state(after(before, back)).registered is True
 

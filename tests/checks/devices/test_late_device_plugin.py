@@ -33,9 +33,9 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def snapshot_of(*things: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
+def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
-    devices = device_plugins(*things, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
+    devices = device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(device_plugins=devices, **others)
 
 

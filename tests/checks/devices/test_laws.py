@@ -80,7 +80,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 
 
-def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
+def finding_keys(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
     findings, gaps = engine.detect(assessment(snapshot), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
@@ -148,7 +148,7 @@ def test_the_order_of_the_files_does_not_matter(snapshot: Snapshot, random: Any)
     )
     again = replace(snapshot, device_plugins=Known(mixed))
     assert derive(again) == derive(snapshot)
-    assert found(again) == found(snapshot)
+    assert finding_keys(again) == finding_keys(snapshot)
 
 
 # Verdicts
@@ -180,14 +180,14 @@ def test_an_unreplaced_pod_is_stuck_and_a_pod_without_time_is_unverified(snapsho
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
 def test_unavailable_sources_never_add_a_finding(snapshot: Snapshot, source: str) -> None:
-    assert found(without(snapshot, source))[0] <= found(snapshot)[0]
+    assert finding_keys(without(snapshot, source))[0] <= finding_keys(snapshot)[0]
 
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str) -> None:
-    before, _ = found(snapshot)
-    after, gaps = found(without(snapshot, source))
+    before, _ = finding_keys(snapshot)
+    after, gaps = finding_keys(without(snapshot, source))
     assert {key[0] for key in before - after} <= gaps
 
 

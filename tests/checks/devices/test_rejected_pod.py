@@ -49,7 +49,7 @@ def vm(name: str = "shop/vm", ago: float = 35, controller: str = "ReplicaSet/vm"
     return refused_pod(name, ago=seconds(ago), controller=controller)
 
 
-def swarm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
+def many_pods(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
     return [vm(f"shop/vm-{n}", 35 - n * apart, controller) for n in range(several)]
 
 
@@ -96,14 +96,14 @@ def test_two_pods_with_one_name_are_two_findings() -> None:
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
-    storm = only(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=1))))
-    assert storm.subject == "pods of ReplicaSet/vm in shop"
-    assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM}, shop/vm-0, shop/vm-1,")
-    assert " and 2 more: the kubelet started" in storm.message
+    group = only(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=1))))
+    assert group.subject == "pods of ReplicaSet/vm in shop"
+    assert group.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM}, shop/vm-0, shop/vm-1,")
+    assert " and 2 more: the kubelet started" in group.message
     in_that_second = RejectionCause.UNVERIFIED
-    assert [one.cause for one in storm.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
-    assert storm.pods == tuple(f"shop/vm-{n}" for n in range(5))
-    assert (storm.cause, storm.pod_outcome, storm.since) == (
+    assert [one.cause for one in group.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
+    assert group.pods == tuple(f"shop/vm-{n}" for n in range(5))
+    assert (group.cause, group.pod_outcome, group.since) == (
         RejectionCause.KUBELET_RESTART,
         PodOutcome.REPLACED_BY_CONTROLLER,
         NOW - seconds(35),
@@ -111,27 +111,27 @@ def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
 
 
 def test_a_growing_group_of_pods_is_the_same_finding() -> None:
-    assert {only(findings_of(rejected_pod, snapshot_of(*swarm(n)))).key for n in (5, 6, 1181)} == {
+    assert {only(findings_of(rejected_pod, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
         (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
     }
 
 
 def test_four_pods_or_pods_of_different_controllers_are_not_grouped() -> None:
-    assert len(findings_of(rejected_pod, snapshot_of(*swarm(4)))) == 4
-    mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(4)))) == 4
+    mixed = [*many_pods(4), vm("shop/other", controller="ReplicaSet/other")]
     assert len(findings_of(rejected_pod, snapshot_of(*mixed))) == 5
-    elsewhere = [*swarm(4), vm("bank/vm")]
+    elsewhere = [*many_pods(4), vm("bank/vm")]
     assert len(findings_of(rejected_pod, snapshot_of(*elsewhere))) == 5
-    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, controller="")))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, controller="")))) == 5
 
 
 def test_five_pods_over_a_longer_time_are_not_grouped() -> None:
-    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=-150)))) == 1
-    assert len(findings_of(rejected_pod, snapshot_of(*swarm(5, apart=-151)))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-150)))) == 1
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-151)))) == 5
 
 
 def test_a_much_older_pod_is_not_part_of_the_group() -> None:
-    findings = findings_of(rejected_pod, snapshot_of(*swarm(5), vm("shop/older", ago=9000)))
+    findings = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
     assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 

@@ -56,20 +56,20 @@ THE_RACE: Sequence[DeviceTransition] = (
 
 
 def snapshot_of(
-    pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: float = 990, **others: Any
+    pods: Sequence[Pod], *records: Things, kubelet: float = 1000, written: float = 990, **others: Any
 ) -> Snapshot:
-    there = (*(things or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
+    there = (*(records or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
     devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(*pods, device_plugins=devices, **others)
 
 
-def rejection_of(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
-    (one,) = rejected_pods(snapshot_of([pod], *things, **others))
+def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
+    (one,) = rejected_pods(snapshot_of([pod], *records, **others))
     return one
 
 
-def cause(pod: Pod, *things: Things, **others: Any) -> RejectionCause:
-    return rejection_of(pod, *things, **others).cause
+def cause(pod: Pod, *records: Things, **others: Any) -> RejectionCause:
+    return rejection_of(pod, *records, **others).cause
 
 
 def vm(ago: float, **others: Any) -> Pod:
@@ -134,11 +134,11 @@ def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew(
 
 @pytest.mark.parametrize("ago", [1003, 996, 905, 896])
 @pytest.mark.parametrize(
-    "refused",
+    "rejected_one",
     [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_if_times_are_ambiguous_the_kubelets_message_decides(refused: RejectionKind, ago: float) -> None:
-    assert cause(rejected(vm(ago, refused=refused), by_api=True), *SLOW) is RejectionCause.KUBELET_RESTART
+def test_if_times_are_ambiguous_the_kubelets_message_decides(rejected_one: RejectionKind, ago: float) -> None:
+    assert cause(rejected(vm(ago, refused=rejected_one), by_api=True), *SLOW) is RejectionCause.KUBELET_RESTART
 
 
 @pytest.mark.parametrize("ago", [1003, 905, 896])
@@ -226,11 +226,11 @@ def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "rejected_one",
     [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_every_variant_of_the_race_is_recognized(refused: RejectionKind) -> None:
-    assert cause(vm(995, refused=refused)) is RejectionCause.KUBELET_RESTART
+def test_every_variant_of_the_race_is_recognized(rejected_one: RejectionKind) -> None:
+    assert cause(vm(995, refused=rejected_one)) is RejectionCause.KUBELET_RESTART
 
 
 # A registration that was not observed in time: the agent started later
@@ -245,31 +245,31 @@ def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
     assert cause(vm(500), *nobody_saw) is RejectionCause.UNVERIFIED
 
 
-@pytest.mark.parametrize(("refused", "ago", "expected"), [
+@pytest.mark.parametrize(("rejected_one", "ago", "expected"), [
     (RejectionKind.INSUFFICIENT, 950, RejectionCause.UNVERIFIED),
     (RejectionKind.NO_HEALTHY, 950, RejectionCause.KUBELET_RESTART),
     (RejectionKind.NO_HEALTHY, 600, RejectionCause.UNVERIFIED),
 ])  # fmt: skip
 def test_without_a_socket_only_the_message_decides(
-    refused: RejectionKind, ago: float, expected: RejectionCause
+    rejected_one: RejectionKind, ago: float, expected: RejectionCause
 ) -> None:
     devices = device_plugins(
         registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100)
     )  # fmt: skip
-    (one,) = rejected_pods(node(vm(ago, refused=refused), device_plugins=devices))
+    (one,) = rejected_pods(node(vm(ago, refused=rejected_one), device_plugins=devices))
     assert one.cause is expected
 
 
 def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later() -> None:
     """The agent came later than all that, and the plugin has bound its socket once more."""
-    anew = (
+    recreated = (
         THE_RACE[0],
         transition(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
         transition(REGISTERED, KVM, ago=seconds(500)),
     )
-    assert cause(vm(641), *anew) is RejectionCause.KUBELET_RESTART
-    assert cause(vm(640), *anew) is RejectionCause.UNVERIFIED
-    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *anew) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(641), *recreated) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(640), *recreated) is RejectionCause.UNVERIFIED
+    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *recreated) is RejectionCause.KUBELET_RESTART
     assert cause(vm(640), THE_RACE[0], written=2000) is RejectionCause.UNVERIFIED
 
 
@@ -305,8 +305,8 @@ def test_a_plugin_absent_at_the_rejection_was_restarted() -> None:
 
 
 def test_a_plugin_that_recreated_its_socket_right_after_was_restarted() -> None:
-    anew = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
-    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *anew) is RejectionCause.PLUGIN_RESTART
+    recreated = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
+    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *recreated) is RejectionCause.PLUGIN_RESTART
     assert cause(vm(500, refused=RejectionKind.PLUGIN_GONE)) is RejectionCause.PLUGIN_RESTART
     assert cause(vm(500, refused=RejectionKind.UNREGISTERED)) is RejectionCause.UNVERIFIED
 
@@ -385,8 +385,10 @@ def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int 
 ])  # fmt: skip
 def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
     """Of 30 pods the first was rejected in the second of kubelet.sock, the last in that of the registration."""
-    refused = lab.refused("vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z")
-    (one,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+    rejected_one = lab.refused(
+        "vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z"
+    )
+    (one,) = rejected_pods(real([rejected_one], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
     assert one.cause is expected
     assert expected is not RejectionCause.KUBELET_RESTART or "was registered 14.0 s later" in one.why
 
@@ -394,9 +396,9 @@ def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
 def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
     """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was rejected at 11:41:14Z."""
     message = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
-    refused = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
+    rejected_one = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
     times = ("11:41:02.422", "11:41:06.759", "11:41:12.114")
-    assert [one.cause for one in rejected_pods(real([refused], *times, given=3))] == [RejectionCause.EXHAUSTED]
+    assert [one.cause for one in rejected_pods(real([rejected_one], *times, given=3))] == [RejectionCause.EXHAUSTED]
     by_api = lab.refused("c-2", message, "", **lab.written_by_kubelet("2026-11-21T11:41:14Z"))
     assert [one.cause for one in rejected_pods(real([by_api], *times, given=3))] == [RejectionCause.EXHAUSTED]
 
@@ -514,9 +516,9 @@ def test_a_deletion_is_timed_by_the_api_server() -> None:
 
 @pytest.mark.parametrize("controller", ["", "ReplicaSet/web", "Job/once", "StatefulSet/db"])
 def test_the_advice_never_contains_force_deletion(controller: str) -> None:
-    for refused in (vm(995, controller=controller), deleted(600)):
-        assert "--force" in rejection_of(refused).do
-        assert "never with --force" in rejection_of(refused).do
+    for rejected_one in (vm(995, controller=controller), deleted(600)):
+        assert "--force" in rejection_of(rejected_one).do
+        assert "never with --force" in rejection_of(rejected_one).do
 
 
 def test_the_advice_says_whether_devices_are_available_again() -> None:

@@ -31,9 +31,9 @@ RACE = (
 )
 
 
-def snapshot_of(*things: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
-    pods = [one for one in things if isinstance(one, Pod)]
-    more = [one for one in things if not isinstance(one, Pod)]
+def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+    pods = [one for one in records if isinstance(one, Pod)]
+    more = [one for one in records if not isinstance(one, Pod)]
     devices = device_plugins(
         *history,
         plugin_socket(ago=timedelta(seconds=980.5)),

@@ -36,10 +36,10 @@ ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
 NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
-def detached(*things: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
+def detached(*records: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
     """The kubelet uses a disk that the controller does not say it has attached."""
     usual: dict[str, Any] = {"node": [node_using(DISK)], "attachments": attachments(*words)}
-    return node(*things, **(usual | changes))
+    return node(*records, **(usual | changes))
 
 
 def findings(snapshot: Snapshot) -> list[Finding]:
@@ -81,9 +81,9 @@ def test_the_waiting_time_is_the_shorter_one_of_both_clocks(skew: timedelta) -> 
 
 
 def test_the_message_says_whether_the_version_has_the_bug() -> None:
-    seen = detached(waiting_pod())
-    assert "Kubernetes v1.20.2 has the known bug" in the(replace(seen, server_version="v1.20.2")).message
-    assert "Kubernetes v1.30.1 has the known fixes" in the(replace(seen, server_version="v1.30.1")).message
+    snapshot = detached(waiting_pod())
+    assert "Kubernetes v1.20.2 has the known bug" in the(replace(snapshot, server_version="v1.20.2")).message
+    assert "Kubernetes v1.30.1 has the known fixes" in the(replace(snapshot, server_version="v1.30.1")).message
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_a_pod_without_claim_is_matched_by_volume_id(named: str, volume: str) ->
 
 
 def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() -> None:
-    seen = detached(
+    snapshot = detached(
         waiting_pod("shop/a"),
         waiting_pod("shop/b"),
         waiting_pod("shop/inline", CLOUD_DISK, claims=()),
         attachments=attachments(not_requested=["get volumeattachments", "list events"]),
     )
-    one = the(seen)
+    one = the(snapshot)
     assert (one.strength, one.pod) == (Strength.PROBABLE, "")
     assert "which pod needs it is not known, waiting pods with a claim: shop/a since" in one.message
     assert ", shop/b since" in one.message
@@ -163,9 +163,9 @@ def test_a_pod_that_waits_briefly_may_be_the_affected_pod() -> None:
 
 
 def test_the_message_names_three_pods_and_counts_the_others() -> None:
-    seen = detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
-    assert "shop/db-0 since" in the(seen).message
-    assert " and 3 more;" in the(seen).message
+    snapshot = detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
+    assert "shop/db-0 since" in the(snapshot).message
+    assert " and 3 more;" in the(snapshot).message
 
 
 # Mounted
@@ -192,7 +192,7 @@ def test_a_volume_has_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "snapshot",
     [
         detached(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
         detached(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
@@ -229,8 +229,8 @@ def test_a_volume_has_one_finding() -> None:
         "a container of it started", "not known since when", "it needs no volume", "it waits for something else",
     ],
 )  # fmt: skip
-def test_no_finding(seen: Snapshot) -> None:
-    assert findings(seen) == []
+def test_no_finding(snapshot: Snapshot) -> None:
+    assert findings(snapshot) == []
 
 
 # Silence
@@ -258,12 +258,12 @@ def test_without_the_api_server_the_check_is_disabled() -> None:
 
 
 def test_disabled_mounts_disable_the_check() -> None:
-    seen = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
+    snapshot = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
     with pytest.raises(SourceDisabled):
-        findings(seen)
-    assert first(seen).strength is Strength.CONFIRMED
+        findings(snapshot)
+    assert first(snapshot).strength is Strength.CONFIRMED
 
 
 def test_mounted_volumes_are_reported_without_attachments() -> None:
-    seen = detached(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
-    assert first(seen).strength is Strength.MOUNTED
+    snapshot = detached(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
+    assert first(snapshot).strength is Strength.MOUNTED

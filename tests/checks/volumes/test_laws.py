@@ -88,7 +88,7 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
     )
 
 
-def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
+def finding_keys(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
     findings, gaps = engine.detect(assessment(snapshot), (detached_volume,))
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key: finding for finding in findings}, bool(gaps)
@@ -97,7 +97,7 @@ def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
 @_LONGEST
 @given(volume_nodes())
 def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot: Snapshot) -> None:
-    findings, gaps = found(snapshot)
+    findings, gaps = finding_keys(snapshot)
     assert not gaps
     worker = the_node(snapshot)
     lost = {f"volume {one}" for one in worker.volumes_in_use} - {f"volume {one}" for one in worker.volumes_attached}
@@ -112,7 +112,7 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot
 @_LONGEST
 @given(volume_nodes())
 def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot: Snapshot) -> None:
-    findings, _ = found(snapshot)
+    findings, _ = finding_keys(snapshot)
     mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
     for one in findings.values():
         assert (one.strength is Strength.MOUNTED) is (one.subject in mounted)
@@ -124,8 +124,8 @@ def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot:
 @_LONGEST
 @given(volume_nodes(), st.sampled_from(SOURCES))
 def test_unavailable_sources_never_add_a_finding_and_leave_a_gap(snapshot: Snapshot, source: str) -> None:
-    before, _ = found(snapshot)
-    after, gaps = found(without(snapshot, source))
+    before, _ = finding_keys(snapshot)
+    after, gaps = finding_keys(without(snapshot, source))
     assert after.keys() <= before.keys()
     assert gaps or after.keys() == before.keys()
 
@@ -139,7 +139,7 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
         pods=Known(tuple(random.sample(snapshot.pods.known(), len(snapshot.pods.known())))),
         node=Known(replace(worker, volumes_in_use=tuple(reversed(worker.volumes_in_use)))),
     )
-    assert found(mixed) == found(snapshot)
+    assert finding_keys(mixed) == finding_keys(snapshot)
 
 
 @_LONGEST
@@ -151,7 +151,7 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
 
     def kinds(one: Snapshot) -> Any:
         return sorted(
-            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in found(one)[0].values()
+            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in finding_keys(one)[0].values()
         )
 
     assert kinds(look) == kinds(snapshot)
@@ -187,4 +187,4 @@ def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> 
         del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
     (snapshot,) = loads(json.dumps(tree)).snapshots
     assert getattr(snapshot, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
-    assert found(snapshot) == ({}, False)
+    assert finding_keys(snapshot) == ({}, False)

@@ -196,7 +196,7 @@ def test_a_hundred_resources_are_cut_and_the_table_says_so() -> None:
 # Findings
 
 
-def found(*findings: Finding) -> Report:
+def report_with(*findings: Finding) -> Report:
     tracked = tuple(TrackedFinding(one, one.since or NOW, confirmed=True) for one in findings)
     return replace(scanned(node()), findings=tracked)
 
@@ -207,7 +207,7 @@ def leak(ip: str, cause: LeakCause, hours: int = 1) -> Finding:
 
 
 def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
-    report = found(
+    report = report_with(
         replace(leak("10.0.0.1", LeakCause.UNKNOWN), severity=Severity.INFO, message="third"),
         Finding("shared_ip", "b", "second", since=NOW),
         Finding("unmanaged_address", "c", "first", since=NOW - timedelta(hours=9)),
@@ -219,7 +219,7 @@ def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
 
 def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
     restart, reboot = LeakCause.KUBELET_RESTART, LeakCause.NODE_REBOOT
-    report = found(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
+    report = report_with(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
     text = lines(table(report))
     cause = "likely cause: kubelet restart at 2026-03-26 19:00:00Z"
     grouped = f"2 addresses in kubenet leaked, {cause}: 10.0.0.9, 10.0.0.10"
@@ -231,7 +231,7 @@ def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
 
 
 def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
-    text = table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
+    text = table(report_with(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
     assert "3 addresses in kubenet leaked, cause unknown" in text
     assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
@@ -241,7 +241,7 @@ def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
     [(0, "no address is free: pods that start now fail"), (9, "not urgent: 9 free addresses left"), (None, "unknown")],
 )
 def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
-    report = found(leak("10.244.1.9", LeakCause.UNKNOWN))
+    report = report_with(leak("10.244.1.9", LeakCause.UNKNOWN))
     networks = tuple(replace(one, free=free) for one in report.networks)
     (line,) = (line for line in lines(table(replace(report, networks=networks))) if line.startswith("Do: "))
     assert advice in line

@@ -15,7 +15,7 @@ from tests.wire import ID, as_nobody
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})
 
 
-def why(*directories: Path) -> str:
+def error_of(*directories: Path) -> str:
     with pytest.raises(SourceError) as raised:
         checkpoints.read(directories)
     return str(raised.value)
@@ -39,7 +39,7 @@ def test_one_missing_directory_is_skipped(tmp_path: Path) -> None:
 
 
 def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> None:
-    assert why(tmp_path / "a", tmp_path / "b") == f"none of these exists: {tmp_path}/a, {tmp_path}/b"
+    assert error_of(tmp_path / "a", tmp_path / "b") == f"none of these exists: {tmp_path}/a, {tmp_path}/b"
 
 
 def test_an_empty_directory_is_empty_and_not_unavailable(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o000)
     with as_nobody():
-        assert why(open_dir, closed) == f"{closed}: Permission denied"
+        assert error_of(open_dir, closed) == f"{closed}: Permission denied"
 
 
 def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
-    assert why(tmp_path / "sandbox") == f"{tmp_path}/sandbox: Not a directory"
+    assert error_of(tmp_path / "sandbox") == f"{tmp_path}/sandbox: Not a directory"
 
 
 def test_one_sandbox_is_looked_up_by_name_in_every_directory(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ LISTED: Final = (
 REGISTERED: Final = (Registered(KVM, ()), Registered(GPU, ("GPU-a", "GPU-b")))
 
 
-def why(content: bytes) -> str:
+def error_of(content: bytes) -> str:
     with pytest.raises(SourceError) as raised:
         parse(content)
     return str(raised.value)
@@ -97,7 +97,7 @@ def test_every_format_that_go_may_write(fields: dict[str, Any], devices: tuple[s
 
 @pytest.mark.parametrize("content", [b"", b"{", BY_NUMA_NODE[:-1], BY_NUMA_NODE[:100], b"\xff\xfe", b"[" * 9000])
 def test_a_truncated_checkpoint_is_unavailable(content: bytes) -> None:
-    assert why(content) == f"kubelet_internal_checkpoint: not JSON ({len(content)} bytes)"
+    assert error_of(content) == f"kubelet_internal_checkpoint: not JSON ({len(content)} bytes)"
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_truncated_checkpoint_is_unavailable(content: bytes) -> None:
     ],
 )
 def test_an_unknown_format_is_unavailable(content: bytes) -> None:
-    assert why(content).startswith("kubelet_internal_checkpoint: unknown format (")
+    assert error_of(content).startswith("kubelet_internal_checkpoint: unknown format (")
 
 
 def test_unprintable_names_are_escaped() -> None:
-    odd = changed(BY_NUMA_NODE, ContainerName="a\x1b[2J", DeviceIDs={"0": ["\ud800"]})
-    (entry, _) = parse(odd).allocations
+    invalid = changed(BY_NUMA_NODE, ContainerName="a\x1b[2J", DeviceIDs={"0": ["\ud800"]})
+    (entry, _) = parse(invalid).allocations
     assert (entry.container, entry.devices) == ("a\\x1b[2J", ("\\ud800",))
 
 

@@ -63,7 +63,7 @@ def replace(directory: Path, content: bytes) -> None:
     (directory / ".38472").rename(directory / CHECKPOINT)
 
 
-def why(manager: DeviceManager) -> str:
+def error_of(manager: DeviceManager) -> str:
     with pytest.raises(SourceError) as raised:
         manager.read()
     return str(raised.value)
@@ -270,7 +270,7 @@ def test_a_damaged_checkpoint_is_unavailable(
     manager.read()
     replace(directory, content)
     for _ in range(2):
-        said = why(manager)
+        said = error_of(manager)
         assert said.startswith(f"{CHECKPOINT}: ")
         assert said.endswith(reason)
     replace(directory, EMPTY)
@@ -290,14 +290,14 @@ def test_a_checkpoint_that_is_no_file_is_unavailable(
 ) -> None:
     (directory / "elsewhere").write_bytes(BY_NUMA_NODE)
     make(directory / CHECKPOINT)
-    assert why(manager) == f"{CHECKPOINT}: {reason}"
+    assert error_of(manager) == f"{CHECKPOINT}: {reason}"
 
 
 # The directory
 
 
 def test_a_missing_directory_is_unavailable(proc: Path, tmp_path: Path) -> None:
-    assert why(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
+    assert error_of(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
 
 
 def test_unreadable_files_are_unavailable(open_dir: Path, proc: Path) -> None:
@@ -305,15 +305,17 @@ def test_unreadable_files_are_unavailable(open_dir: Path, proc: Path) -> None:
     replace(open_dir, BY_NUMA_NODE)
     (open_dir / CHECKPOINT).chmod(0o600)
     with as_nobody():
-        assert why(manager) == f"{CHECKPOINT}: Permission denied"
+        assert error_of(manager) == f"{CHECKPOINT}: Permission denied"
     (open_dir / "closed").mkdir(0o000)
     with as_nobody():
-        assert why(DeviceManager(open_dir / "closed", proc, StoredHistory)) == f"{open_dir}/closed: Permission denied"
+        assert (
+            error_of(DeviceManager(open_dir / "closed", proc, StoredHistory)) == f"{open_dir}/closed: Permission denied"
+        )
 
 
 def test_a_file_in_place_of_the_directory_is_unavailable(directory: Path, proc: Path) -> None:
     (directory / "file").touch()
-    assert why(DeviceManager(directory / "file", proc, StoredHistory)) == f"{directory}/file: Not a directory"
+    assert error_of(DeviceManager(directory / "file", proc, StoredHistory)) == f"{directory}/file: Not a directory"
 
 
 # Earlier snapshots

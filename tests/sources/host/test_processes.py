@@ -45,7 +45,7 @@ def after(seconds: int) -> datetime:
     return BOOTED + timedelta(seconds=seconds)
 
 
-def why(table: ProcessTable) -> str:
+def error_of(table: ProcessTable) -> str:
     with pytest.raises(SourceError) as raised:
         table.read()
     return str(raised.value)
@@ -126,21 +126,21 @@ def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
 
 def test_the_process_table_of_a_container_is_unavailable(proc: Path) -> None:
     process(proc, 1, "python3", 900)
-    assert why(ProcessTable(proc)) == (
+    assert error_of(ProcessTable(proc)) == (
         f"{proc} shows no kubelet and no container runtime: not the node's (hostPID?)"
     )  # fmt: skip
 
 
 def test_an_unreadable_file_is_named_in_the_error(proc: Path) -> None:
     (proc / "sys/kernel/random/boot_id").unlink()
-    assert why(ProcessTable(proc)) == f"{proc}/sys/kernel/random/boot_id: No such file or directory"
-    assert why(ProcessTable(proc / "none")) == f"{proc}/none/stat: No such file or directory"
+    assert error_of(ProcessTable(proc)) == f"{proc}/sys/kernel/random/boot_id: No such file or directory"
+    assert error_of(ProcessTable(proc / "none")) == f"{proc}/none/stat: No such file or directory"
 
 
 @pytest.mark.parametrize("text", ["", "cpu 1 2\n", "btime soon\n", "btime \n"])
 def test_without_a_boot_time_processes_are_unavailable(proc: Path, text: str) -> None:
     (proc / "stat").write_text(text)
-    assert why(ProcessTable(proc)).startswith(f"{proc}: ")
+    assert error_of(ProcessTable(proc)).startswith(f"{proc}: ")
 
 
 @pytest.mark.parametrize("text", ["", "80 (kubelet", "80 (kubelet) S 1 2 3"])

@@ -25,10 +25,10 @@ class Kubelet:
 
     def __init__(self, **flags: str) -> None:
         self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, *names: str) -> Mapping[str, str]:
-        self.asked += 1
+        self.calls += 1
         if not self.flags:
             raise SourceError("it has ended")
         return {name: self.flags[name] for name in names if name in self.flags}
@@ -48,7 +48,7 @@ def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
     kubelet = Kubelet(hostname_override="worker-1")
     read_registration = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
     assert read_registration == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
-    assert kubelet.asked == 0
+    assert kubelet.calls == 0
 
 
 def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:

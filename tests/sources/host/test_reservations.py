@@ -31,7 +31,7 @@ def read(directory: Path) -> NetworkStore:
     return reservations.read(directory.parent, directory.name)
 
 
-def seen(directory: Path) -> dict[str, Reservation]:
+def reservations_by_ip(directory: Path) -> dict[str, Reservation]:
     """Return the reservations by address; nothing may be unrecognized."""
     store = read(directory)
     assert store.unrecognized == ()
@@ -71,7 +71,7 @@ def test_every_host_local_format_is_a_reservation(kubenet: Path, content: str, c
     path.write_bytes(content.encode())
     os.utime(path, ns=(1, 1_700_000_000_123_456_789))
     found = path.stat()
-    assert seen(kubenet) == {
+    assert reservations_by_ip(kubenet) == {
         "10.244.1.7": Reservation(
             "kubenet", "10.244.1.7", container_id, ifname, found.st_ino, found.st_size, 1_700_000_000_123_456_789
         )
@@ -81,13 +81,13 @@ def test_every_host_local_format_is_a_reservation(kubenet: Path, content: str, c
 @pytest.mark.parametrize("ip", ["10.244.1.255", "0.0.0.1", "fd00::2", "fd00:0:0:1::", "2001:db8::1:0:0:1", "::1"])
 def test_file_names_are_addresses_as_go_formats_them(kubenet: Path, ip: str) -> None:
     (kubenet / ip).write_text(ID)
-    assert list(seen(kubenet)) == [ip]
+    assert list(reservations_by_ip(kubenet)) == [ip]
 
 
 def test_internal_files_of_host_local_are_ignored(kubenet: Path) -> None:
     for name in ("lock", "last_reserved_ip", "last_reserved_ip.0", "last_reserved_ip.12"):
         (kubenet / name).write_text("10.244.1.7")
-    assert seen(kubenet) == {}
+    assert reservations_by_ip(kubenet) == {}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_files_that_come_and_go_are_read_completely_or_not_at_all(kubenet: Path)
     churning.start()
     try:
         for _ in range(60):
-            found = seen(kubenet)
+            found = reservations_by_ip(kubenet)
             assert {f"10.244.1.{last}" for last in range(2, 60)} <= set(found)
             assert all(one.container_id in {ID, ""} for one in found.values())
     finally:
@@ -365,7 +365,7 @@ def test_files_of_the_real_host_local_are_reservations(
     other = "f" * 64
     host_local("ADD", ID, "eth0")
     host_local("ADD", other, "net1")
-    found = seen(tmp_path / "kubenet")
+    found = reservations_by_ip(tmp_path / "kubenet")
     assert {ip: (one.container_id, one.ifname) for ip, one in found.items()} == {
         "10.22.0.2": (ID, "eth0"),
         "fd00:22::2": (ID, "eth0"),
@@ -374,6 +374,6 @@ def test_files_of_the_real_host_local_are_reservations(
     }
     assert {one.size for one in found.values()} == {70}
     host_local("DEL", ID, "eth0")
-    assert sorted(seen(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
+    assert sorted(reservations_by_ip(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
     host_local("DEL", other, "net1")
-    assert seen(tmp_path / "kubenet") == {}
+    assert reservations_by_ip(tmp_path / "kubenet") == {}

@@ -97,7 +97,7 @@ def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask) -> None:
 def test_only_events_of_the_waiting_pod_are_requested(tmp_path: Path) -> None:
     with Server(OBJECTS).fake as server:
         source(tmp_path, server).read((DISK,), (WAITS,))
-    (target,) = server.asked("/events")
+    (target,) = server.requested("/events")
     assert target == (
         f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
@@ -226,7 +226,7 @@ def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits
         asked = []
         for _ in range(4):
             assert isinstance(asking.read((DISK,), (WAITS,)), Unavailable)
-            asked.append(len(server.asked(ATTACHMENT)))
+            asked.append(len(server.requested(ATTACHMENT)))
     assert asked == [1, 1, 1, 2]
 
 

@@ -138,9 +138,11 @@ def test_a_status_without_counts_is_reported(text: str) -> None:
     assert len(result.why) < 200
 
 
-@pytest.mark.parametrize("odd", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
-def test_an_invalid_count_is_ignored(odd: str) -> None:
-    result = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
+@pytest.mark.parametrize("invalid", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
+def test_an_invalid_count_is_ignored(invalid: str) -> None:
+    result = status(
+        f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {invalid}\n      longUnregistered: 4\n"
+    )
     assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
 
 

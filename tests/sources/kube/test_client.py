@@ -67,7 +67,7 @@ def always(answer: bytes) -> Answers:
     return lambda _: [answer]
 
 
-def why(api: Api) -> str:
+def error_of(api: Api) -> str:
     with pytest.raises(SourceError) as raised:
         list_once(api, pods.PATH, pods.query("worker-1"), pods.parse)
     text = str(raised.value)
@@ -81,7 +81,7 @@ def test_only_pods_of_this_node_are_requested(api_of: Any) -> None:
     with FakeServer(always(http(listing(POD)))) as server:
         (pod,) = list_once(api_of(server), pods.PATH, pods.query("worker-1"), pods.parse)
     assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
-    (target,) = server.asked("")
+    (target,) = server.requested("")
     assert target == "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500"
     assert server.requests[0].headers["user-agent"] == "nodeleak"
 
@@ -95,7 +95,7 @@ def test_only_the_object_of_this_node_is_requested(api_of: Any) -> None:
     with FakeServer(always(http(listing(item)))) as server:
         (found,) = list_once(api_of(server), node.PATH, node.query("worker-1"), node.parse)
     assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
-    assert server.asked("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
+    assert server.requested("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ REASONS = {
 def test_an_error_has_the_message_of_the_server(api_of: Any, status: int) -> None:
     body = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
     with FakeServer(always(http(body, f"{status} {REASONS[status]}"))) as server:
-        assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
+        assert error_of(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
     assert len(server.requests) == 1, "the next sync is the retry"
 
 
 @pytest.mark.parametrize("status", REASONS)
 def test_an_html_error_is_reported_by_its_code(api_of: Any, status: int) -> None:
     with FakeServer(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
-        assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
+        assert error_of(api_of(server)) == f"API server: {status} {REASONS[status]}"
 
 
 @pytest.mark.parametrize("body", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
 def test_an_error_without_a_message_is_reported_by_its_code(api_of: Any, body: str) -> None:
     with FakeServer(always(http(body, "500 Internal Server Error"))) as server:
-        assert why(api_of(server)) == "API server: 500 Internal Server Error"
+        assert error_of(api_of(server)) == "API server: 500 Internal Server Error"
 
 
 def test_an_error_has_its_status_code(api_of: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_redirect_is_not_followed(api_of: Any) -> None:
     # A login page of a proxy, say: our token is not for it.
     away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with FakeServer(always(away)) as server:
-        assert why(api_of(server)) == "API server: 302 Found"
+        assert error_of(api_of(server)) == "API server: 302 Found"
     assert len(server.requests) == 1
 
 
@@ -222,7 +222,7 @@ def test_a_redirect_is_not_followed(api_of: Any) -> None:
 )  # fmt: skip
 def test_an_answer_that_is_no_pod_list_is_unavailable(api_of: Any, answer: bytes) -> None:
     with FakeServer(always(answer)) as server:
-        assert why(api_of(server))
+        assert error_of(api_of(server))
 
 
 @pytest.mark.parametrize("answer", [
@@ -264,7 +264,7 @@ def test_a_paged_list_is_read_to_its_end(api_of: Any) -> None:
     with FakeServer(pages) as server:
         version, items = list_all(api_of(server), pods.PATH, (("resourceVersion", "0"),))
         assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
-    assert "resourceVersion" not in server.asked("continue=next")[0], "a page may not name a version"
+    assert "resourceVersion" not in server.requested("continue=next")[0], "a page may not name a version"
 
 
 def test_an_expired_page_is_an_error_and_no_shorter_list(api_of: Any) -> None:
@@ -272,14 +272,14 @@ def test_an_expired_page_is_an_error_and_no_shorter_list(api_of: Any) -> None:
         return [http("{}", "410 Gone") if "continue" in request.target else http(listing(POD, more="next"))]
 
     with FakeServer(pages) as server:
-        assert why(api_of(server)) == "API server: 410 Gone"
+        assert error_of(api_of(server)) == "API server: 410 Gone"
 
 
 def test_with_a_version_no_pages_are_requested(api_of: Any) -> None:
     # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
     with FakeServer(always(http(listing()))) as server:
         list_all(api_of(server), pods.PATH, (("resourceVersion", "39"),))
-    assert "limit" not in server.asked("")[0]
+    assert "limit" not in server.requested("")[0]
 
 
 @given(cut=st.integers(0, len(listing(POD, POD)) - 3))
@@ -315,14 +315,14 @@ def test_any_answer_is_a_list_or_unavailable(body: bytes) -> None:
 )
 def test_a_truncated_answer_is_reported(api_of: Any, answer: bytes) -> None:
     with FakeServer(always(answer)) as server:
-        assert why(api_of(server))
+        assert error_of(api_of(server))
 
 
 def test_a_hanging_server_times_out(api_of: Any) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         start = time.perf_counter()
-        assert "timed out" in why(api_of(server, 0.3))
+        assert "timed out" in error_of(api_of(server, 0.3))
         assert time.perf_counter() - start < 1.5
 
 
@@ -330,14 +330,14 @@ def test_a_closed_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     api = Api(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
-    assert "Connection refused" in why(api)
+    assert "Connection refused" in error_of(api)
     api.close()
 
 
 def test_an_untrusted_certificate_is_reported(api_of: Any, tmp_path: Path) -> None:
     context, _ = self_signed(tmp_path)
     with FakeServer(always(http(listing())), tls=context) as server:
-        assert "certificate verify failed" in why(api_of(server))
+        assert "certificate verify failed" in error_of(api_of(server))
     assert server.requests == []
 
 
@@ -351,7 +351,7 @@ def test_a_certificate_of_the_given_authority_is_trusted(api_of: Any, tmp_path: 
 def test_http_to_an_https_port_is_reported(api_of: Any) -> None:
     with FakeServer(always(http(listing()))) as server:
         server.url = server.url.replace("http://", "https://")
-        assert "SSL" in why(api_of(server))
+        assert "SSL" in error_of(api_of(server))
 
 
 def test_a_token_file_is_read_again_for_each_connection(api_of: Any, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_token_file_is_read_again_for_each_connection(api_of: Any, tmp_path: P
 
 def test_a_token_is_never_printed(api_of: Any) -> None:
     with FakeServer(always(http(HTML, "502 Bad Gateway"))) as server:
-        assert "s3cret" not in why(api_of(server, user="{token: s3cret}"))
+        assert "s3cret" not in error_of(api_of(server, user="{token: s3cret}"))
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_connection_leaves_no_open_handle(tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             api = Api(path, 1)
-            why(api)
+            error_of(api)
             api.close()
         # The fake server's ends are in this process too, and close a moment later.
         until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed", seconds=2)

@@ -57,9 +57,9 @@ def test_a_count_is_read_in_any_server_format(written: Any, count: int) -> None:
     assert devices({KVM: written}, {KVM: written}) == (NodeDevices(KVM, count, count),)
 
 
-@pytest.mark.parametrize("odd", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
-def test_an_invalid_count_is_skipped_and_the_others_are_read(odd: Any) -> None:
-    assert devices({KVM: odd, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+@pytest.mark.parametrize("invalid", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
+def test_an_invalid_count_is_skipped_and_the_others_are_read(invalid: Any) -> None:
+    assert devices({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
 
 
 # Registration
@@ -82,9 +82,9 @@ def test_a_node_without_them_has_none() -> None:
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
 
 
-@pytest.mark.parametrize("odd", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
-def test_invalid_taints_are_skipped(odd: Any) -> None:
-    assert registered(taints=odd).taints == ()
+@pytest.mark.parametrize("invalid", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
+def test_invalid_taints_are_skipped(invalid: Any) -> None:
+    assert registered(taints=invalid).taints == ()
 
 
 def test_only_taints_about_registration_are_stored() -> None:
@@ -103,9 +103,9 @@ def test_only_taints_about_registration_are_stored() -> None:
     )
 
 
-@pytest.mark.parametrize("odd", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
-def test_an_invalid_taint_time_is_ignored(odd: Any) -> None:
-    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": odd}]).taints[0].at is None
+@pytest.mark.parametrize("invalid", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
+def test_an_invalid_taint_time_is_ignored(invalid: Any) -> None:
+    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": invalid}]).taints[0].at is None
 
 
 def test_an_unprintable_provider_id_is_escaped() -> None:

@@ -157,10 +157,12 @@ def test_a_pod_rejected_after_it_ran_is_not_dated_by_its_first_start() -> None:
     assert parsed.rejection.at is None
 
 
-@pytest.mark.parametrize("odd", ["yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
-def test_an_invalid_time_is_ignored_and_the_pod_is_read(odd: Any) -> None:
-    state = {"running": {"startedAt": odd}}
-    parsed = parse(pod(metadata={"creationTimestamp": odd}, status={"containerStatuses": [{"state": state}]}))
+@pytest.mark.parametrize(
+    "invalid", ["yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"]
+)
+def test_an_invalid_time_is_ignored_and_the_pod_is_read(invalid: Any) -> None:
+    state = {"running": {"startedAt": invalid}}
+    parsed = parse(pod(metadata={"creationTimestamp": invalid}, status={"containerStatuses": [{"state": state}]}))
     assert (parsed.created, parsed.started, parsed.name) == (None, None, "shop/web-0")
 
 
@@ -257,5 +259,5 @@ def test_a_pod_waits_since_it_was_scheduled() -> None:
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
     assert parse(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
     assert parse(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
-    for odd in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
-        assert parse(pod(status={"phase": "Pending", "conditions": odd})).scheduled is None
+    for invalid in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
+        assert parse(pod(status={"phase": "Pending", "conditions": invalid})).scheduled is None

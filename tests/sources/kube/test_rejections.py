@@ -109,7 +109,7 @@ CAUSES = [
 ]
 
 
-def refusal(
+def parse_rejection(
     reason: str,
     message: str,
     wants: tuple[str, ...] = (),
@@ -133,7 +133,7 @@ def parsed_of(rejection: Rejection | None) -> Parsed | None:
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize(("cause", "expected"), CAUSES, ids=[cause[:50] for cause, _ in CAUSES])
 def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, expected: Parsed) -> None:
-    assert parsed_of(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
+    assert parsed_of(parse_rejection("UnexpectedAdmissionError", frame.format(cause))) == expected
 
 
 @pytest.mark.parametrize("prefix", ["", "Pod ", "Pod was rejected: "])
@@ -150,7 +150,7 @@ def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, e
 )
 def test_an_exhausted_resource_differs_from_an_unregistered_one(prefix: str, counts: str, expected: Parsed) -> None:
     message = f"{prefix}Node didn't have enough resource: {KVM}, {counts}"
-    assert parsed_of(refusal(f"OutOf{KVM}", message)) == expected
+    assert parsed_of(parse_rejection(f"OutOf{KVM}", message)) == expected
 
 
 def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:
@@ -158,7 +158,7 @@ def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:
         "Pod Allocate failed due to requested number of devices unavailable for devices.lab/kvm. "
         "Requested: 1, Available: 0, which is unexpected"
     )
-    assert refusal("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
+    assert parse_rejection("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
         refused=RejectionKind.INSUFFICIENT,
         resource="devices.lab/kvm",
         requested=1,
@@ -202,26 +202,26 @@ def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:
     ids=lambda text: text[:40],
 )
 def test_a_pod_that_failed_otherwise_is_no_device_rejection(reason: str, message: str) -> None:
-    assert refusal(reason, message, (KVM,)) is None
+    assert parse_rejection(reason, message, (KVM,)) is None
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Unknown", "", None])
 def test_only_a_failed_pod_is_rejected(phase: str | None) -> None:
-    assert refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
+    assert parse_rejection("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
 
 
 @pytest.mark.parametrize(("wants", "resource"), [((), ""), ((KVM,), KVM), ((KVM, GPU), "")])
 def test_without_a_resource_in_the_message_the_requested_one_is_used(wants: tuple[str, ...], resource: str) -> None:
     message = FRAMES["1.26"].format("rpc error: code = Unavailable desc = transport is closing")
-    refused = refusal("UnexpectedAdmissionError", message, wants)
-    assert refused is not None
-    assert refused.resource == resource
+    rejected = parse_rejection("UnexpectedAdmissionError", message, wants)
+    assert rejected is not None
+    assert rejected.resource == resource
 
 
 def test_the_message_takes_precedence_over_the_spec() -> None:
-    refused = refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
-    assert refused is not None
-    assert refused.resource == KVM
+    rejected = parse_rejection("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
+    assert rejected is not None
+    assert rejected.resource == KVM
 
 
 SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}
@@ -259,11 +259,11 @@ TIMES = [
 def test_a_rejection_time_names_its_clock(
     fields: Any, started: datetime | None, expected: tuple[datetime | None, bool]
 ) -> None:
-    refused = refusal(
+    rejected = parse_rejection(
         f"OutOf{KVM}", "", fields=fields, started=started, startTime="2026-01-01T00:00:00Z"
     )  # fmt: skip
-    assert refused is not None
-    assert (refused.at, refused.by_api) == expected
+    assert rejected is not None
+    assert (rejected.at, rejected.by_api) == expected
 
 
 @pytest.mark.parametrize(
@@ -282,23 +282,23 @@ def test_a_pod_that_never_ran_is_timed_by_the_kubelet(
     start: str | None, ran: datetime | None, expected: tuple[str, bool]
 ) -> None:
     fields = [{"manager": "kubelet", "operation": "Update", "time": "2026-11-21T11:42:24Z"}]
-    refused = refusal(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
-    assert refused is not None
-    assert refused.at is not None
-    assert (f"{refused.at:%H:%M:%S}", refused.by_api) == expected
+    rejected = parse_rejection(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
+    assert rejected is not None
+    assert rejected.at is not None
+    assert (f"{rejected.at:%H:%M:%S}", rejected.by_api) == expected
 
 
 @pytest.mark.parametrize("start", [None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z"])
 def test_a_rejection_without_a_time_is_still_a_rejection(start: Any) -> None:
-    refused = refusal(f"OutOf{KVM}", "", startTime=start)
-    assert refused is not None
-    assert refused.at is None
+    rejected = parse_rejection(f"OutOf{KVM}", "", startTime=start)
+    assert rejected is not None
+    assert rejected.at is None
 
 
 def test_many_rejections_share_equal_messages() -> None:
     # Texts out of JSON are each an object of its own.
     texts = (json.loads(json.dumps(FRAMES["1.26"].format(CAUSES[2][0]))) for _ in range(2))
-    one, other = (refusal("UnexpectedAdmissionError", text) for text in texts)
+    one, other = (parse_rejection("UnexpectedAdmissionError", text) for text in texts)
     assert one is not None
     assert other is not None
     assert one.message is other.message
@@ -308,9 +308,9 @@ def test_many_rejections_share_equal_messages() -> None:
 def test_a_message_of_any_length_is_parsed_quickly_and_truncated() -> None:
     for text in ("endpoint " * 9000, "a." * 30_000, "/" * 50_000, "endpoint {a/b} " * 9000, "rpc error: " * 9000):
         begun = time.perf_counter()
-        refused = refusal("UnexpectedAdmissionError", f"Allocate failed due to {text}")
+        rejected = parse_rejection("UnexpectedAdmissionError", f"Allocate failed due to {text}")
         assert time.perf_counter() - begun < 0.5
-        assert refused is None or len(refused.message) <= 400
+        assert rejected is None or len(rejected.message) <= 400
 
 
 PIECES = st.sampled_from(
@@ -337,15 +337,15 @@ REASONS = (
 @example(f"OutOf{KVM}", "a\ud800 \x1b[2J\n", "", "")
 @example(f"OutOf{KVM}", "", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
 def test_any_status_names_a_resource_or_none(reason: str, message: str, start: str, field: str) -> None:
-    refused = refusal(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
-    if refused is not None:
-        assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", refused.resource)
-        assert refused.at is None or refused.at.tzinfo is not None
-        assert refused.message.isprintable()
-        assert refused.socket.isprintable()
+    rejected = parse_rejection(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
+    if rejected is not None:
+        assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", rejected.resource)
+        assert rejected.at is None or rejected.at.tzinfo is not None
+        assert rejected.message.isprintable()
+        assert rejected.socket.isprintable()
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], {}, True])
 def test_invalid_values_in_a_status_are_no_rejection(odd: Any) -> None:
-    assert refusal(odd, odd, phase="Failed") is None
-    assert refusal("UnexpectedAdmissionError", odd) is None
+    assert parse_rejection(odd, odd, phase="Failed") is None
+    assert parse_rejection("UnexpectedAdmissionError", odd) is None

@@ -140,7 +140,7 @@ def versions(shown: Iterable[bytes]) -> list[int]:
 
 def watched_from(server: FakeServer) -> list[int]:
     """Return the versions from which the agent's client started watches."""
-    return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
+    return [int(parse_qs(one)["resourceVersion"][0]) for one in server.requested("allowWatchBookmarks")]
 
 
 def test_the_incident_has_decreasing_versions_and_a_fixed_server_has_not() -> None:
@@ -195,7 +195,7 @@ def test_a_fixed_server_never_gives_evidence_of_a_replay(tmp_path: Path) -> None
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
         assert (ours.shown, ours.reflector.regressions) == ({}, 0)
         assert ours.version.value == "v1.20.2"
-        assert len(server.asked("/version")) == 1, "once a connection"
+        assert len(server.requested("/version")) == 1, "once a connection"
 
 
 def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     with FakeServer(answers) as server:
         api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
         version.asking(0.3)(api)
-        assert server.asked("") == ["/version"]
+        assert server.requested("") == ["/version"]
         server.closing.set()
         api.close()
     return version.value

@@ -68,7 +68,7 @@ def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
         one.close()
 
 
-def why(client: Docker) -> str:
+def error_of(client: Docker) -> str:
     with pytest.raises(SourceError) as raised:
         client.containers()
     text = str(raised.value)
@@ -83,7 +83,7 @@ def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callabl
         listed = to().containers()
     assert [(one.id, one.state) for one in listed] == [(state * 3, state) for state in states]
     assert [one.state for one in listed if one.running] == ["running", "paused", "restarting"]
-    (asked,) = server.asked("containers")
+    (asked,) = server.requested("containers")
     assert asked.startswith("/v1.41/containers/json?")
     assert "all=1" in asked
     assert "size=0" in asked, "sizes would walk the disk"
@@ -113,8 +113,8 @@ def test_each_reading_is_one_request_and_the_version_is_requested_once(
         client = to()
         for _ in range(3):
             client.containers()
-    assert len(server.asked("/containers/json")) == 3
-    assert len(server.asked("/version")) == 1
+    assert len(server.requested("/containers/json")) == 3
+    assert len(server.requested("/version")) == 1
     assert len(server.requests) == 4
 
 
@@ -143,12 +143,12 @@ def test_an_answer_that_is_no_container_list_is_unavailable(
     socket_path: Path, to: Callable[..., Docker], listed: object, text: str
 ) -> None:
     with FakeServer(engine(listed), at=socket_path):
-        assert text in why(to())
+        assert text in error_of(to())
 
 
 def test_one_invalid_item_makes_the_list_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(engine([item(), {"Id": "f" * 64}]), at=socket_path):
-        assert "KeyError('State')" in why(to())
+        assert "KeyError('State')" in error_of(to())
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_a_bad_answer_is_retried_three_times_and_truncated(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
     with FakeServer(engine(answer), at=socket_path) as server:
-        assert text in why(to())
-    assert 1 <= len(server.asked("/containers/json")) <= 3
+        assert text in error_of(to())
+    assert 1 <= len(server.requested("/containers/json")) <= 3
 
 
 def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable[..., Docker]) -> None:
@@ -183,12 +183,12 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
 
     with FakeServer(recovering, at=socket_path) as server:
         assert [one.id for one in to().containers()] == [ID]
-    assert len(server.asked("/containers/json")) == 2
+    assert len(server.requested("/containers/json")) == 2
 
 
 def test_without_a_socket_the_error_names_the_path(to: Callable[..., Docker]) -> None:
     start = time.perf_counter()
-    text = why(to())
+    text = error_of(to())
     assert text.startswith("cannot connect to docker at /")
     assert text.endswith("/docker.sock: no such file or directory")
     assert time.perf_counter() - start < 3
@@ -199,7 +199,7 @@ def test_after_a_restart_the_same_client_reads_the_engine_again(socket_path: Pat
     with FakeServer(engine([item()]), at=socket_path):
         assert len(client.containers()) == 1
     socket_path.unlink()
-    why(client)
+    error_of(client)
     with FakeServer(engine([item(), item("f" * 64)]), at=socket_path):
         assert len(client.containers()) == 2
 
@@ -212,10 +212,10 @@ def test_an_engine_that_hangs_times_out(socket_path: Path, to: Callable[..., Doc
     )
     with server:
         start = time.perf_counter()
-        text = why(to(0.3))
+        text = error_of(to(0.3))
         assert time.perf_counter() - start < 1.5
     assert "timed out" in text.lower()
-    assert len(server.asked(part)) == 1, "who hangs has had its chance"
+    assert len(server.requested(part)) == 1, "who hangs has had its chance"
 
 
 def test_after_an_upgrade_the_api_version_is_negotiated_again(socket_path: Path, to: Callable[..., Docker]) -> None:
@@ -232,12 +232,12 @@ def test_after_an_upgrade_the_api_version_is_negotiated_again(socket_path: Path,
         client.containers()
         speaks = "1.44"
         assert len(client.containers()) == 1
-    assert [target.split("/")[1] for target in server.asked("/containers")] == ["v1.41", "v1.41", "v1.44"]
+    assert [target.split("/")[1] for target in server.requested("/containers")] == ["v1.41", "v1.41", "v1.44"]
 
 
 def test_an_engine_without_a_version_is_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(lambda _: [http("{}")], at=socket_path):
-        assert 'key "ApiVersion" is missing' in why(to())
+        assert 'key "ApiVersion" is missing' in error_of(to())
 
 
 def no_such(container_id: str = ID) -> bytes:
@@ -265,13 +265,13 @@ def test_a_container_that_can_be_inspected_exists_in_any_state(socket_path: Path
     found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
     with FakeServer(answers_of(found), at=socket_path) as server:
         assert to().has(ID) is True
-    assert server.asked("/containers/") == [f"/v1.41/containers/{ID}/json"]
+    assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"]
 
 
 def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(answers_of(no_such()), at=socket_path) as server:
         assert to().has(ID) is False
-    assert len(server.asked("/containers/")) == 1, "a definite answer is not asked for twice"
+    assert len(server.requested("/containers/")) == 1, "a definite answer is not asked for twice"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_any_other_answer_is_never_treated_as_gone(
 ) -> None:
     with FakeServer(answers_of(answer), at=socket_path) as server:
         assert text in why_not_told(to())
-    assert 1 <= len(server.asked("/containers/")) <= 3
+    assert 1 <= len(server.requested("/containers/")) <= 3
 
 
 def test_an_engine_that_hangs_is_never_treated_as_gone(socket_path: Path, to: Callable[..., Docker]) -> None:
@@ -319,7 +319,7 @@ def test_an_engine_that_hangs_is_never_treated_as_gone(socket_path: Path, to: Ca
         start = time.perf_counter()
         assert "timed out" in why_not_told(to(0.3)).lower()
         assert time.perf_counter() - start < 1.5
-    assert len(server.asked("/containers/")) == 1
+    assert len(server.requested("/containers/")) == 1
 
 
 def test_a_missing_engine_is_never_treated_as_gone(to: Callable[..., Docker]) -> None:
