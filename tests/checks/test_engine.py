@@ -213,7 +213,7 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     report = scanned(without(node(), source))
     assert [one.source for one in report.unavailable] == [source]
     assert report.complete is (source in {"cni_results", "processes", "autoscaler", "mounts", "attachments"}), (
-        "these only name things, or the node object told, or all volumes are attached"
+        "these only name pods, or the node object is enough, or all volumes are attached"
     )
 
 

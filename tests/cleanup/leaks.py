@@ -22,8 +22,8 @@ DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64")
 
 def refusals(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
     """Return the objections to the only request of a node."""
-    (context,) = verdicts(guard_context(*snapshots, limits=limits, **known)).values()
-    return context
+    (decided,) = verdicts(guard_context(*snapshots, limits=limits, **known)).values()
+    return decided
 
 
 def reasons(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> list[Reason]:
@@ -45,7 +45,7 @@ def passed(context: GuardContext) -> list[str]:
 
 BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {
     "clean": (make_limits(allowances=(("--max", 2),)), {}, "--max=3"),
-    "run, a round": (make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
+    "run, a sync": (make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
     "run, an hour": (
         make_limits(allowances=(("--max-per-sync", 10), ("--max-per-hour", 2))),
         {"--max-per-hour": 58},

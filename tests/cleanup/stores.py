@@ -359,7 +359,7 @@ def die_at(moment: int) -> None:
 
 
 def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -> None:
-    """Let the system refuse calls of this process, which cannot be used for anything else any more."""
+    """Let the kernel reject system calls of this process, which is unusable afterwards."""
 
     def hook(happening: str, arguments: tuple[Any, ...]) -> None:
         if happening == event and when(arguments):

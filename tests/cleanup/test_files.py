@@ -171,7 +171,7 @@ def test_a_missing_lock_is_created_as_host_local_does(store: Store) -> None:
 
 
 def test_a_lock_replaced_while_held_is_given_up_for_the_new_one(store: Store) -> None:
-    """A lock on the replaced file excludes nobody."""
+    """A lock on the replaced file excludes no other process."""
     reserved, lock = store.reserve(), store.network() / "lock"
     with another_process_locks(lock) as old, another_process_locks(lock.with_name("new")) as new:
         done: list[Verdict] = []

@@ -37,7 +37,7 @@ def at_a_terminal(**more: str) -> str:
         try:
             output += os.read(ours, 65536)
         except OSError:
-            return True  # so a terminal says that nobody has it open
+            return True  # so a terminal reports that it is closed
         return False
 
     command = [sys.executable, "-m", "agent", "scan", "--map", f"--recording={INCIDENT}"]

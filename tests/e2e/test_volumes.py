@@ -1,7 +1,7 @@
 """Real controllers lose two disks from the node's status: what the agent says of them, and of one that is only slow.
 
 Only the times of two pods are not real: while the kubelet stands still, the API server is told that they were scheduled
-eleven minutes ago, because nobody waits for so long here.
+eleven minutes ago, because the test does not wait that long.
 """
 
 import base64

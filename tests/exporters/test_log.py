@@ -272,7 +272,7 @@ def test_two_networks_fail_apart(daemon: Daemon) -> None:
     assert line["why"] == "/net/other does not exist"
 
 
-# Clock, and our own bugs
+# The clock, and bugs of detectors
 
 
 def test_a_clock_step_is_logged(daemon: Daemon) -> None:

@@ -55,8 +55,8 @@ def read(sources: RecordedSources) -> Snapshot:
 
 
 ORPHAN = reservation("10.244.1.9", GONE)
-EVERY_TROUBLE = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
-"""Each source has something to say."""
+ALL_SOURCES_NEEDED = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
+"""A node for which every source is read."""
 
 
 def test_reservations_are_read_before_owners_and_the_api_server_last() -> None:
@@ -90,13 +90,13 @@ def test_the_server_version_is_stored() -> None:
 
 
 def test_each_source_is_read_once() -> None:
-    sources = RecordedSources(EVERY_TROUBLE)
+    sources = RecordedSources(ALL_SOURCES_NEEDED)
     read(sources)
     assert sorted(sources.requested) == sorted(SOURCES)
 
 
 def test_the_snapshot_contains_what_was_read() -> None:
-    recorded = EVERY_TROUBLE
+    recorded = ALL_SOURCES_NEEDED
     snapshot = read(RecordedSources(recorded))
     assert list(snapshot.readings()) == list(with_history(replace(recorded, uptime=NOW.uptime)).readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
@@ -188,7 +188,7 @@ def test_an_unavailable_network_does_not_hide_another() -> None:
 
 
 def test_the_duration_of_each_reading_is_stored() -> None:
-    snapshot = read(RecordedSources(EVERY_TROUBLE))
+    snapshot = read(RecordedSources(ALL_SOURCES_NEEDED))
     assert sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
     assert {timing.seconds for timing in snapshot.timings} == {1.0}
 
@@ -237,13 +237,13 @@ def test_only_missing_volumes_and_waiting_pods_are_queried() -> None:
 
 
 def test_the_mount_table_of_a_container_is_rejected() -> None:
-    snapshot = read(RecordedSources(EVERY_TROUBLE, broken="processes"))
+    snapshot = read(RecordedSources(ALL_SOURCES_NEEDED, broken="processes"))
     assert snapshot.mounts == Unavailable("mounts", "it broke")
 
 
 def test_volumes_do_not_affect_addresses() -> None:
     incomplete = replace(
-        EVERY_TROUBLE, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no")
+        ALL_SOURCES_NEEDED, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no")
     )
     snapshot = read(RecordedSources(incomplete))
     assert [one.source for one in snapshot.unavailable()] == ["mounts", "attachments"]

@@ -50,8 +50,8 @@ NO_DIRECTORY: Reading[tuple[Checkpoint, ...]] = Unavailable(
 )
 
 NO_API = NotRequested("pods", "--api=off")
-STRANGER: Reading[Registration] = Known(registration())
-"""Nobody on this node says that it is the one of that name."""
+UNPROVEN_NAME: Reading[Registration] = Known(registration())
+"""No evidence on this node confirms its name."""
 
 
 def error_of(
@@ -107,7 +107,7 @@ def test_an_unavailable_source_keeps_its_own_reason() -> None:
     assert crosscheck.containers(SILENT, Known(PODS)) == SILENT
     assert crosscheck.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
     gone: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
-    assert crosscheck.pods(gone, Known(None), STRANGER, "worker-1") == gone
+    assert crosscheck.pods(gone, Known(None), UNPROVEN_NAME, "worker-1") == gone
 
 
 def test_a_missing_checkpoint_directory_is_empty_without_sandboxes() -> None:
@@ -223,13 +223,13 @@ def test_namespaces_read_in_a_container_are_unavailable() -> None:
 
 
 def test_an_empty_pod_list_of_a_missing_node_is_unavailable() -> None:
-    assert error_of(crosscheck.pods(Known(()), Known(None), STRANGER, "wrker-1")) == (
+    assert error_of(crosscheck.pods(Known(()), Known(None), UNPROVEN_NAME, "wrker-1")) == (
         "the API server has no Node named 'wrker-1': is the node's name right?"
     )
 
 
 def test_an_empty_pod_list_of_an_existing_node_is_empty() -> None:
-    assert crosscheck.pods(Known(()), Known(WORKER), STRANGER, "worker-1") == Known(())
+    assert crosscheck.pods(Known(()), Known(WORKER), UNPROVEN_NAME, "worker-1") == Known(())
 
 
 @pytest.mark.parametrize("listed", [(), PODS[:1], PODS])
@@ -245,15 +245,15 @@ def test_the_pods_of_a_deleted_node_are_unavailable(listed: tuple[Pod, ...], kno
 
 
 def test_pods_not_requested_stay_not_requested() -> None:
-    assert crosscheck.pods(NO_API, Known(None), STRANGER, "worker-1") == NO_API
+    assert crosscheck.pods(NO_API, Known(None), UNPROVEN_NAME, "worker-1") == NO_API
 
 
 def test_an_empty_pod_list_of_a_node_that_may_not_exist_is_unavailable() -> None:
-    checked = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), STRANGER, "worker-1")
+    checked = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), UNPROVEN_NAME, "worker-1")
     assert isinstance(checked, Unavailable)
     assert "'worker-1'" in checked.why
     assert "403 forbidden" in checked.why
-    assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), STRANGER, "worker-1") == Known(PODS)
+    assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), UNPROVEN_NAME, "worker-1") == Known(PODS)
 
 
 def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> None:

@@ -358,7 +358,7 @@ def test_an_absence_counts_even_after_the_plugin_returned() -> None:
 
 
 def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int = 0) -> Snapshot:
-    """Two minutes later, a first look; all that was given out is the pod's that is called first."""
+    """The first snapshot, two minutes later; every allocated device belongs to the pod listed first."""
 
     def at(text: str) -> datetime:
         return datetime.fromisoformat(f"2026-11-21T{text}+00:00")

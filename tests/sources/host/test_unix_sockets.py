@@ -16,7 +16,7 @@ KUBELET, KVM = b"/var/lib/kubelet/device-plugins/kubelet.sock", b"/var/lib/kubel
 
 LISTENS = b"0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
 CONNECTED = b"0000000000000000: 00000003 00000000 00000000 0001 03 60716 "
-NOBODYS = b"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n"
+UNNAMED = b"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n"
 
 NOTHING = UnixSockets(frozenset(), frozenset())
 
@@ -26,7 +26,7 @@ def sockets_of(*lines: bytes) -> UnixSockets:
 
 
 def test_listening_and_connected_sockets_are_reported() -> None:
-    found = sockets_of(LISTENS + KUBELET + b"\n", NOBODYS, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
+    found = sockets_of(LISTENS + KUBELET + b"\n", UNNAMED, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
     assert found == UnixSockets(frozenset({KUBELET}), frozenset({KVM}))
 
 

@@ -64,7 +64,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Return what asks a server with these objects, beside those that there are, and what it was asked for."""
+    """Return a function that queries a server with these additional objects, and the requests it got."""
 
     def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
         named = {globals()[name]: answer for name, answer in objects.items()}

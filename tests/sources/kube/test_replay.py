@@ -106,7 +106,7 @@ def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, Fak
             yield ours, server
         finally:
             stop.set()
-    # When the server is gone: a connection that it never took would be waited for as long as for a silent watch.
+    # After the server has stopped: a connection that it never accepted would last until the idle timeout.
     thread.join(20)
     assert not thread.is_alive()
 

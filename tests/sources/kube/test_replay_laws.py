@@ -110,7 +110,7 @@ class World(Api):
     def _turn(self, what: str, number: int) -> None:
         """Have another server answer next, or another etcd."""
         if what == "restore" and self.server.behind == 0:
-            # To before what we know of: to what lies after it, nobody could see that anything went back.
+            # To a state before the known version: going back to a later one could not be detected.
             self.etcd.restore(max(2, min(self.etcd.revision, self._highest) - 1 - number))
         elif what == "lag":
             self.server = Server(self.etcd, old=self.server.old, behind=number)
