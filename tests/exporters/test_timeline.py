@@ -35,7 +35,7 @@ from tests.builders import (
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 ENTRY = Entry("e-1", NOW - HOUR, "run", "9" * 64, "shop/cart", (FILE,), Verdict.RELEASED)
-NO_JOURNAL = Unavailable("journal", "it gave no word")
+UNAVAILABLE = Unavailable("journal", "it gave no word")
 
 
 def timeline_of(snapshot: Snapshot, *entries: Entry) -> Timeline:
@@ -52,7 +52,7 @@ def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
 
 
 def test_the_node_docker_and_the_kubelet_have_start_events() -> None:
-    snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=NO_JOURNAL)
+    snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
     assert [(event.kind, NOW - event.at, event.exact) for event in events(snapshot)] == [
         (EventKind.BOOTED, 3 * HOUR, True),
         (EventKind.DOCKER_STARTED, 2 * HOUR, True),
@@ -61,7 +61,7 @@ def test_the_node_docker_and_the_kubelet_have_start_events() -> None:
 
 
 def test_a_process_that_does_not_run_has_no_start_event() -> None:
-    snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=NO_JOURNAL)
+    snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=UNAVAILABLE)
     assert [event.kind for event in events(snapshot)] == [EventKind.BOOTED]
 
 
@@ -183,14 +183,14 @@ def test_events_of_all_sources_are_in_order() -> None:
 
 
 def test_at_one_time_starts_come_first() -> None:
-    snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=NO_JOURNAL)
+    snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
     kinds = [event.kind for event in events(snapshot)]
     assert kinds == [EventKind.BOOTED, EventKind.DOCKER_STARTED, EventKind.KUBELET_STARTED]
 
 
 def test_only_the_requested_duration_is_kept() -> None:
     timeline = timeline_of(
-        node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=NO_JOURNAL)
+        node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
     )
     assert [event.kind for event in timeline.last(2 * HOUR).events] == [
         EventKind.DOCKER_STARTED,
@@ -217,8 +217,8 @@ def test_disabled_sources_are_not_listed() -> None:
 
 
 def test_an_unavailable_journal_is_listed() -> None:
-    timeline = build_timeline(scanned(node()), NO_JOURNAL)
-    assert timeline.unavailable == (NO_JOURNAL,)
+    timeline = build_timeline(scanned(node()), UNAVAILABLE)
+    assert timeline.unavailable == (UNAVAILABLE,)
 
 
 def test_a_failed_detector_is_listed() -> None:
