@@ -1,1 +1,1 @@
-"""What is true of a node, and what nodeleak says of it."""
+"""Tests of the agent."""

@@ -1,7 +1,7 @@
 """A healthy little node, and the words to say what is wrong with it.
 
 `node()` runs two pods on the pod network and one on the host's; everything agrees. A test names the differences:
-`node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the API server is silent.
+`node(reservation("10.244.1.9"))` has one file more, and to `without(node(), "pods")` the pods are unavailable.
 No device plugin runs on it; `node(device_plugins=device_plugins(plugin_socket(), registered(KVM, "kvm0")))` has one.
 """
 
@@ -49,7 +49,7 @@ from agent.model.watches import Evidence, Watch
 
 T = TypeVar("T")
 Thing: TypeAlias = Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
-Told: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
+Given: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
@@ -163,7 +163,7 @@ def transition(
 
 
 def device_plugins(
-    *things: PluginSocket | Registered | Allocation | DeviceTransition,
+    *records: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet_socket: timedelta | None = UPTIME,
     checkpoint_written: timedelta | None = None,
     trouble: str = "",
@@ -172,17 +172,17 @@ def device_plugins(
 
     Where something is registered or allocated, the checkpoint was written 2 hours ago, unless another time is given.
     """
-    listed = tuple(one for one in things if isinstance(one, Registered))
-    allocated = tuple(one for one in things if isinstance(one, Allocation))
+    listed = tuple(one for one in records if isinstance(one, Registered))
+    allocated = tuple(one for one in records if isinstance(one, Allocation))
     if checkpoint_written is None and (listed or allocated):
         checkpoint_written = OLD
     return DevicePlugins(
         kubelet_socket=None if kubelet_socket is None else NOW - kubelet_socket,
-        sockets=tuple(one for one in things if isinstance(one, PluginSocket)),
+        sockets=tuple(one for one in records if isinstance(one, PluginSocket)),
         checkpoint_written=None if checkpoint_written is None else NOW - checkpoint_written,
         registered=listed,
         allocations=allocated,
-        history=tuple(one for one in things if isinstance(one, DeviceTransition)),
+        history=tuple(one for one in records if isinstance(one, DeviceTransition)),
         trouble=trouble,
     )
 
@@ -335,20 +335,20 @@ NO_DEVICES: Final = device_plugins()
 
 
 def node(
-    *things: Thing,
-    reservations: Told[Reservation] = None,
-    checkpoints: Told[Checkpoint] = None,
-    containers: Told[Container] = None,
-    cni_results: Told[CniResult] = None,
-    addresses: Told[Address] = None,
-    pods: Told[Pod] = None,
-    node: Told[Node] = None,
-    processes: Told[ProcessStartTimes] = None,
+    *records: Thing,
+    reservations: Given[Reservation] = None,
+    checkpoints: Given[Checkpoint] = None,
+    containers: Given[Container] = None,
+    cni_results: Given[CniResult] = None,
+    addresses: Given[Address] = None,
+    pods: Given[Pod] = None,
+    node: Given[Node] = None,
+    processes: Given[ProcessStartTimes] = None,
     device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
     registration: Registration | Unavailable | NotRequested | None = None,
     autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
-    watches: Told[Watch] = None,
-    mounts: Told[Mount] = None,
+    watches: Given[Watch] = None,
+    mounts: Given[Mount] = None,
     attachments: Attachments | Unavailable | NotRequested | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
@@ -356,23 +356,23 @@ def node(
 ) -> Snapshot:
     """Build a healthy node with some `things` more, and with those readings replaced that are given."""
 
-    def reading(given: Told[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
+    def reading(given: Given[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
-        more = (thing for thing in things if isinstance(thing, kind))
+        more = (thing for thing in records if isinstance(thing, kind))
         return Known((*(healthy if given is None else given), *more))
 
     def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
-        told = healthy if given is None else given
-        return told if isinstance(told, (Unavailable, NotRequested)) else Known(told)
+        values = healthy if given is None else given
+        return values if isinstance(values, (Unavailable, NotRequested)) else Known(values)
 
-    def first(given: Told[T], healthy: T) -> Reading[Any]:
+    def first(given: Given[T], healthy: T) -> Reading[Any]:
         if isinstance(given, (Unavailable, NotRequested)):
             return given
         return Known(healthy if given is None else next(iter(given), None))
 
     promised = reading(reservations, RESERVATIONS, Reservation)
-    strange = tuple(thing for thing in things if isinstance(thing, UnrecognizedEntry))
+    strange = tuple(thing for thing in records if isinstance(thing, UnrecognizedEntry))
     return Snapshot(
         node_name="worker-1",
         taken_at=NOW + later + clock_set_by,
@@ -434,13 +434,13 @@ def unavailable(source: str) -> Unavailable:
 
 def without(snapshot: Snapshot, *sources: str) -> Snapshot:
     """Say of a node that these sources could not be read."""
-    silent: dict[str, Any] = {source: unavailable(source) for source in sources}
-    if "reservations" in silent:
+    unavailable_sources: dict[str, Any] = {source: unavailable(source) for source in sources}
+    if "reservations" in unavailable_sources:
         stores = (
             replace(store, reading=unavailable("reservations"), unrecognized=()) for store in snapshot.reservations
         )
-        silent["reservations"] = tuple(stores)
-    return replace(snapshot, **silent)
+        unavailable_sources["reservations"] = tuple(stores)
+    return replace(snapshot, **unavailable_sources)
 
 
 def dark_node() -> Snapshot:
@@ -449,7 +449,7 @@ def dark_node() -> Snapshot:
 
 
 def without_api(snapshot: Snapshot) -> Snapshot:
-    """Say of a node that the API server was left alone on purpose."""
+    """Return the snapshot with the API server disabled."""
     off: dict[str, Any] = {one: NotRequested(one, "--api=off") for one in OF_THE_API_SERVER}
     return replace(snapshot, **off)
 
@@ -458,47 +458,49 @@ def assessment(snapshot: Snapshot, grace: timedelta = GRACE) -> Assessment:
     return classify(with_history(snapshot), grace)
 
 
-def judged(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> ClassifiedReservation:
+def classify_one(
+    snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE
+) -> ClassifiedReservation:
     """Say what one entry is."""
     (classified,) = (one for one in classify(snapshot, grace).of(network) if one.name == ip)
     return classified
 
 
 def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE) -> State:
-    return judged(snapshot, ip, network, grace).state
+    return classify_one(snapshot, ip, network, grace).state
 
 
-def found(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
+def findings_of(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
     return list(detector.find(assessment(snapshot, grace)))
 
 
 def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:
-    """Judge a node as `nodeleak scan` does: two looks a second apart, unless other looks are given."""
+    """Assess a node as `nodeleak scan` does: one snapshot counts twice, unless several are given."""
     if len(snapshots) == 1:
         snapshots = (snapshots[0], snapshots[0])
     return engine.replay(snapshots, grace=grace, confirm_after=timedelta(0))
 
 
-def limits(**changes: Any) -> Limits:
-    """Be as bold as the defaults are."""
+def make_limits(**changes: Any) -> Limits:
+    """Be as limits as the defaults are."""
     usual: dict[str, Any] = {"networks": frozenset({"kubenet"}), "grace": GRACE, "settle": GRACE, "max_share": 0.5}
     return Limits(**(usual | changes))
 
 
-def case(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> GuardContext:
-    """Say what the guards may know after the looks that `scanned` takes."""
-    bold = bold or limits()
+def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> GuardContext:
+    """Return the context of the guards after these snapshots."""
+    limits = limits or make_limits()
     runtime_history = RuntimeHistory()
-    for look in snapshots:
-        runtime_history = watch(runtime_history, look)
+    for snapshot in snapshots:
+        runtime_history = watch(runtime_history, snapshot)
     return GuardContext(
-        report=scanned(*snapshots, grace=bold.grace), runtime_history=runtime_history, limits=bold, **known
+        report=scanned(*snapshots, grace=limits.grace), runtime_history=runtime_history, limits=limits, **known
     )
 
 
-def verdicts(judged: GuardContext) -> dict[str, tuple[Refusal, ...]]:
-    """Return the refusals of each candidate by its addresses, in the order of their turn."""
-    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(judged)}
+def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
+    """Return the refusals of each release request by its addresses, in order."""
+    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(context)}
 
 
 def _addresses(candidate: ReleaseRequest) -> str:

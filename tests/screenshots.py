@@ -111,9 +111,9 @@ def _of(store: NetworkStore, sandboxes: set[str]) -> NetworkStore:
 
 def _without_sources(snapshot: Snapshot) -> Snapshot:
     snapshot = _without_leaks(snapshot)
-    silent = Unavailable("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
+    unavailable = Unavailable("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
     stale = Unavailable("pods", "no data from the API server for 3 min (--stale-after is 2 min)")
-    return replace(snapshot, containers=silent, pods=stale)
+    return replace(snapshot, containers=unavailable, pods=stale)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from tests.builders import (
     device_plugins,
     empty_file,
     last_seen,
-    limits,
+    make_limits,
     node,
     plugin_socket,
     pod,
@@ -201,7 +201,7 @@ def watches() -> st.SearchStrategy[list[Watch]]:
     """What the watches showed, of each kind once."""
     kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
     return st.lists(st.builds(lambda kind, ago: shown(*kind, ago=ago), kinds, agos), max_size=3).map(
-        lambda told: list({(one.resource, one.evidence): one for one in told}.values())
+        lambda values: list({(one.resource, one.evidence): one for one in values}.values())
     )
 
 
@@ -241,7 +241,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
 
 @st.composite
 def nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
-    """A node of which anything may be unread, or was left alone."""
+    """A node of which any source may be unavailable or disabled."""
     snapshot = draw(read_nodes(two_networks))
     if draw(seldom()):
         snapshot = without_api(snapshot)
@@ -268,7 +268,7 @@ _files = st.builds(
     ),
     st.sampled_from(HANDED_OUT),
     st.sampled_from([*IDS, ""]),
-    seldom().map(lambda young: not young),
+    seldom().map(lambda recent: not recent),
 )
 
 
@@ -318,9 +318,9 @@ odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(S
 
 @st.composite
 def bounds(draw: st.DrawFn) -> Limits:
-    """How bold cleaning may be; bolder than anybody would be, most of the time."""
+    """Limits of cleanup, mostly less strict than in practice."""
     named = st.sets(ips, min_size=1, max_size=5).map(frozenset)
-    return limits(
+    return make_limits(
         networks=draw(st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])),
         grace=draw(st.sampled_from([timedelta(0), timedelta(0), GRACE])),
         settle=draw(st.sampled_from([GRACE, GRACE, timedelta(0)])),
@@ -330,12 +330,12 @@ def bounds(draw: st.DrawFn) -> Limits:
 
 
 @dataclass(frozen=True)
-class Round:
-    """Two looks and the bounds: what a cleaner judges by."""
+class CleanupInput:
+    """Two snapshots and the limits: the input of a cleaner."""
 
     first: Snapshot
     last: Snapshot
-    bold: Limits
+    limits: Limits
 
     @property
     def snapshots(self) -> tuple[Snapshot, Snapshot]:
@@ -348,10 +348,10 @@ def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
 
 
 @st.composite
-def rounds(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> Round:
-    """Two looks, the second of which differs in nothing, in everything, or in some sources."""
+def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> CleanupInput:
+    """Two snapshots: the second is equal, or differs in all or some sources."""
     differs = draw(st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)]))
     first = draw(snapshots)
     other = draw(snapshots) if differs else first
     changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
-    return Round(first, _later(first, lambda one: replace(one, **changed)), draw(bounds()))
+    return CleanupInput(first, _later(first, lambda one: replace(one, **changed)), draw(bounds()))

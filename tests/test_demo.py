@@ -64,6 +64,8 @@ def test_the_demo_writes_only_to_its_own_directory(tmp_path: Path, temporary: Pa
 
     # Paths relative to an open directory have no leading slash; the directory itself was opened by a listed path.
     paths = {path for path in writes.read_text().splitlines() if path.startswith("/")}
-    assert any("/var/lib/nodeleak/" in path for path in paths), "the state directory was not written: the hook is blind"
+    assert any("/var/lib/nodeleak/" in path for path in paths), (
+        "the state directory was not written: the hook missed it"
+    )
     outside = {path for path in paths if not path.startswith((str(temporary), "/dev/", "/proc/self/fd/"))}
     assert outside == set()

@@ -72,9 +72,9 @@ def test_every_detector_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Detectors")) == [detector.NAME for detector in DETECTORS]
 
 
-def test_every_cause_and_every_fate_is_in_the_reference() -> None:
-    told = {one.value for kind in (LeakCause, rejections.RejectionCause, rejections.PodOutcome) for one in kind}
-    assert told <= set(words(section("Detectors")))
+def test_every_cause_and_outcome_is_in_the_reference() -> None:
+    documented = {one.value for kind in (LeakCause, rejections.RejectionCause, rejections.PodOutcome) for one in kind}
+    assert documented <= set(words(section("Detectors")))
 
 
 def test_every_severity_is_in_the_reference() -> None:
@@ -83,11 +83,13 @@ def test_every_severity_is_in_the_reference() -> None:
 
 def test_every_detector_is_in_the_readme_and_no_other() -> None:
     readme = (ROOT / "README.md").read_text()
-    told = re.findall(r"^\| `(\w+)` \|", readme.partition("## What it finds")[2].partition("\n## ")[0], re.MULTILINE)
-    assert told == [detector.NAME for detector in DETECTORS]
+    documented = re.findall(
+        r"^\| `(\w+)` \|", readme.partition("## What it finds")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert documented == [detector.NAME for detector in DETECTORS]
 
 
-def test_what_a_detector_needs_are_sources() -> None:
+def test_the_required_sources_of_a_detector_exist() -> None:
     for name, cells in rows("Detectors").items():
         assert re.search("|".join(SOURCES), cells[-1]), name
 
@@ -101,8 +103,8 @@ def test_every_source_is_in_the_reference_and_no_other() -> None:
 
 
 def test_every_metric_is_in_the_reference_with_its_labels_and_no_other() -> None:
-    told = {name: set(words(cells[1])) for name, cells in rows("Metrics").items()}
-    assert told == {base(name): labels - {"le"} for name, labels in CLOSED.items()}
+    documented = {name: set(words(cells[1])) for name, cells in rows("Metrics").items()}
+    assert documented == {base(name): labels - {"le"} for name, labels in CLOSED.items()}
 
 
 def test_every_metric_has_the_type_that_the_reference_says() -> None:
@@ -116,14 +118,14 @@ def test_every_metric_has_the_type_that_the_reference_says() -> None:
 
 
 def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -> None:
-    told = rows("Settings")
+    documented = rows("Settings")
     settings = settings_of("run")
     assert not any(
         set(settings_of(command)) - set(settings) for command in ("scan", "record", "clean", "restore", "journal")
     )
-    assert list(told) == [option(name) for name in settings]
+    assert list(documented) == [option(name) for name in settings]
     for name, setting in settings.items():
-        default, commands = told[option(name)][:2]
+        default, commands = documented[option(name)][:2]
         if name == "confirm_after":
             assert default == "`{scan}` (`clean`: `{clean}`, `run`: `{run}`)".format_map(DEFAULT_CONFIRM_AFTER)
         else:
@@ -142,16 +144,16 @@ def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
     assert set(rows("Guards")) == {reason.value for reason in Reason}
 
 
-def test_what_lifts_a_refusal_is_what_its_guard_says() -> None:
-    told = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
-    assert told.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
-    assert told.pop("snapshot_expired") == set()
-    for guard, lifted_by in zip(GUARDS, told.values(), strict=True):
+def test_the_setting_that_overrides_a_refusal_is_in_the_reference() -> None:
+    documented = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
+    assert documented.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
+    assert documented.pop("snapshot_expired") == set()
+    for guard, lifted_by in zip(GUARDS, documented.values(), strict=True):
         assert lifted_by == lifting_options(guard), guard
 
 
 def lifting_options(guard: Guard) -> set[str]:
-    """Return the options that a guard's refusals name as what would lift them."""
+    """Return the options that would override the refusals of a guard."""
     tree = ast.parse(inspect.getsource(guard))
     refusals = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "Refusal"]
     lifting = [one.args[2] for one in refusals if len(one.args) == 3]
@@ -167,29 +169,29 @@ def test_every_verdict_is_in_the_reference_and_no_other() -> None:
     assert list(rows("Verdicts")) == [verdict.value for verdict in Verdict]
 
 
-def test_what_is_missed_is_in_the_reference() -> None:
+def test_sources_that_may_be_missing_are_in_the_reference() -> None:
     reasons = words(rows("Metrics")["nodeleak_release_failures_total"][2])
     assert [verdict.value for verdict in MISSED] == reasons
 
 
 def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_source() -> None:
-    told = rows("Timeline")
-    assert list(told) == [kind.value for kind in EventKind]
-    assert {cells[-1] for cells in told.values()} <= {*SOURCES, "journal"}
+    documented = rows("Timeline")
+    assert list(documented) == [kind.value for kind in EventKind]
+    assert {cells[-1] for cells in documented.values()} <= {*SOURCES, "journal"}
 
 
-def test_every_mark_of_the_map_is_in_the_reference_the_weightiest_first_with_its_letter() -> None:
-    told = rows("The map")
-    assert list(told) == [mark.value for mark in sorted(Mark, key=WEIGHT.__getitem__, reverse=True)]
-    assert {mark: cells[0].strip("`") for mark, cells in told.items()} == LETTERS
+def test_every_mark_of_the_map_is_in_the_reference_by_weight_with_its_letter() -> None:
+    documented = rows("The map")
+    assert list(documented) == [mark.value for mark in sorted(Mark, key=WEIGHT.__getitem__, reverse=True)]
+    assert {mark: cells[0].strip("`") for mark, cells in documented.items()} == LETTERS
     assert f"up to {MOST_SINGLE} addresses" in section("The map")
 
 
-def test_every_path_of_http_is_in_the_reference() -> None:
+def test_every_http_path_is_in_the_reference() -> None:
     assert list(rows("HTTP")) == ["/", *LINKS]
 
 
-def test_the_bound_of_resources_is_in_the_reference() -> None:
+def test_the_limit_of_resources_is_in_the_reference() -> None:
     assert f"the first {MOST_RESOURCES}\nnames" in section("Metrics")
     assert {OTHER, UNKNOWN_RESOURCE} <= set(words(section("Metrics")))
 
@@ -200,25 +202,31 @@ def test_every_mode_is_in_the_reference() -> None:
 
 def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other() -> None:
     source = inspect.getsource(log) + inspect.getsource(daemon)
-    said = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z_]+\.[a-z_]+)"', source)}
-    assert {event: cells[0] for event, cells in rows("Log").items()} == said
+    documented = {event: level for level, event in re.findall(r'log\.(\w+)\(\s*"([a-z_]+\.[a-z_]+)"', source)}
+    assert {event: cells[0] for event, cells in rows("Log").items()} == documented
 
 
-def test_why_events_are_dropped_and_conditions_not_patched_is_in_the_reference() -> None:
-    told = rows("Metrics")
-    assert set(words(told["nodeleak_events_dropped_total"][2])) == {one.value for one in queue.Failure}
-    assert words(told["nodeleak_node_condition_patches_total"][2]) == [SENT]
+def test_reasons_for_dropped_events_and_failed_patches_are_in_the_reference() -> None:
+    documented = rows("Metrics")
+    assert set(words(documented["nodeleak_events_dropped_total"][2])) == {one.value for one in queue.Failure}
+    assert words(documented["nodeleak_node_condition_patches_total"][2]) == [SENT]
 
 
 def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> None:
-    told = set(words(section("Events")))
-    assert {messages.RELEASED, messages.reason("leaked_reservation"), messages.reason("rejected_pod")} <= told
-    assert {condition.AVAILABLE, condition.SCARCE, condition.EXHAUSTED, condition.UNKNOWN, ADDRESS_PRESSURE} <= told
+    documented = set(words(section("Events")))
+    assert {messages.RELEASED, messages.reason("leaked_reservation"), messages.reason("rejected_pod")} <= documented
+    assert {
+        condition.AVAILABLE,
+        condition.SCARCE,
+        condition.EXHAUSTED,
+        condition.UNKNOWN,
+        ADDRESS_PRESSURE,
+    } <= documented
 
 
 @pytest.mark.parametrize("command", ["scan", "timeline", "record", "clean", "restore", "journal"])
-def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) -> None:
-    told = {
+def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
+    documented = {
         name
         for commands, names in re.findall(r"^\| (`[^|]+`) \| (`--[^|]+`) \|", section("Options"), re.MULTILINE)
         if command in words(commands)
@@ -229,7 +237,7 @@ def test_what_can_only_be_said_as_an_option_is_in_the_reference(command: str) ->
     ).stdout
     options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
     settings = settings_of("scan" if command == "timeline" else command)
-    assert told == options - {option(name) for name in settings} - {"--help", "--help-all"}
+    assert documented == options - {option(name) for name in settings} - {"--help", "--help-all"}
 
 
 # The documents
@@ -271,7 +279,7 @@ def keys(tree: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("schema", DRAWN)
-def test_the_example_of_a_document_has_its_keys(schema: str) -> None:
+def test_the_example_document_has_all_keys(schema: str) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", section(f"`{schema}`"), re.DOTALL)
     tree = json.loads(example)
     assert tree["schema"] == schema
@@ -279,7 +287,7 @@ def test_the_example_of_a_document_has_its_keys(schema: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/reference.md"])
-def test_what_a_page_links_to_is_there(name: str) -> None:
+def test_links_of_a_page_lead_to_existing_files(name: str) -> None:
     page = ROOT / name
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -10,7 +10,7 @@ from agent.cleanup.cleaner import DryRunCleaner
 from agent.cleanup.session import Budget, CleanupSession
 from agent.exporters.text import clean, scan
 from agent.model.recording import Recording, loads
-from tests.builders import limits
+from tests.builders import make_limits
 from tests.cleanup.file_operations import InMemoryJournal
 
 ROOT = Path(__file__).parents[1]
@@ -34,5 +34,5 @@ def test_the_sample_of_scan_is_its_output(recording: Recording) -> None:
 
 def test_the_sample_of_clean_is_its_output(recording: Recording) -> None:
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
-    session = CleanupSession(limits(), Budget(), InMemoryJournal(), "clean")
+    session = CleanupSession(make_limits(), Budget(), InMemoryJournal(), "clean")
     assert sample("clean") == clean.clean_table(DryRunCleaner(session).after_snapshot(recording.snapshots, report))

@@ -30,12 +30,12 @@ BANNED = re.compile(
 
 
 @pytest.mark.parametrize("page", EACH)
-def test_a_page_has_no_private_words(page: Path) -> None:
+def test_a_page_has_no_banned_words(page: Path) -> None:
     lines = enumerate(page.read_text().splitlines(), 1)
     found = [f"{number}: {match[0]}" for number, line in lines for match in BANNED.finditer(line.lower())]
     assert found == []
 
 
 @pytest.mark.parametrize("text", ["it is told", "the courier", "two looks", "by the API server's word"])
-def test_a_private_word_is_found(text: str) -> None:
+def test_a_banned_word_is_found(text: str) -> None:
     assert BANNED.search(text.lower())

@@ -110,7 +110,7 @@ class FakeServer:
         self._thread.join()
         self._socket.close()
 
-    def asked(self, part: str) -> list[str]:
+    def requested(self, part: str) -> list[str]:
         """Return the requested targets that contain a text, in order."""
         return [request.target for request in self.requests if part in request.target]
 

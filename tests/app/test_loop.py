@@ -14,7 +14,7 @@ from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, node, reservation
-from tests.sources.told import Told
+from tests.sources.recorded import RecordedSources
 from tests.wire import until
 
 NOTHING = timedelta(0)
@@ -35,7 +35,7 @@ class RecordingExporter:
 
 
 def run(
-    sources: Told,
+    sources: RecordedSources,
     exporters: Sequence[Exporter],
     stop: threading.Event,
     *,
@@ -53,7 +53,7 @@ def run(
 def test_every_report_reaches_every_exporter_with_its_duration() -> None:
     stop = threading.Event()
     first, second = RecordingExporter(stop, 3), RecordingExporter(stop, 3)
-    run(Told(node()), (first, second), stop)
+    run(RecordedSources(node()), (first, second), stop)
     assert [report for report, _ in first.reports] == [report for report, _ in second.reports]
     assert len(first.reports) == 3
     assert all(0 <= seconds < 5 for _, seconds in first.reports)
@@ -62,7 +62,7 @@ def test_every_report_reaches_every_exporter_with_its_duration() -> None:
 def test_a_finding_that_lasts_is_confirmed_by_the_second_sync() -> None:
     stop = threading.Event()
     exporter = RecordingExporter(stop, 2)
-    run(Told(node(reservation("10.244.1.9"))), (exporter,), stop)
+    run(RecordedSources(node(reservation("10.244.1.9"))), (exporter,), stop)
     (first, _), (second, _) = exporter.reports
     assert not any(tracked.confirmed for tracked in first.findings)
     assert any(tracked.confirmed for tracked in second.findings)
@@ -72,7 +72,7 @@ def test_the_interval_is_measured_from_start_to_start() -> None:
     stop = threading.Event()
     exporter = RecordingExporter(stop, 4)
     start = time.perf_counter()
-    run(Told(node()), (exporter,), stop, interval=timedelta(milliseconds=50))
+    run(RecordedSources(node()), (exporter,), stop, interval=timedelta(milliseconds=50))
     assert 0.15 <= time.perf_counter() - start < 2
 
 
@@ -80,7 +80,7 @@ def test_stop_ends_the_wait_at_once() -> None:
     stop = threading.Event()
     exporter = RecordingExporter(stop, 10**9)
     thread = threading.Thread(
-        target=run, args=(Told(node()), (exporter,), stop), kwargs={"interval": timedelta(hours=1)}
+        target=run, args=(RecordedSources(node()), (exporter,), stop), kwargs={"interval": timedelta(hours=1)}
     )
     thread.start()
     until(lambda: exporter.reports, "the first sync")
@@ -93,15 +93,15 @@ def test_stop_ends_the_wait_at_once() -> None:
 def test_a_loop_stopped_before_it_starts_reads_nothing() -> None:
     stop = threading.Event()
     stop.set()
-    sources = Told(node())
+    sources = RecordedSources(node())
     run(sources, (), stop)
-    assert sources.asked == []
+    assert sources.requested == []
 
 
 def test_a_source_that_fails_is_read_again() -> None:
     stop = threading.Event()
     exporter = RecordingExporter(stop, 2)
-    sources = Told(node(), broken="containers")
+    sources = RecordedSources(node(), broken="containers")
 
     class Mends:
         def export(self, report: Report, seconds: float) -> None:
@@ -116,7 +116,7 @@ def test_a_source_that_fails_is_read_again() -> None:
 class RecordingCleaner:
     """A cleaner that keeps its calls, and how often the sources had been read before."""
 
-    def __init__(self, sources: Told) -> None:
+    def __init__(self, sources: RecordedSources) -> None:
         self.calls: list[tuple[str, int]] = []
         self.moments: list[datetime] = []
         self.snapshots: list[Snapshot] = []
@@ -124,10 +124,10 @@ class RecordingCleaner:
 
     def before_snapshot(self, now: datetime) -> None:
         self.moments.append(now)
-        self.calls.append(("before", self._sources.asked.count("reservations")))
+        self.calls.append(("before", self._sources.requested.count("reservations")))
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
-        self.calls.append(("after", self._sources.asked.count("reservations")))
+        self.calls.append(("after", self._sources.requested.count("reservations")))
         self.snapshots += snapshots
         assert [report.assessment.snapshot] == [*snapshots]
         return Cleaning(node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True)
@@ -135,7 +135,7 @@ class RecordingCleaner:
 
 def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
     stop = threading.Event()
-    exporter, sources = RecordingExporter(stop, 2), Told(node(reservation("10.244.1.9")))
+    exporter, sources = RecordingExporter(stop, 2), RecordedSources(node(reservation("10.244.1.9")))
     cleaner = RecordingCleaner(sources)
     run(sources, (exporter,), stop, cleaner=cleaner)
     assert cleaner.calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
@@ -148,7 +148,7 @@ def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
 def test_without_cleanup_a_report_has_no_cleaning() -> None:
     stop = threading.Event()
     exporter = RecordingExporter(stop, 2)
-    run(Told(node(reservation("10.244.1.9"))), (exporter,), stop)
+    run(RecordedSources(node(reservation("10.244.1.9"))), (exporter,), stop)
     assert [report.cleaning for report, _ in exporter.reports] == [None, None]
 
 
@@ -158,7 +158,7 @@ def test_an_exception_ends_the_loop() -> None:
             raise ZeroDivisionError(report, seconds)
 
     with pytest.raises(ZeroDivisionError):
-        run(Told(node()), (Broken(),), threading.Event())
+        run(RecordedSources(node()), (Broken(),), threading.Event())
 
 
 def test_the_heartbeat_stops_while_a_sync_hangs() -> None:
@@ -176,7 +176,9 @@ def test_the_heartbeat_stops_while_a_sync_hangs() -> None:
                 hanging.wait(5)
 
     exporter = Hangs()
-    thread = threading.Thread(target=run, args=(Told(node()), (exporter,), stop), kwargs={"heartbeat": heartbeat})
+    thread = threading.Thread(
+        target=run, args=(RecordedSources(node()), (exporter,), stop), kwargs={"heartbeat": heartbeat}
+    )
     thread.start()
     until(lambda: not heartbeat.alive, "the heartbeat stops")
     assert exporter.syncs == 4
@@ -188,15 +190,15 @@ def test_the_heartbeat_stops_while_a_sync_hangs() -> None:
 
 
 def test_a_healthy_node_needs_one_snapshot() -> None:
-    sources = Told(node())
+    sources = RecordedSources(node())
     assert len(loop.take_snapshots(sources.sources, "worker-1", GRACE, timedelta(hours=1))) == 1
-    assert sources.asked.count("reservations") == 1
+    assert sources.requested.count("reservations") == 1
 
 
 def test_a_finding_to_confirm_needs_a_second_snapshot_after_the_delay() -> None:
     start = time.perf_counter()
     snapshots: tuple[Snapshot, ...] = loop.take_snapshots(
-        Told(node(reservation("10.244.1.9"))).sources, "worker-1", GRACE, timedelta(milliseconds=100)
+        RecordedSources(node(reservation("10.244.1.9"))).sources, "worker-1", GRACE, timedelta(milliseconds=100)
     )
     assert time.perf_counter() - start >= 0.1
     assert [snapshot.node_name for snapshot in snapshots] == ["worker-1", "worker-1"]

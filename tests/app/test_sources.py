@@ -72,25 +72,25 @@ def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
     (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
 
 
-def test_who_has_one_of_the_addresses_configured_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_process_with_a_configured_address_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
     assert sources.holder_of(["10.244.1.9"]) == "process 71 (nginx)"
     assert sources.holder_of(["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx)"
     assert sources.holder_of(["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
 
 
-def test_unread_is_not_free_without_processes_nobody_can_be_asked(sources: NodeRecheck) -> None:
+def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
     with pytest.raises(SourceError, match="shows no process's network"):
         sources.holder_of(["10.244.1.9"])
 
 
-def test_the_kubelets_checkpoint_is_asked_for(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_kubelet_checkpoint_is_rechecked(sources: NodeRecheck, tmp_path: Path) -> None:
     assert not sources.has_checkpoint(ID)
     (tmp_path / "sandbox" / ID).touch()
     assert sources.has_checkpoint(ID)
 
 
-def test_docker_is_asked_for_the_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
     there = {ID: http(json.dumps({"Id": ID}))}
 
     def answers(request: Request) -> Answer:
@@ -105,7 +105,7 @@ def test_docker_is_asked_for_the_one_container(sources: NodeRecheck, tmp_path: P
         assert not sources.has_container("f" * 64)
 
 
-def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
     def dripping(request: Request) -> Answer:
         if request.path == "/version":
             yield http('{"ApiVersion": "1.41"}')
@@ -120,7 +120,7 @@ def test_unread_is_not_gone_an_answer_that_drips_is_cut_off(sources: NodeRecheck
         sources.has_container(ID)
 
 
-def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
@@ -137,16 +137,16 @@ def test_unread_is_not_gone_a_docker_that_hangs_or_is_away_gives_no_word(sources
 Wire = Callable[..., NodeSources]
 
 
-def test_the_directory_of_the_device_plugins_and_the_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
+def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
     seen = transition(TransitionKind.REGISTERED, KVM)
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
     (tmp_path / "state" / HISTORY_FILE).write_text(dump_history([seen]))
-    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (told.sockets, told.history, told.trouble) == ((), (seen,), "")
+    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (plugins.sockets, plugins.history, plugins.trouble) == ((), (seen,), "")
     (tmp_path / "state" / HISTORY_FILE).write_text("damaged")
-    told = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (told.history, told.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
+    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
+    assert (plugins.history, plugins.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
 
 
 def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_pa
         sources.snapshot.readers["device_plugins"](node())
 
 
-def test_device_plugins_are_not_requested_where_they_are_turned_off(wire: Wire) -> None:
+def test_disabled_device_plugins_are_not_requested(wire: Wire) -> None:
     assert read(wire(), "device_plugins") == NotRequested("device_plugins", "--device-plugins-dir=off")
 
 
@@ -166,7 +166,7 @@ LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])
 """A node whose status misses a volume, so that mounts are read."""
 
 
-def test_the_mount_table_and_the_kubelets_directory_are_read_together(wire: Wire, tmp_path: Path) -> None:
+def test_the_mount_table_and_the_kubelet_directory_are_read_together(wire: Wire, tmp_path: Path) -> None:
     kubelet, place = tmp_path / "kubelet", "plugins/kubernetes.io/gce-pd/mounts/d-1"
     (kubelet / place).mkdir(parents=True)
     (tmp_path / "proc" / "1").mkdir(parents=True)
@@ -180,11 +180,11 @@ def test_a_missing_kubelet_directory_is_unavailable_and_not_unmounted(wire: Wire
         wire(kubelet_dir=f"{tmp_path}/kubelet").snapshot.readers["mounts"](LOST)
 
 
-def test_volumes_are_not_requested_where_they_are_turned_off(wire: Wire) -> None:
+def test_disabled_volumes_are_not_requested(wire: Wire) -> None:
     readers = wire().snapshot.readers
     assert readers["mounts"](LOST) == NotRequested("mounts", "--kubelet-dir=off")
     assert readers["attachments"](LOST) == NotRequested("attachments", "--api=off")
 
 
-def test_the_clock_of_the_api_server_is_not_known_without_it(wire: Wire) -> None:
+def test_the_clock_skew_is_unknown_without_the_api_server(wire: Wire) -> None:
     assert wire().snapshot.api_skew() is None

@@ -1,4 +1,4 @@
-"""A finding is believed when it lasts: in the look before, and for the period of the boot clock."""
+"""A finding is confirmed if the snapshot before had it too, and it lasted for `confirm_after` of the boot clock."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,183 +16,183 @@ LEAK = Finding(
 OTHER = Finding("shared_ip", "10.244.1.2 of two", "they share")
 
 
-class Rounds:
-    """Rounds of one agent: each takes some seconds, and remembers."""
+class Syncs:
+    """Syncs of one agent: each takes some seconds, and remembers."""
 
     def __init__(self, confirm_after: timedelta = PERIOD) -> None:
         self.memory: ConfirmationState | None = None
         self._period, self._wall, self._uptime = confirm_after, NOW, UPTIME
 
-    def look(
+    def sync(
         self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
     ) -> TrackedFinding:
-        """Look once more after some seconds; return what was made of the first finding."""
-        judged = self.all(seconds, *findings, gaps=gaps, clock_set_by=clock_set_by)
-        return judged[0]
+        """Run the next sync after some seconds; return the first finding as tracked."""
+        tracked = self.sync_all(seconds, *findings, gaps=gaps, clock_set_by=clock_set_by)
+        return tracked[0]
 
-    def all(
+    def sync_all(
         self, seconds: float, *findings: Finding, gaps: tuple[str, ...] = (), clock_set_by: float = 0
     ) -> tuple[TrackedFinding, ...]:
         self._wall += timedelta(seconds=seconds + clock_set_by)
         self._uptime += timedelta(seconds=seconds)
-        blind = tuple(Gap(detector, "no word") for detector in gaps)
+        gap_records = tuple(Gap(detector, "no word") for detector in gaps)
         snapshot = replace(node(), taken_at=self._wall, uptime=self._uptime)
-        judged, observations = confirm(findings, blind, self.memory, snapshot, self._period)
+        tracked, observations = confirm(findings, gap_records, self.memory, snapshot, self._period)
         self.memory = ConfirmationState(self._wall, self._uptime, observations)
-        return judged
+        return tracked
 
 
-def test_what_is_seen_once_is_a_candidate() -> None:
-    judged = Rounds().look(0, LEAK)
-    assert (judged.confirmed, judged.first_seen) == (False, NOW)
+def test_a_finding_seen_once_is_a_candidate() -> None:
+    tracked = Syncs().sync(0, LEAK)
+    assert (tracked.confirmed, tracked.first_seen) == (False, NOW)
 
 
-def test_what_lasts_is_confirmed() -> None:
-    rounds = Rounds()
-    assert [rounds.look(15, LEAK).confirmed for _ in range(4)] == [False, False, True, True]
+def test_a_finding_that_lasts_is_confirmed() -> None:
+    syncs = Syncs()
+    assert [syncs.sync(15, LEAK).confirmed for _ in range(4)] == [False, False, True, True]
 
 
-def test_what_is_urgent_is_confirmed_by_the_second_look() -> None:
-    rounds = Rounds()
+def test_an_urgent_finding_is_confirmed_by_the_second_snapshot() -> None:
+    syncs = Syncs()
     urgent = replace(LEAK, urgent=True)
-    assert [rounds.look(1, urgent).confirmed for _ in range(2)] == [False, True]
+    assert [syncs.sync(1, urgent).confirmed for _ in range(2)] == [False, True]
 
 
-def test_one_long_look_is_not_two() -> None:
-    assert not Rounds(timedelta(0)).look(3600, LEAK).confirmed
+def test_one_snapshot_never_confirms_however_late_it_is() -> None:
+    assert not Syncs(timedelta(0)).sync(3600, LEAK).confirmed
 
 
-def test_two_looks_are_enough_where_no_period_is_asked_for() -> None:
-    rounds = Rounds(timedelta(0))
-    assert [rounds.look(0, LEAK).confirmed for _ in range(2)] == [False, True]
+def test_without_confirm_after_two_snapshots_are_enough() -> None:
+    syncs = Syncs(timedelta(0))
+    assert [syncs.sync(0, LEAK).confirmed for _ in range(2)] == [False, True]
 
 
-def test_what_goes_away_and_comes_back_starts_over() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    rounds.all(40)
-    assert not rounds.look(0, LEAK).confirmed
-    assert not rounds.look(29, LEAK).confirmed
-    assert rounds.look(1, LEAK).confirmed
+def test_a_candidate_that_disappears_starts_over() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    syncs.sync_all(40)
+    assert not syncs.sync(0, LEAK).confirmed
+    assert not syncs.sync(29, LEAK).confirmed
+    assert syncs.sync(1, LEAK).confirmed
 
 
-def test_a_confirmed_finding_that_goes_away_starts_over_too() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    assert rounds.look(30, LEAK).confirmed
-    rounds.all(1)
-    assert not rounds.look(1, LEAK).confirmed
+def test_a_confirmed_finding_that_disappears_starts_over() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    assert syncs.sync(30, LEAK).confirmed
+    syncs.sync_all(1)
+    assert not syncs.sync(1, LEAK).confirmed
 
 
-def test_another_file_of_the_same_name_is_another_trouble() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    assert not rounds.look(60, replace(LEAK, identity=("another inode",))).confirmed
+def test_another_file_under_the_same_name_is_another_finding() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    assert not syncs.sync(60, replace(LEAK, identity=("another inode",))).confirmed
 
 
-def test_words_may_change_while_the_trouble_is_the_same() -> None:
-    rounds = Rounds()
-    rounds.all(0, OTHER)
-    assert rounds.look(60, replace(OTHER, message="they share still")).finding.message == "they share still"
-    assert rounds.look(60, replace(OTHER, message="and still")).confirmed
+def test_the_message_may_change_while_the_finding_is_the_same() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, OTHER)
+    assert syncs.sync(60, replace(OTHER, message="they share still")).finding.message == "they share still"
+    assert syncs.sync(60, replace(OTHER, message="and still")).confirmed
 
 
-def test_a_later_restart_did_not_make_an_earlier_leak() -> None:
+def test_a_later_restart_is_not_the_cause_of_an_earlier_leak() -> None:
     later = replace(LEAK, cause=LeakCause.KUBELET_RESTART, since=NOW + PERIOD, message="the kubelet restarted")
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    judged = rounds.look(60, later)
-    assert judged.confirmed
-    assert judged.finding == LEAK, "cause, time and words are of one piece"
-    assert judged.since == NOW
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    tracked = syncs.sync(60, later)
+    assert tracked.confirmed
+    assert tracked.finding == LEAK, "cause, time and message belong together"
+    assert tracked.since == NOW
 
 
-def test_where_the_records_say_nothing_trouble_began_when_it_was_first_seen() -> None:
-    rounds = Rounds()
-    rounds.all(0, OTHER)
-    assert rounds.look(60, OTHER).since == NOW
+def test_without_other_evidence_a_finding_begins_when_first_seen() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, OTHER)
+    assert syncs.sync(60, OTHER).since == NOW
 
 
 # Gaps
 
 
-def test_a_blind_detectors_candidates_are_forgotten() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    rounds.all(20, gaps=(LEAK.detector,))
-    assert not rounds.look(20, LEAK).confirmed
+def test_candidates_are_dropped_if_their_detector_has_insufficient_data() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    syncs.sync_all(20, gaps=(LEAK.detector,))
+    assert not syncs.sync(20, LEAK).confirmed
 
 
-def test_what_a_blind_detector_had_confirmed_stays_known() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    rounds.all(30, LEAK)
+def test_confirmed_findings_stay_if_their_detector_has_insufficient_data() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    syncs.sync_all(30, LEAK)
     for _ in range(3):
-        assert rounds.all(30, gaps=(LEAK.detector,)) == ()
-    judged = rounds.look(30, LEAK)
-    assert (judged.confirmed, judged.first_seen) == (True, NOW)
+        assert syncs.sync_all(30, gaps=(LEAK.detector,)) == ()
+    tracked = syncs.sync(30, LEAK)
+    assert (tracked.confirmed, tracked.first_seen) == (True, NOW)
 
 
-def test_what_a_blind_detector_still_sees_goes_on_lasting() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK, gaps=(LEAK.detector,))
-    assert rounds.look(30, LEAK, gaps=(LEAK.detector,)).confirmed
+def test_a_finding_reported_despite_a_gap_keeps_its_age() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK, gaps=(LEAK.detector,))
+    assert syncs.sync(30, LEAK, gaps=(LEAK.detector,)).confirmed
 
 
-def test_another_detectors_gap_keeps_nothing() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    rounds.all(30, LEAK)
-    rounds.all(1, gaps=(OTHER.detector,))
-    assert not rounds.look(1, LEAK).confirmed
+def test_a_gap_of_another_detector_keeps_no_finding() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    syncs.sync_all(30, LEAK)
+    syncs.sync_all(1, gaps=(OTHER.detector,))
+    assert not syncs.sync(1, LEAK).confirmed
 
 
-def test_what_is_gone_is_not_remembered_for_ever() -> None:
-    rounds = Rounds()
+def test_a_finding_that_is_gone_is_forgotten() -> None:
+    syncs = Syncs()
     for n in range(50):
-        rounds.all(15, replace(LEAK, identity=(n,)))
-    assert rounds.memory is not None
-    assert len(rounds.memory.observations) == 1
+        syncs.sync_all(15, replace(LEAK, identity=(n,)))
+    assert syncs.memory is not None
+    assert len(syncs.memory.observations) == 1
 
 
 # Clocks
 
 
 @pytest.mark.parametrize("step", [-86400, -6, 6, 86400])
-def test_a_clock_that_was_set_makes_candidates_start_over(step: int) -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    assert not rounds.look(60, LEAK, clock_set_by=step).confirmed
-    assert rounds.look(30, LEAK).confirmed
+def test_a_clock_step_restarts_candidates(step: int) -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    assert not syncs.sync(60, LEAK, clock_set_by=step).confirmed
+    assert syncs.sync(30, LEAK).confirmed
 
 
 @pytest.mark.parametrize("step", [-86400, 86400])
-def test_a_clock_that_was_set_takes_nothing_back(step: int) -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    rounds.all(30, LEAK)
-    assert rounds.look(15, LEAK, clock_set_by=step).confirmed
+def test_a_clock_step_keeps_confirmed_findings(step: int) -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    syncs.sync_all(30, LEAK)
+    assert syncs.sync(15, LEAK, clock_set_by=step).confirmed
 
 
 @pytest.mark.parametrize("step", [-4, 4])
-def test_a_clock_that_is_disciplined_is_not_one_that_was_set(step: int) -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
-    assert rounds.look(30, LEAK, clock_set_by=step).confirmed
+def test_a_slewed_clock_is_no_clock_step(step: int) -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
+    assert syncs.sync(30, LEAK, clock_set_by=step).confirmed
 
 
-def test_the_period_is_measured_by_the_boot_clock() -> None:
-    rounds = Rounds()
-    rounds.all(0, LEAK)
+def test_confirm_after_is_measured_by_the_boot_clock() -> None:
+    syncs = Syncs()
+    syncs.sync_all(0, LEAK)
     # Twenty-nine seconds on the boot clock, thirty-three on the wall.
-    assert not rounds.look(29, LEAK, clock_set_by=4).confirmed
+    assert not syncs.sync(29, LEAK, clock_set_by=4).confirmed
 
 
-def test_the_first_look_has_no_clock_to_compare_with() -> None:
+def test_the_first_snapshot_has_no_clock_step() -> None:
     assert not clock_stepped(None, NOW, UPTIME)
 
 
-def test_a_node_that_slept_was_not_set() -> None:
+def test_a_suspended_node_is_no_clock_step() -> None:
     # The boot clock counts sleep, as the wall clock does.
     night = timedelta(hours=8)
     assert not clock_stepped(ConfirmationState(NOW, UPTIME, {}), NOW + night, UPTIME + night)

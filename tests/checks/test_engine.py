@@ -1,4 +1,4 @@
-"""One round: looks in, a report out."""
+"""One sync: from snapshots to a report."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,8 +33,8 @@ LOST = reservation("10.244.1.9")
 PERIOD = timedelta(seconds=30)
 
 
-class Rounds:
-    """A daemon's rounds, a look every so many seconds."""
+class Syncs:
+    """The syncs of a daemon."""
 
     def __init__(self) -> None:
         self._memory: ConfirmationState | None = None
@@ -61,10 +61,10 @@ class Broken:
 
     def find(self, assessment: Assessment) -> Iterator[Finding]:
         yield Finding(self.NAME, "something", f"found on {assessment.snapshot.node_name}")
-        raise ZeroDivisionError("a bug of ours")
+        raise ZeroDivisionError("a bug")
 
 
-def test_a_healthy_node_has_nothing_to_report() -> None:
+def test_a_healthy_node_has_no_findings() -> None:
     report = scanned(node())
     assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
     (network,) = report.networks
@@ -73,134 +73,134 @@ def test_a_healthy_node_has_nothing_to_report() -> None:
     assert {state: n for state, n in network.states.items() if n} == {State.IN_USE: 2}
 
 
-def test_every_state_is_counted_also_those_that_nothing_is_in() -> None:
+def test_every_state_is_counted_including_those_with_zero_entries() -> None:
     (network,) = scanned(node()).networks
     assert network.states is not None
     assert set(network.states) == set(State)
 
 
-def test_a_scan_confirms_what_both_looks_saw() -> None:
+def test_a_scan_confirms_findings_of_both_snapshots() -> None:
     report = scanned(node(LOST))
-    (judged,) = report.findings
-    assert judged.confirmed
+    (tracked,) = report.findings
+    assert tracked.confirmed
     assert states(report, LOST.ip) is State.LEAKED
 
 
-def test_what_only_the_second_look_saw_is_young_and_no_finding() -> None:
+def test_a_leak_only_in_the_second_snapshot_is_a_candidate() -> None:
     report = scanned(node(), node(LOST, later=seconds(1)))
     assert report.findings == ()
     assert states(report, LOST.ip) is State.CANDIDATE
 
 
-def test_what_only_the_first_look_saw_is_gone() -> None:
+def test_a_leak_only_in_the_first_snapshot_is_gone() -> None:
     report = scanned(node(LOST), node(later=seconds(1)))
     assert report.findings == ()
 
 
-def test_one_look_confirms_nothing() -> None:
+def test_one_snapshot_confirms_nothing() -> None:
     report = engine.replay([node(LOST)], grace=GRACE, confirm_after=seconds(0))
     assert report.findings == ()
     assert states(report, LOST.ip) is State.CANDIDATE
 
 
-def test_to_judge_there_must_be_a_look() -> None:
+def test_a_scan_needs_a_snapshot() -> None:
     with pytest.raises(ValueError, match="no snapshot"):
         engine.replay([], grace=GRACE, confirm_after=seconds(0))
 
 
-def test_a_second_look_is_needed_only_where_there_is_something_to_confirm() -> None:
+def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
     assert not engine.needs_second_snapshot(node(), GRACE)
     assert not engine.needs_second_snapshot(dark_node(), GRACE)
     assert engine.needs_second_snapshot(node(LOST), GRACE)
     assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
 
 
-def test_a_leak_is_young_till_it_is_confirmed() -> None:
-    rounds = Rounds()
-    said = [states(rounds(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
-    assert said == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
+def test_a_leak_is_a_candidate_until_it_is_confirmed() -> None:
+    syncs = Syncs()
+    states_seen = [states(syncs(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
+    assert states_seen == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
 
 
-def test_both_addresses_of_a_sandbox_are_called_leaked_together() -> None:
+def test_both_addresses_of_a_sandbox_become_leaked_together() -> None:
     report = scanned(node(LOST, reservation("fd00::9")))
     assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
 
 
-def test_the_same_address_in_two_networks_is_confirmed_in_each() -> None:
+def test_the_same_address_in_two_networks_is_confirmed_separately() -> None:
     other = reservation(LOST.ip, "8" * 64, network="storage")
     report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
-    told = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
-    assert told == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
+    states_by_network = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
+    assert states_by_network == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
 
 
 # Newly confirmed
 
 
 def test_a_leak_is_newly_confirmed_once() -> None:
-    rounds = Rounds()
-    counts = [len(rounds(node(LOST, later=seconds(15 * n))).newly_confirmed) for n in range(6)]
+    syncs = Syncs()
+    counts = [len(syncs(node(LOST, later=seconds(15 * n))).newly_confirmed) for n in range(6)]
     assert counts == [0, 0, 1, 0, 0, 0]
 
 
-def test_a_gap_does_not_make_it_new_again() -> None:
-    rounds = Rounds()
+def test_a_leak_is_not_newly_confirmed_again_after_a_gap() -> None:
+    syncs = Syncs()
     for n in range(3):
-        rounds(node(LOST, later=seconds(15 * n)))
+        syncs(node(LOST, later=seconds(15 * n)))
     for n in range(3, 6):
-        assert rounds(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
-    report = rounds(node(LOST, later=seconds(90)))
+        assert syncs(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
+    report = syncs(node(LOST, later=seconds(90)))
     assert ([one.confirmed for one in report.findings], report.newly_confirmed) == ([True], ())
 
 
-def test_a_kubelet_that_restarts_later_does_not_become_the_cause() -> None:
-    rounds = Rounds()
-    rounds(node(LOST))
-    report = rounds(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
-    (judged,) = report.findings
-    assert judged.finding.cause is LeakCause.UNKNOWN
-    assert "kubelet" not in judged.finding.message
+def test_a_later_kubelet_restart_is_not_the_cause() -> None:
+    syncs = Syncs()
+    syncs(node(LOST))
+    report = syncs(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
+    (tracked,) = report.findings
+    assert tracked.finding.cause is LeakCause.UNKNOWN
+    assert "kubelet" not in tracked.finding.message
 
 
 # Clocks
 
 
-def test_a_clock_that_was_set_is_reported_and_confirms_nothing() -> None:
-    rounds = Rounds()
-    assert not rounds(node(LOST)).clock_stepped
-    report = rounds(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
+def test_a_clock_step_is_reported_and_confirms_nothing() -> None:
+    syncs = Syncs()
+    assert not syncs(node(LOST)).clock_stepped
+    report = syncs(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
     assert report.clock_stepped
     assert report.findings == ()
     assert states(report, LOST.ip) is State.CANDIDATE
 
 
-def test_a_clock_that_jumps_ahead_does_not_make_a_leak_of_a_young_file() -> None:
-    young = reservation("10.244.1.9", age=seconds(0))
-    rounds = Rounds()
-    rounds(node(young))
-    report = rounds(node(young, later=seconds(15), clock_set_by=seconds(86400)))
-    assert states(report, young.ip) is State.CANDIDATE
+def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
+    new_reservation = reservation("10.244.1.9", age=seconds(0))
+    syncs = Syncs()
+    syncs(node(new_reservation))
+    report = syncs(node(new_reservation, later=seconds(15), clock_set_by=seconds(86400)))
+    assert states(report, new_reservation.ip) is State.CANDIDATE
 
 
 # Detectors that cannot
 
 
-def test_a_broken_detector_leaves_a_gap_and_silences_nobody() -> None:
+def test_a_broken_detector_leaves_a_gap_and_the_others_still_run() -> None:
     findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
-    assert gaps == (Gap("broken", "ZeroDivisionError: a bug of ours", broken=True),)
+    assert gaps == (Gap("broken", "ZeroDivisionError: a bug", broken=True),)
 
 
-def test_a_report_with_a_broken_detector_is_not_complete() -> None:
+def test_a_report_with_a_broken_detector_is_incomplete() -> None:
     report = scanned(node())
     assert not replace(report, gaps=(Gap("broken", "a bug", broken=True),)).complete
 
 
-def test_a_blind_detector_leaves_a_gap_and_silences_nobody() -> None:
+def test_a_detector_without_data_leaves_a_gap_and_the_others_still_run() -> None:
     findings, gaps = engine.detect(assessment(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
     assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
 
 
-def test_what_was_found_before_a_gap_stays_found() -> None:
+def test_findings_raised_before_a_gap_are_kept() -> None:
     findings, gaps = engine.detect(
         assessment(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,)
     )
@@ -209,19 +209,19 @@ def test_what_was_found_before_a_gap_stays_found() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_what_is_unread_is_said_and_a_report_that_needed_it_is_not_complete(source: str) -> None:
+def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(source: str) -> None:
     report = scanned(without(node(), source))
     assert [one.source for one in report.unavailable] == [source]
     assert report.complete is (source in {"cni_results", "processes", "autoscaler", "mounts", "attachments"}), (
-        "these only name things, or the node object told, or all volumes are attached"
+        "these only name pods, or the node object is enough, or all volumes are attached"
     )
 
 
-def test_a_range_that_only_libcnis_cache_could_tell_makes_it_needed() -> None:
+def test_the_cni_cache_is_needed_if_only_it_knows_the_range() -> None:
     assert not scanned(without(node(node=[]), "cni_results")).complete
 
 
-def test_what_was_left_alone_by_choice_is_not_missed() -> None:
+def test_disabled_sources_are_not_missed() -> None:
     report = scanned(without_api(node(LOST)))
     assert report.complete
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
@@ -236,41 +236,41 @@ def test_what_was_left_alone_by_choice_is_not_missed() -> None:
     assert states(report, LOST.ip) is State.LEAKED
 
 
-def test_what_was_left_alone_hides_no_silence() -> None:
+def test_a_disabled_source_does_not_hide_an_unavailable_one() -> None:
     assert not scanned(without(without_api(node()), "containers")).complete
 
 
 # Numbers
 
 
-def test_in_the_dark_no_number_is_known() -> None:
+def test_without_data_every_number_is_unknown() -> None:
     (network,) = scanned(dark_node()).networks
     assert (network.ranges, network.usable, network.reserved, network.free, network.states) == (None,) * 5
 
 
-def test_where_only_the_range_is_unknown_reservations_are_counted() -> None:
+def test_with_an_unknown_range_reservations_are_counted() -> None:
     (network,) = scanned(node(node=[], cni_results=[])).networks
     assert (network.usable, network.reserved, network.free) == (None, 2, None)
 
 
-def test_where_only_the_directory_is_unread_the_range_is_known() -> None:
+def test_with_unavailable_reservations_the_range_is_known() -> None:
     (network,) = scanned(without(node(), "reservations")).networks
     assert (network.usable, network.reserved, network.free, network.states) == (253, None, None, None)
 
 
-def test_a_pod_cidr_that_is_none_is_an_unknown_range() -> None:
+def test_an_invalid_pod_cidr_is_an_unknown_range() -> None:
     (network,) = scanned(node(node=[replace(WORKER, pod_cidrs=("10.244.1.0/31",))])).networks
     assert network.ranges is None
 
 
-def test_entries_that_block_an_address_are_counted_as_reserved() -> None:
+def test_unrecognized_entries_that_block_an_address_count_as_reserved() -> None:
     (network,) = scanned(node(unrecognized("10.244.1.9", blocks=True), unrecognized("notes"))).networks
     assert (network.reserved, network.free) == (3, 250)
     assert network.states is not None
     assert network.states[State.UNRECOGNIZED] == 2
 
 
-def test_dual_stack_has_as_many_addresses_as_its_smaller_family() -> None:
+def test_a_dual_stack_range_has_the_size_of_its_smaller_family() -> None:
     dual = Node("worker-1", (CIDR, "fd00::/124"), 10)
     (network,) = scanned(node(reservation("fd00::2", "1" * 64), node=[dual])).networks
     assert (network.usable, network.free) == (14, 13)
@@ -281,6 +281,6 @@ def test_dual_stack_has_as_many_addresses_as_its_smaller_family() -> None:
     ]
 
 
-def test_an_address_in_use_in_a_namespace_is_a_finding_of_its_own_and_no_leak() -> None:
+def test_an_address_configured_in_a_namespace_is_another_finding_and_no_leak() -> None:
     report = scanned(node(LOST, Address(LOST.ip, 4711, "java")))
     assert [one.finding.detector for one in report.findings] == ["unmanaged_address"]

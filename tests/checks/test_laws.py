@@ -1,4 +1,4 @@
-"""What holds of every node, every detector and every text."""
+"""Properties of every node, every detector and every text."""
 
 import inspect
 import json
@@ -32,8 +32,8 @@ from tests.strategies import nodes, read_nodes, recordings
 each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
 
 
-def found(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
-    """Return the keys of what is found, and the detectors that could not judge all there is."""
+def finding_keys(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
+    """Return the keys of the findings, and the detectors with gaps."""
     findings, gaps = engine.detect(assessment(snapshot, grace), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
@@ -51,7 +51,7 @@ def leaked(snapshot: Snapshot, grace: timedelta = GRACE) -> set[tuple[str, str]]
 
 
 @each
-def test_a_dark_node_is_not_a_sick_node(detector: Detector) -> None:
+def test_a_node_without_data_has_no_finding(detector: Detector) -> None:
     with pytest.raises(InsufficientData):
         list(detector.find(assessment(dark_node())))
 
@@ -62,32 +62,32 @@ def test_a_healthy_node_has_no_finding(detector: Detector) -> None:
 
 
 @each
-def test_a_detector_says_what_it_means_and_what_to_do(detector: Detector) -> None:
+def test_a_detector_has_a_meaning_and_advice(detector: Detector) -> None:
     page = (inspect.getdoc(detector) or "").splitlines()
     assert page[0].endswith((".", ":"))
     assert [sum(line.startswith(word) for line in page) for word in ("Means: ", "Do: ")] == [1, 1]
 
 
 @each
-def test_a_detector_is_named_as_its_file(detector: Detector) -> None:
+def test_a_detector_has_the_name_of_its_module(detector: Detector) -> None:
     assert Path(inspect.getfile(detector)).stem == detector.NAME  # type: ignore[arg-type]
 
 
 @given(read_nodes())
-def test_a_finding_is_as_bad_as_its_detector_says_it_can_be(snapshot: Snapshot) -> None:
+def test_a_finding_has_a_severity_that_its_detector_declares(snapshot: Snapshot) -> None:
     known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
     findings, _ = engine.detect(assessment(snapshot), DETECTORS)
     assert all(finding.severity in known[finding.detector] for finding in findings)
 
 
-def test_every_file_of_detectors_is_in_the_list() -> None:
+def test_every_detector_module_is_registered() -> None:
     checks = Path(inspect.getfile(registry)).parent
     files = {path.stem for path in checks.rglob("*.py") if "\nNAME = " in path.read_text()}
     assert files == {detector.NAME for detector in DETECTORS}
 
 
 @given(read_nodes())
-def test_findings_say_who_found_them_and_each_is_said_once(snapshot: Snapshot) -> None:
+def test_findings_name_their_detector_and_are_unique(snapshot: Snapshot) -> None:
     for detector in DETECTORS:
         findings, _ = engine.detect(assessment(snapshot), (detector,))
         assert {finding.detector for finding in findings} <= {detector.NAME}
@@ -107,10 +107,10 @@ class Broken:
 
 
 @given(nodes(), st.integers(0, len(DETECTORS)))
-def test_a_broken_detector_becomes_a_gap_and_silences_nobody(snapshot: Snapshot, place: int) -> None:
-    told = assessment(snapshot)
-    alone = engine.detect(told, DETECTORS)
-    findings, gaps = engine.detect(told, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
+def test_a_broken_detector_is_a_gap_and_the_others_still_run(snapshot: Snapshot, place: int) -> None:
+    classified = assessment(snapshot)
+    alone = engine.detect(classified, DETECTORS)
+    findings, gaps = engine.detect(classified, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
     assert tuple(one for one in findings if one.detector != "broken") == alone[0]
     assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
     assert [gap for gap in gaps if gap.broken] == [Gap("broken", "KeyError: 'a bug of ours'", broken=True)]
@@ -127,11 +127,11 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, whatever else is true of the node; its directory was read."""
     store = snapshot.reservations[0]
     others = tuple(one for one in _known(store.reading) if one.ip != entry.ip)
-    strange = tuple(one for one in store.unrecognized if one.name != entry.ip)
+    invalid = tuple(one for one in store.unrecognized if one.name != entry.ip)
     return replace(
         snapshot,
         reservations=(
-            replace(store, reading=Known((*others, entry)), unrecognized=strange),
+            replace(store, reading=Known((*others, entry)), unrecognized=invalid),
             *snapshot.reservations[1:],
         ),
     )
@@ -207,7 +207,7 @@ def test_a_reservation_with_a_checkpoint_is_never_leaked(
 
 @_LONGEST
 @given(nodes(), files, patiences, st.sampled_from(["containers", "checkpoints", "addresses", "pods"]))
-def test_a_reservation_that_nobody_could_be_asked_about_is_never_leaked(
+def test_a_reservation_whose_owners_are_unavailable_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta, source: str
 ) -> None:
     is_never_leaked(without(with_it(snapshot, entry), source), grace)
@@ -219,11 +219,11 @@ def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: S
 
 
 @given(nodes(), files, patiences, st.booleans())
-def test_a_sandbox_is_leaked_whole_or_not_at_all(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta, alive: bool
+def test_all_addresses_of_a_sandbox_are_leaked_or_none(
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, in_use: bool
 ) -> None:
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
-    snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if alive else snapshot
+    snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if in_use else snapshot
     states = {
         one.state for one in assessment(snapshot, grace).reservations if one.container_id == THE_ID
     }  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_sandbox_is_leaked_whole_or_not_at_all(
 
 
 @given(nodes(), patiences)
-def test_more_patience_never_makes_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
+def test_a_longer_grace_period_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
     assert leaked(snapshot, grace + timedelta(minutes=1)) <= leaked(snapshot, grace)
 
 
@@ -240,36 +240,36 @@ def test_more_patience_never_makes_a_leak(snapshot: Snapshot, grace: timedelta) 
 
 @_LONGEST
 @given(nodes(), st.sampled_from(SOURCES), patiences)
-def test_silence_never_adds_a_finding_nor_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    silent = without(snapshot, source)
-    assert found(silent, grace)[0] <= found(snapshot, grace)[0]
-    assert leaked(silent, grace) <= leaked(snapshot, grace)
+def test_unavailable_sources_never_add_a_finding_or_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
+    incomplete = without(snapshot, source)
+    assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
+    assert leaked(incomplete, grace) <= leaked(snapshot, grace)
 
 
 @_LONGEST
 @given(nodes(two_networks=True), patiences)
-def test_silence_of_one_network_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
+def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
     first, second = snapshot.reservations
     for stores in (
         (first, without(snapshot, "reservations").reservations[1]),
         (without(snapshot, "reservations").reservations[0], second),
     ):
-        silent = replace(snapshot, reservations=stores)
-        assert leaked(silent, grace) <= leaked(snapshot, grace)
-        assert found(silent, grace)[0] <= found(snapshot, grace)[0]
+        incomplete = replace(snapshot, reservations=stores)
+        assert leaked(incomplete, grace) <= leaked(snapshot, grace)
+        assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
 
 
 @_LONGEST
 @given(read_nodes(), st.sampled_from(SOURCES), patiences)
-def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    """A detector that finds less because a source is unread says that it is blind; its gauge is absent, not 0."""
-    before, _ = found(snapshot, grace)
-    after, blind = found(without(snapshot, source), grace)
-    assert {key[0] for key in before - after} <= blind
+def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
+    """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
+    before, _ = finding_keys(snapshot, grace)
+    after, gaps = finding_keys(without(snapshot, source), grace)
+    assert {key[0] for key in before - after} <= gaps
 
 
 @given(nodes())
-def test_every_entry_is_told_what_it_is_and_states_sum_to_the_entries(snapshot: Snapshot) -> None:
+def test_every_entry_has_one_state_and_the_counts_sum_to_the_entries(snapshot: Snapshot) -> None:
     report, _ = engine.run(snapshot, None, grace=GRACE, confirm_after=timedelta(0))
     for store, network in zip(snapshot.reservations, report.networks, strict=True):
         if not isinstance(store.reading, Known):
@@ -292,19 +292,19 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
     stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
     mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
-    assert found(mixed) == found(snapshot)
+    assert finding_keys(mixed) == finding_keys(snapshot)
     assert {(one.entry, one.state) for one in assessment(mixed).reservations} == {
         (one.entry, one.state) for one in assessment(snapshot).reservations
     }
 
 
 @given(nodes(), nodes())
-def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> None:
+def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None:
     report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
-    told = json.loads(json.dumps(scan_document(report)))
-    assert len(told["reservations"]) == len(report.assessment.reservations)
+    exported = json.loads(json.dumps(scan_document(report)))
+    assert len(exported["reservations"]) == len(report.assessment.reservations)
     text = scan_table(report)
-    assert all(judged.finding.message in text for judged in report.findings)
+    assert all(tracked.finding.message in text for tracked in report.findings)
     assert all(one.why in text for one in report.unavailable)
 
 
@@ -315,7 +315,7 @@ def test_whatever_was_read_can_be_told(first: Snapshot, second: Snapshot) -> Non
     st.lists(st.tuples(st.sampled_from([15, 0, 30]), st.integers(0, 4).map(bool)), min_size=1, max_size=12),
     st.sampled_from([30, 0, 15, 60]).map(lambda n: timedelta(seconds=n)),
 )
-def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
+def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
     snapshots: list[tuple[int, bool]], confirm_after: timedelta
 ) -> None:
     finding = Finding("leaked_reservation", "kubenet/10.0.0.2", "it leaks")
@@ -324,16 +324,16 @@ def test_grace_confirms_exactly_the_unbroken_runs_as_long_as_the_period(
     for seconds, there in snapshots:
         now += timedelta(seconds=seconds)
         snapshot = node(later=now)
-        judged, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
+        tracked, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
         memory = confirm.ConfirmationState(NOW + now, UPTIME + now, observations)
         if not there:
             since = None
-            assert judged == ()
+            assert tracked == ()
         elif since is None:
             since = now
-            assert not judged[0].confirmed, "one look is never enough"
+            assert not tracked[0].confirmed, "one snapshot is never enough"
         else:
-            assert judged[0].confirmed is (now - since >= confirm_after)
+            assert tracked[0].confirmed is (now - since >= confirm_after)
 
 
 # Texts
@@ -345,7 +345,7 @@ def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
 
 
 @given(recordings)
-def test_a_recording_without_names_gives_the_same_verdicts(recording: Any) -> None:
+def test_an_anonymous_recording_has_the_same_states(recording: Any) -> None:
     def states(text: str) -> list[Any]:
         report = engine.replay(loads(text).snapshots, grace=recording.grace, confirm_after=timedelta(0))
         return [
@@ -373,7 +373,7 @@ json_values = st.recursive(
 @given(st.text() | json_values.map(json.dumps))
 @example("1" * 5000)
 @example('{"schema": ' + "[" * 5000)
-def test_a_text_is_a_recording_or_it_is_damaged(text: str) -> None:
+def test_any_text_is_a_recording_or_damaged(text: str) -> None:
     with pytest.raises(Damaged):
         loads(text)
 
@@ -386,7 +386,7 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @given(recordings, st.data())
-def test_a_recording_with_any_value_exchanged_is_read_or_damaged(recording: Any, data: st.DataObject) -> None:
+def test_a_recording_with_any_value_replaced_is_read_or_damaged(recording: Any, data: st.DataObject) -> None:
     tree = json.loads(dumps(recording))
     parent, key = data.draw(st.sampled_from([*_places(tree)]))
     parent[key] = data.draw(json_values)
@@ -440,7 +440,7 @@ def test_any_bytes_are_a_cni_result_or_none(content: bytes) -> None:
 )
 @example(content=b"x" * (MAX_RESERVATION_BYTES + 1))
 @example(content=b" " * MAX_RESERVATION_BYTES)
-def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_file_is_a_reservation_or_unrecognized(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     networks = tmp_path_factory.getbasetemp() / "any-bytes"
     directory = networks / "kubenet"
     directory.mkdir(parents=True, exist_ok=True)
@@ -453,6 +453,6 @@ def test_any_file_is_a_reservation_or_foreign(content: bytes, tmp_path_factory: 
         assert entries[0].size == len(content) == (directory / "10.0.0.2").stat().st_size
 
 
-def test_the_sources_are_the_fields_in_the_order_of_reading() -> None:
+def test_the_sources_are_the_snapshot_fields_in_reading_order() -> None:
     assert list(dict.fromkeys(name for name, _ in node().readings())) == list(SOURCES)
     assert {one.source for one in dark_node().unavailable()} == set(SOURCES)

@@ -7,8 +7,8 @@ from agent.cleanup.guard_context import GuardContext
 from agent.model.release import Limits, Reason, Refusal
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests.builders import (
-    case,
-    limits,
+    guard_context,
+    make_limits,
     reservation,
     verdicts,
 )
@@ -20,18 +20,18 @@ LEAK6 = reservation("fd00::9")
 DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]}
 
 
-def refusals(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
+def refusals(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
     """Return the objections to the only request of a node."""
-    (judged,) = verdicts(case(*snapshots, bold=bold, **known)).values()
-    return judged
+    (decided,) = verdicts(guard_context(*snapshots, limits=limits, **known)).values()
+    return decided
 
 
-def reasons(*snapshots: Snapshot, bold: Limits | None = None, **known: Any) -> list[Reason]:
-    return [one.reason for one in refusals(*snapshots, bold=bold, **known)]
+def reasons(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> list[Reason]:
+    return [one.reason for one in refusals(*snapshots, limits=limits, **known)]
 
 
 def only(*ips: str, **changes: Any) -> Limits:
-    return limits(only=frozenset(ips), **changes)
+    return make_limits(only=frozenset(ips), **changes)
 
 
 def leaks(count: int, age: timedelta = timedelta(hours=2)) -> list[Reservation]:
@@ -39,20 +39,20 @@ def leaks(count: int, age: timedelta = timedelta(hours=2)) -> list[Reservation]:
     return [reservation(f"10.244.1.{10 + n}", f"{n:064x}", age=age - n * SECOND) for n in range(1, count + 1)]
 
 
-def passed(judged: GuardContext) -> list[str]:
-    return [addresses for addresses, no in verdicts(judged).items() if not no]
+def passed(context: GuardContext) -> list[str]:
+    return [addresses for addresses, refusal in verdicts(context).items() if not refusal]
 
 
 BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {
-    "clean": (limits(allowances=(("--max", 2),)), {}, "--max=3"),
-    "run, a round": (limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
+    "clean": (make_limits(allowances=(("--max", 2),)), {}, "--max=3"),
+    "run, a sync": (make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
     "run, an hour": (
-        limits(allowances=(("--max-per-sync", 10), ("--max-per-hour", 2))),
+        make_limits(allowances=(("--max-per-sync", 10), ("--max-per-hour", 2))),
         {"--max-per-hour": 58},
         "--max-per-hour=61",
     ),
     "run, both": (
-        limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", -3))),
+        make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", -3))),
         {"--max-per-hour": 63},
         "--max-per-sync=3 --max-per-hour=66",
     ),

@@ -230,7 +230,7 @@ class Store:
         }
 
     def unlocked(self) -> bool:
-        """Tell whether every lock of `kubenet`, and the cleaner's own, is free."""
+        """Whether every lock of `kubenet`, and that of the cleaner, is free."""
         locked = self.file_ops(0).lock(["kubenet"])
         if locked is None:
             return False
@@ -297,10 +297,10 @@ def in_child(act: Callable[[], Any]) -> Any:
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
-        told = file.read()
+        content = file.read()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0, "the child says why, above"
-    return json.loads(told)
+    return json.loads(content)
 
 
 def ends_by_itself(act: Callable[[], object]) -> bool:
@@ -359,7 +359,7 @@ def die_at(moment: int) -> None:
 
 
 def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -> None:
-    """Let the system refuse calls of this process, which cannot be used for anything else any more."""
+    """Let the kernel reject system calls of this process, which is unusable afterwards."""
 
     def hook(happening: str, arguments: tuple[Any, ...]) -> None:
         if happening == event and when(arguments):
@@ -439,15 +439,15 @@ def host_local(
     return started
 
 
-def said_by(started: subprocess.Popen[str], code: int = 0) -> Any:
+def result_of(started: subprocess.Popen[str], code: int = 0) -> Any:
     """Wait for host-local and return its output."""
     with started:
         assert started.stdout is not None
-        said = started.stdout.read()
-    assert started.returncode == code, said
-    return json.loads(said) if said.strip() else None
+        output = started.stdout.read()
+    assert started.returncode == code, output
+    return json.loads(output) if output.strip() else None
 
 
-def address(told: Any) -> str:
+def address(content: Any) -> str:
     """Return the address that host-local allocated."""
-    return str(told["ips"][0]["address"]).partition("/")[0]
+    return str(content["ips"][0]["address"]).partition("/")[0]

@@ -12,7 +12,7 @@ from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
-from tests.builders import GRACE, NOW, OLD, limits, node, reservation
+from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 
 SECOND = timedelta(seconds=1)
@@ -41,27 +41,27 @@ class Daemon:
         self,
         journal_store: JournalStore | None = None,
         *,
-        bold: Limits | None = None,
+        limits: Limits | None = None,
         budget: Budget = NONE,
         by: str = "run",
         recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
-        self.session = CleanupSession(bold or limits(), budget, self.journal_store, by)
+        self.session = CleanupSession(limits or make_limits(), budget, self.journal_store, by)
         self.cleaner: Cleaner = ApplyingCleaner(
             self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
         )
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
-    def sync(self, *things: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
+    def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot(self.now)
         for one in meanwhile:
             assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
-        snapshot = node(*things, **changes, later=self.now - NOW)
+        snapshot = node(*records, **changes, later=self.now - NOW)
         self.files.files = {
             (one.network, one.ip): image(one) for store in snapshot.reservations for one in store.reading.known()
         }
@@ -81,4 +81,4 @@ def verdicts_of(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
 
 
 def reasons_of(cleaning: Cleaning) -> list[list[Reason]]:
-    return [[no.reason for no in one.refusals] for one in cleaning.outcomes]
+    return [[refusal.reason for refusal in one.refusals] for one in cleaning.outcomes]

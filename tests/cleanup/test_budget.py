@@ -16,9 +16,9 @@ from tests.builders import (
     CONTAINERS,
     PODS,
     RESERVATIONS,
-    case,
     cni_result,
-    limits,
+    guard_context,
+    make_limits,
     node,
     pod,
     reservation,
@@ -29,32 +29,32 @@ from tests.builders import (
 from tests.cleanup.leaks import BUDGETS, DUAL, THE_IP, leaks, passed
 
 
-def test_the_oldest_have_their_turn_first_and_what_failed_has_its_after_them() -> None:
+def test_the_oldest_are_released_first_and_failed_ones_last() -> None:
     old, middle, new = leaks(3)
-    found = case(node(new, old, middle), bold=limits(allowances=(("--max", 2),)))
-    assert passed(found) == [old.ip, middle.ip]
-    assert passed(replace(found, failures={old.key: 1})) == [middle.ip, new.ip]
+    context = guard_context(node(new, old, middle), limits=make_limits(allowances=(("--max", 2),)))
+    assert passed(context) == [old.ip, middle.ip]
+    assert passed(replace(context, failures={old.key: 1})) == [middle.ip, new.ip]
     failures = {old.key: 2, middle.key: 1, new.key: 1}
-    assert list(verdicts(replace(found, failures=failures))) == [middle.ip, new.ip, old.ip]
+    assert list(verdicts(replace(context, failures=failures))) == [middle.ip, new.ip, old.ip]
 
 
-def test_a_sandbox_is_as_old_as_its_oldest_address_and_fails_with_either() -> None:
+def test_a_sandbox_has_the_age_of_its_oldest_address_and_failures_of_any() -> None:
     dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
-    found = case(node(*leaks(1), *dual, **DUAL))
-    assert list(verdicts(found)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
-    failed = replace(found, failures={dual[1].key: 1})
+    context = guard_context(node(*leaks(1), *dual, **DUAL))
+    assert list(verdicts(context)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
+    failed = replace(context, failures={dual[1].key: 1})
     assert list(verdicts(failed)) == ["10.244.1.11", f"{THE_IP} fd00::9"]
 
 
-def test_of_the_same_age_the_turns_do_not_depend_on_the_order_of_a_directory() -> None:
+def test_equal_ages_have_an_order_independent_of_the_directory() -> None:
     twins = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in (20, 21, 22)]
-    orders = {tuple(verdicts(case(node(*some)))) for some in itertools.permutations(twins)}
+    orders = {tuple(verdicts(guard_context(node(*some)))) for some in itertools.permutations(twins)}
     assert len(orders) == 1
 
 
-def test_a_budget_counts_addresses_and_goes_to_whom_it_suffices_for() -> None:
+def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit() -> None:
     dual = [reservation(ip, age=timedelta(hours=9)) for ip in (THE_IP, "fd00::9")]
-    found = node(*dual, *leaks(3), **DUAL)
+    context = node(*dual, *leaks(3), **DUAL)
     for most, expected in (
         (0, []),
         (1, ["10.244.1.11"]),
@@ -62,29 +62,29 @@ def test_a_budget_counts_addresses_and_goes_to_whom_it_suffices_for() -> None:
         (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
         (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
     ):
-        assert passed(case(found, bold=limits(allowances=(("--max-per-sync", most),)))) == expected
+        assert passed(guard_context(context, limits=make_limits(allowances=(("--max-per-sync", most),)))) == expected
 
 
-def test_what_another_guard_refuses_takes_nothing_of_the_budget() -> None:
-    young, *others = leaks(3)
-    alive = Address(young.ip, 1, "sh")
-    found = case(node(young, *others, alive), bold=limits(allowances=(("--max-per-sync", 2),)))
-    assert passed(found) == [one.ip for one in others]
+def test_a_release_refused_by_another_guard_uses_no_budget() -> None:
+    newest, *others = leaks(3)
+    in_use = Address(newest.ip, 1, "sh")
+    context = guard_context(node(newest, *others, in_use), limits=make_limits(allowances=(("--max-per-sync", 2),)))
+    assert passed(context) == [one.ip for one in others]
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_budget_names_each_setting_that_is_too_low_and_what_it_would_have_to_be(name: str) -> None:
-    bold, spent, setting = BUDGETS[name]
-    least = min(left for _, left in bold.allowances)
-    found = case(node(*leaks(3)), bold=bold, spent=spent)
-    over = [no for nos in verdicts(found).values() for no in nos]
+def test_a_refusal_names_each_limit_that_is_too_low_and_the_needed_value(name: str) -> None:
+    limits, spent, setting = BUDGETS[name]
+    least = min(left for _, left in limits.allowances)
+    context = guard_context(node(*leaks(3)), limits=limits, spent=spent)
+    over = [refusal for nos in verdicts(context).values() for refusal in nos]
     assert len(over) == 3 - max(least, 0)
     assert over[-1].setting == setting
     assert "-3" not in over[-1].why
 
 
 def test_without_a_budget_all_that_pass_are_released() -> None:
-    assert len(passed(case(node(*leaks(31))))) == 31
+    assert len(passed(guard_context(node(*leaks(31))))) == 31
 
 
 # The cost
@@ -102,13 +102,13 @@ def test_a_thousand_leaks_are_decided_quickly() -> None:
         node=[],
     )
     for snapshots in ((busy, busy), (without(busy, "pods"), without(busy, "pods"))):
-        judged = case(*snapshots, bold=limits(max_share=1.0))
+        context = guard_context(*snapshots, limits=make_limits(max_share=1.0))
         start = time.perf_counter()
-        assert len(decide(judged)) == 1000
+        assert len(decide(context)) == 1000
         assert time.perf_counter() - start < 0.2
 
 
-def test_what_the_healthy_node_has_is_what_these_tests_start_from() -> None:
+def test_the_healthy_node_has_the_expected_content() -> None:
     assert len(CONTAINERS) >= FEWEST_CONTAINERS
     assert {one.container_id for one in CHECKPOINTS} <= {one.id for one in CONTAINERS}
     assert {one.ip for one in RESERVATIONS} <= {one.ip for one in ADDRESSES}

@@ -1,4 +1,4 @@
-"""The cleanup of a sync: off, dry run and applied; alone and beside other cleaners; recovery."""
+"""The cleanup of a sync: off, dry run and applied; alone and with other cleaners; recovery."""
 
 import fcntl
 import os
@@ -22,14 +22,14 @@ from agent.cleanup.session import Budget, CleanupSession
 from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
-from tests.builders import GRACE, NOW, OLD, limits, node, reservation, sandbox, scanned, without
+from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
 # Off, dry run, applied
 
 
-def test_off_says_nothing() -> None:
+def test_off_reports_nothing() -> None:
     off, snapshot = DisabledCleaner(), node(LEAK)
     off.before_snapshot(NOW)
     report = scanned(snapshot)
@@ -57,7 +57,7 @@ class Disk:
         return replace(node(**changes), reservations=(host_local.read_reservations(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
-        return CleanupSession(limits(), NONE, self.journal_store, by)
+        return CleanupSession(make_limits(), NONE, self.journal_store, by)
 
     def applying(self) -> ApplyingCleaner:
         return ApplyingCleaner(
@@ -120,15 +120,15 @@ def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> 
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
-    things = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
+    records = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
     budget = Budget(per_sync=("--max-per-sync", 2))
     doing = Daemon(budget=budget)
     trying = Daemon(budget=budget)
     trying.cleaner = DryRunCleaner(trying.session)
     for daemon in (doing, trying):
-        daemon.sync(*things)
+        daemon.sync(*records)
     before = trying.names
-    tried, did = trying.sync(*things), doing.sync(*things)
+    tried, did = trying.sync(*records), doing.sync(*records)
     assert (trying.names == before, len(doing.names)) == (True, len(before) - 2)
     assert [(ip, verdict is Verdict.REFUSED) for ip, verdict in verdicts_of(tried)] == [
         ("10.244.1.12", False),
@@ -216,7 +216,7 @@ def test_a_lock_held_by_host_local_is_busy_and_the_next_sync_retries(tmp_path: P
     assert {verdict for _, verdict in verdicts_of(disk.clean(disk.applying()))} == {Verdict.RELEASED}
 
 
-def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> None:
+def test_if_no_journal_entry_can_be_written_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").write_text("a file where the directory should be")
     cleaning = disk.clean(disk.applying())
@@ -224,7 +224,7 @@ def test_where_no_journal_can_be_begun_nothing_is_released(tmp_path: Path) -> No
     assert (disk.networks / "kubenet" / THE_IP).exists()
 
 
-def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Path) -> None:
+def test_if_the_cleaner_lock_cannot_be_created_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").mkdir()
@@ -236,7 +236,7 @@ def test_where_the_cleaners_lock_cannot_be_made_nothing_is_released(tmp_path: Pa
 # Interrupted, or too late
 
 
-def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_signal_no_release_starts_and_none_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon()
     daemon.sync(*leaks(2))
     monkeypatch.setattr(cleaner, "interrupted", lambda: True)
@@ -249,7 +249,7 @@ def test_after_a_signal_no_release_begins_and_none_counts_as_failed(monkeypatch:
 
 
 @pytest.mark.parametrize("seconds", [-61, 61])
-def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
+def test_no_release_starts_long_after_its_snapshot(tmp_path: Path, seconds: int) -> None:
     """Either way: a clock that was set back says nothing about the age of the snapshot."""
     disk = Disk(tmp_path, LEAK)
     applying = disk.applying()
@@ -265,7 +265,7 @@ def test_no_release_begins_long_after_its_snapshot(tmp_path: Path, seconds: int)
 # The journal
 
 
-def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) -> None:
+def test_while_the_journal_is_unreadable_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal" / "journal.jsonl").mkdir(parents=True)
     cleaning = disk.clean(disk.applying())
@@ -276,7 +276,7 @@ def test_while_the_journal_cannot_be_read_nothing_is_released(tmp_path: Path) ->
     assert verdicts_of(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> None:
+def test_a_journal_that_is_readable_again_ends_the_refusals() -> None:
     journal_store = InMemoryJournal()
     daemon = Daemon(journal_store)
     daemon.sync(LEAK)
@@ -286,7 +286,7 @@ def test_a_journal_that_can_be_read_again_ends_the_refusals_of_a_daemon() -> Non
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_a_full_disk_is_a_refusal_of_each() -> None:
+def test_a_full_disk_refuses_each_release() -> None:
     class Full(InMemoryJournal):
         """It fails only when it is written."""
 
@@ -352,7 +352,7 @@ def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
 
 
-def test_an_unfinished_entry_is_left_to_another_running_cleaner() -> None:
+def test_an_unfinished_entry_of_another_running_cleaner_is_not_recovered() -> None:
     journal_store = InMemoryJournal(entry(LEAK, None))
     journal_store.other = "another cleaner is running"
     daemon = Daemon(journal_store)
@@ -369,7 +369,7 @@ def free(cleaning: Cleaning, network: str = "kubenet") -> tuple[int | None, int 
     return cleaning.free_before[network], cleaning.free_after[network]
 
 
-def test_free_addresses_are_those_before_and_those_without_what_was_released() -> None:
+def test_free_addresses_are_counted_before_and_after_the_releases() -> None:
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
     assert free(daemon.sync(*leaks(3))) == (248, 248)
     assert free(daemon.sync(*leaks(3))) == (248, 250)
@@ -377,17 +377,17 @@ def test_free_addresses_are_those_before_and_those_without_what_was_released() -
     assert free(daemon.sync()) == (251, 251)
 
 
-def test_free_addresses_are_not_known_where_the_range_or_the_directory_is_not() -> None:
+def test_free_addresses_are_unknown_without_the_range_or_the_directory() -> None:
     daemon = Daemon()
     assert free(daemon.sync(LEAK, node=[], cni_results=[])) == (None, None)
-    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
-    silent = without(node(LEAK), "reservations")
-    assert free(session.cleaning(scanned(silent), (), applied=True)) == (None, None)
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(), "run")
+    incomplete = without(node(LEAK), "reservations")
+    assert free(session.cleaning(scanned(incomplete), (), applied=True)) == (None, None)
 
 
-def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
+def test_an_address_outside_the_range_does_not_increase_free_addresses() -> None:
     odd = reservation("10.250.0.9")
-    daemon = Daemon(bold=limits(only=frozenset({odd.ip})), by="clean")
+    daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})), by="clean")
     daemon.sync(odd)
     cleaning = daemon.sync(odd)
     assert verdicts_of(cleaning) == [(odd.ip, Verdict.RELEASED)]
@@ -397,11 +397,11 @@ def test_an_address_outside_of_the_range_frees_nothing_in_it() -> None:
 def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     daemon = Daemon()
     daemon.sync(LEAK)
-    session, silent = daemon.session, without(node(LEAK), "pods")
-    report = scanned(silent)
-    cleaning = DryRunCleaner(session).after_snapshot((silent,), report)
+    session, incomplete = daemon.session, without(node(LEAK), "pods")
+    report = scanned(incomplete)
+    cleaning = DryRunCleaner(session).after_snapshot((incomplete,), report)
     assert [one.source for one in cleaning.unavailable] == ["pods"]
-    assert {no[0] for no in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
+    assert {refusal[0] for refusal in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
 
 
 def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_until_settled() -> None:
@@ -414,7 +414,7 @@ def test_docker_that_lost_most_of_its_list_between_two_syncs_is_not_trusted_unti
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
-def test_every_step_is_taken_to_the_outcome() -> None:
+def test_every_result_of_the_steps_has_an_outcome() -> None:
     taken: list[Step] = []
 
     def steps() -> Iterable[Step]:

@@ -128,7 +128,7 @@ def state_of(directory: Path) -> dict[str, tuple[int, int, int, int]]:
         emptied,
     ],
 )
-def test_a_reservation_that_is_another_one_by_now_is_not_touched(
+def test_a_reservation_replaced_meanwhile_is_not_touched(
     store: Store, step: Step, change: Callable[[Path], None]
 ) -> None:
     path = store.network() / IP
@@ -150,7 +150,7 @@ def test_a_reservation_that_is_another_one_by_now_is_not_touched(
 
 @pytest.mark.parametrize("step", BEFORE_REMOVING)
 @pytest.mark.parametrize("ips", [(IP,), (IP, IP6)], ids=["its only address", "one address of two"])
-def test_a_reservation_that_is_gone_by_now_is_gone_and_its_sandbox_is_left_to_whoever_took_it(
+def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
     store: Store, step: Step, ips: tuple[str, ...]
 ) -> None:
     reserved = [store.reserve(ip) for ip in ips]
@@ -161,7 +161,7 @@ def test_a_reservation_that_is_gone_by_now_is_gone_and_its_sandbox_is_left_to_wh
 
 
 @pytest.mark.parametrize("change", [another_id, another_time, a_link, a_directory, emptied])
-def test_one_changed_address_saves_its_whole_sandbox(store: Store, change: Callable[[Path], None]) -> None:
+def test_one_changed_address_protects_its_whole_sandbox(store: Store, change: Callable[[Path], None]) -> None:
     reserved = [store.reserve(), store.reserve(IP6), store.reserve("10.9.0.9", network="net1")]
     before = whole(store.network() / IP)
     outcome, _ = release_with(store, lambda: change(store.network() / IP6), Step.LOCKED, *reserved)
@@ -171,7 +171,7 @@ def test_one_changed_address_saves_its_whole_sandbox(store: Store, change: Calla
 
 
 @pytest.mark.parametrize("attribute", ["mode", "owner"])
-def test_a_file_that_is_no_more_as_it_was_written_down_is_not_removed(store: Store, attribute: str) -> None:
+def test_a_file_that_differs_from_the_journal_is_not_removed(store: Store, attribute: str) -> None:
     path, reserved = store.network() / IP, store.reserve()
 
     def happens() -> None:
@@ -185,14 +185,14 @@ def test_a_file_that_is_no_more_as_it_was_written_down_is_not_removed(store: Sto
     assert path.exists()
 
 
-def test_who_removes_a_file_without_the_lock_after_it_was_compared_has_released_it(store: Store) -> None:
+def test_a_file_removed_by_others_after_the_comparison_counts_as_released(store: Store) -> None:
     reserved = store.reserve()
     outcome, _ = release_with(store, (store.network() / IP).unlink, Step.COMPARED, reserved)
     assert outcome.verdict is Verdict.GONE
     assert store.unlocked()
 
 
-def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
+def test_the_steps_of_a_release_have_this_order(store: Store) -> None:
     store.keep_result()
     outcome, taken = release_with(store, lambda: None, Step.READ, store.reserve(), store.reserve(IP6))
     assert outcome.verdict is Verdict.RELEASED
@@ -205,7 +205,7 @@ def test_a_release_takes_its_steps_in_this_order(store: Store) -> None:
 
 
 @pytest.mark.parametrize("silent", ["docker", "kubelet", "kernel"])
-def test_a_recheck_without_an_answer_stops_the_release(store: Store, silent: str) -> None:
+def test_a_recheck_without_an_answer_refuses_the_release(store: Store, silent: str) -> None:
     reserved = store.reserve()
     outcome = store.release(reserved, recheck=NoOwners(silent=silent))
     assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{silent} is gone")
@@ -234,7 +234,7 @@ def test_an_owner_found_by_the_recheck_keeps_the_address(store: Store, again: No
 # System errors.
 
 
-def test_a_read_only_mount_says_that_this_is_observe_mode_and_costs_no_entry(store: Store) -> None:
+def test_a_read_only_mount_is_reported_as_observe_mode_without_a_journal_entry(store: Store) -> None:
     may_mount()
     reserved = store.reserve()
 
@@ -252,7 +252,7 @@ def test_a_read_only_mount_says_that_this_is_observe_mode_and_costs_no_entry(sto
     assert not store.state.exists()
 
 
-def test_a_mount_that_turns_read_only_in_the_middle_fails_and_touches_nothing(store: Store) -> None:
+def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(store: Store) -> None:
     """A file system does so by itself after an error of its disk."""
     may_mount()
     store.reserve()
@@ -311,7 +311,7 @@ def test_a_full_disk_under_the_journal_refuses_the_release(store: Store) -> None
 
 
 @pytest.mark.parametrize("room", [0, 1, 300, 600])
-def test_a_line_that_does_not_fit_is_taken_back(store: Store, room: int) -> None:
+def test_a_partly_written_line_is_truncated(store: Store, room: int) -> None:
     store.release(store.reserve("10.244.1.8", WEB_ID))
     before = store.journal_file.read_bytes()
     reserved = store.reserve()
@@ -344,7 +344,7 @@ def test_a_disk_that_fills_up_during_a_release_leaves_an_unfinished_entry_and_re
     assert store.entry().name == unfinished.name
 
 
-def test_a_store_that_may_not_be_written_to_fails_before_anything_is_written_down() -> None:
+def test_an_unwritable_store_fails_before_the_journal_is_written() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         store = Store(directory)
@@ -357,7 +357,7 @@ def test_a_store_that_may_not_be_written_to_fails_before_anything_is_written_dow
         assert not store.state.exists()
 
 
-def test_a_reservation_that_may_not_be_read_fails() -> None:
+def test_an_unreadable_reservation_fails() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         store = Store(directory)
@@ -369,7 +369,7 @@ def test_a_reservation_that_may_not_be_read_fails() -> None:
         assert store.find(IP) == reserved
 
 
-def test_a_cache_that_may_not_be_read_fails() -> None:
+def test_an_unreadable_cache_fails() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         store = Store(directory)
@@ -382,7 +382,7 @@ def test_a_cache_that_may_not_be_read_fails() -> None:
         assert store.find(IP) == reserved
 
 
-def test_a_result_that_may_not_be_read_fails() -> None:
+def test_an_unreadable_cached_result_fails() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         store = Store(directory)
@@ -397,7 +397,7 @@ def test_a_result_that_may_not_be_read_fails() -> None:
         assert store.journal().entries == ()
 
 
-def test_a_state_directory_that_may_not_be_written_to_refuses() -> None:
+def test_an_unwritable_state_directory_refuses() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         store = Store(directory)
@@ -424,7 +424,7 @@ def test_a_cached_result_that_cannot_be_removed_is_reported_and_is_not_a_failure
     assert result.exists()
 
 
-def test_a_file_that_cannot_be_removed_fails_and_stays(store: Store) -> None:
+def test_a_file_that_cannot_be_removed_fails_and_remains(store: Store) -> None:
     reserved = store.reserve()
     with immutable(store.network() / IP):
         outcome = store.release(reserved)
@@ -435,9 +435,7 @@ def test_a_file_that_cannot_be_removed_fails_and_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("network", ["kubenet", "net1"])
-def test_when_the_second_file_of_a_sandbox_cannot_be_removed_the_first_is_back_byte_for_byte(
-    store: Store, network: str
-) -> None:
+def test_if_the_second_file_cannot_be_removed_the_first_is_restored_byte_for_byte(store: Store, network: str) -> None:
     reserved = [store.reserve(mode=0o640, owner=NOBODY), store.reserve(IP6, network=network)]
     result = store.keep_result()
     before = store.files()
@@ -451,7 +449,7 @@ def test_when_the_second_file_of_a_sandbox_cannot_be_removed_the_first_is_back_b
     assert store.release(store.find(IP), store.find(IP6, network)).verdict is Verdict.RELEASED
 
 
-def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: Store) -> None:
+def test_if_the_first_file_cannot_be_restored_the_journal_still_can(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
 
@@ -470,7 +468,7 @@ def test_when_the_first_file_cannot_be_put_back_either_the_journal_can(store: St
     assert store.files() == before
 
 
-def test_no_file_is_ever_put_back_torn(store: Store) -> None:
+def test_no_file_is_ever_restored_partly(store: Store) -> None:
     """A disk may accept part of a file and report that it is full only for the rest."""
     result = store.keep_result(config="x" * 50_000)
     store.release(store.reserve())
@@ -491,7 +489,7 @@ def test_no_file_is_ever_put_back_torn(store: Store) -> None:
     assert result.read_bytes() == image.content
 
 
-def test_binary_content_is_stored_and_put_back(store: Store) -> None:
+def test_binary_content_is_stored_and_restored(store: Store) -> None:
     result = store.keep_result()
     tree = result.read_bytes()
     content = b"\n" + tree + b"\n"
@@ -507,7 +505,7 @@ def test_binary_content_is_stored_and_put_back(store: Store) -> None:
     assert result.read_bytes() == content
 
 
-def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
+def test_only_the_locks_are_ever_created_in_the_store(store: Store) -> None:
     """host-local reads every file below its directory."""
     made: set[str] = set()
 
@@ -521,7 +519,7 @@ def test_nothing_but_the_locks_is_ever_made_in_the_store(store: Store) -> None:
     assert made == {"kubenet", "lock", IP, IP6}
 
 
-def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_last(store: Store) -> None:
+def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store: Store) -> None:
     """After a power cut, what the journal calls released must not be in place again."""
     reserved = store.reserve()
 
@@ -529,16 +527,16 @@ def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_
         synced: list[list[object]] = []
         fsync = os.fsync
 
-        def seen(handle: int) -> None:
+        def record_fsync(handle: int) -> None:
             locked = store.file_ops(0).lock(["kubenet"])
             synced.append([Path(f"/proc/self/fd/{handle}").readlink().name, locked is not None])
             if locked:
                 os.fsync = fsync
                 locked.unlock()
-                os.fsync = seen  # type: ignore[assignment]
+                os.fsync = record_fsync  # type: ignore[assignment]
             fsync(handle)
 
-        os.fsync = seen  # type: ignore[assignment]
+        os.fsync = record_fsync  # type: ignore[assignment]
         store.release(reserved)
         os.fsync = fsync
         return synced
@@ -548,7 +546,7 @@ def test_nothing_waits_for_a_disk_while_the_locks_are_held_and_the_journal_ends_
     assert all(free for _, free in synced)
 
 
-def test_an_mtime_out_of_range_is_stored_too(store: Store) -> None:
+def test_an_mtime_out_of_range_is_stored(store: Store) -> None:
     may_mount()
     result = store.keep_result()
     reserved = store.reserve()

@@ -61,7 +61,7 @@ def kept_of(reserved: Reservation, file_ops: NodeFiles) -> FileImage:
 # Locks.
 
 
-def test_a_release_removes_the_file_and_nothing_else(store: Store) -> None:
+def test_a_release_removes_only_the_file(store: Store) -> None:
     old, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     (store.network() / "last_reserved_ip.0").write_text(IP)
     outcome = store.release(old)
@@ -74,7 +74,7 @@ def test_a_release_removes_the_file_and_nothing_else(store: Store) -> None:
 
 
 @pytest.mark.parametrize("locked", ["", "lock"], ids=["the directory, as 0.6 locks it", "its file, as 0.7 locks it"])
-def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: Store, locked: str) -> None:
+def test_a_lock_that_is_never_released_times_out_and_nothing_changes(store: Store, locked: str) -> None:
     reserved = store.reserve()
     before = store.files()
     with another_process_locks(store.network() / locked):
@@ -87,7 +87,7 @@ def test_a_lock_that_is_held_for_ever_is_given_up_and_nothing_is_touched(store: 
     assert store.journal().entries == (), "a lock that is held for hours does not fill the journal"
 
 
-def test_after_a_timeout_a_lock_is_not_waited_for_again(store: Store) -> None:
+def test_after_a_timeout_the_same_lock_is_not_waited_for_again(store: Store) -> None:
     first, second = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     file_ops = store.file_ops(0.2)
     with another_process_locks(store.network() / "lock"):
@@ -98,7 +98,7 @@ def test_after_a_timeout_a_lock_is_not_waited_for_again(store: Store) -> None:
     assert store.release(second, file_ops=file_ops).verdict is Verdict.RELEASED, "tried once is not given up for good"
 
 
-def test_a_network_is_waited_for_although_another_was_given_up_with_it(store: Store) -> None:
+def test_a_network_is_waited_for_although_another_timed_out_with_it(store: Store) -> None:
     file_ops = store.file_ops(0.15)
     store.reserve("10.9.0.2", network="net1")
     with another_process_locks(store.network("net1") / "lock"):
@@ -111,7 +111,7 @@ def test_a_network_is_waited_for_although_another_was_given_up_with_it(store: St
 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
-def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) -> None:
+def test_a_lock_released_while_waiting_is_acquired(store: Store, locked: str) -> None:
     reserved = store.reserve()
     with another_process_locks(store.network() / locked) as holder:
         end = threading.Timer(0.2, let_go, (holder,))
@@ -125,29 +125,29 @@ def test_a_lock_that_is_let_go_while_we_wait_is_ours(store: Store, locked: str) 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
 def test_a_held_lock_excludes_others(store: Store, locked: str) -> None:
-    held = store.file_ops().lock(["kubenet"])
-    assert held is not None
+    lock = store.file_ops().lock(["kubenet"])
+    assert lock is not None
     handle = os.open(store.network() / locked, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held.unlock()
+        lock.unlock()
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(handle)
 
 
-def test_a_posix_lock_is_not_what_host_local_takes_and_not_what_we_heed(store: Store) -> None:
+def test_posix_locks_are_ignored_as_host_local_does(store: Store) -> None:
     reserved = store.reserve()
     with another_process_locks(store.network() / "lock", "lockf"):
         assert store.release(reserved).verdict is Verdict.RELEASED
 
 
-@pytest.mark.parametrize(("held", "other"), [("", "lock"), ("lock", "")])
-def test_waiting_for_one_lock_we_leave_the_other_to_host_local(store: Store, held: str, other: str) -> None:
+@pytest.mark.parametrize(("lock", "other"), [("", "lock"), ("lock", "")])
+def test_while_one_lock_is_awaited_the_other_is_free_for_host_local(store: Store, lock: str, other: str) -> None:
     (store.network() / "lock").touch()
     free = 0
-    with another_process_locks(store.network() / held):
+    with another_process_locks(store.network() / lock):
         waiting = threading.Thread(target=store.file_ops(0.5).lock, args=(["kubenet"],))
         waiting.start()
         handle = os.open(store.network() / other, os.O_RDONLY)
@@ -163,15 +163,15 @@ def test_waiting_for_one_lock_we_leave_the_other_to_host_local(store: Store, hel
     assert free > 50
 
 
-def test_a_lock_that_is_missing_is_made_as_host_local_makes_it(store: Store) -> None:
+def test_a_missing_lock_is_created_as_host_local_does(store: Store) -> None:
     reserved = store.reserve()
     assert store.release(reserved).verdict is Verdict.RELEASED
     made = whole(store.network() / "lock")
     assert made[:2] == (b"", 0o750)
 
 
-def test_a_lock_that_was_replaced_while_it_was_held_is_left_for_the_new_one(store: Store) -> None:
-    """A lock on the replaced file excludes nobody."""
+def test_a_lock_replaced_while_held_is_given_up_for_the_new_one(store: Store) -> None:
+    """A lock on the replaced file excludes no other process."""
     reserved, lock = store.reserve(), store.network() / "lock"
     with another_process_locks(lock) as old, another_process_locks(lock.with_name("new")) as new:
         done: list[Verdict] = []
@@ -215,11 +215,11 @@ def replaced_after_flock(store: Store, replace: Callable[[], object], kind: str)
         locked.unlock()
         return [inode in mine, flocks, handles() - before]
 
-    told: list[object] = in_child(act)
-    return told
+    results: list[object] = in_child(act)
+    return results
 
 
-def test_a_lock_replaced_between_taking_and_checking_it_is_taken_anew(store: Store) -> None:
+def test_a_lock_replaced_between_acquiring_and_checking_is_acquired_again(store: Store) -> None:
     lock = store.network() / "lock"
     lock.touch()
 
@@ -230,12 +230,12 @@ def test_a_lock_replaced_between_taking_and_checking_it_is_taken_anew(store: Sto
     assert replaced_after_flock(store, replace_it, "lock") == [True, 4, 0]
 
 
-def test_a_lock_removed_between_taking_and_checking_it_is_made_anew(store: Store) -> None:
+def test_a_lock_removed_between_acquiring_and_checking_is_created_again(store: Store) -> None:
     (store.network() / "lock").touch()
     assert replaced_after_flock(store, (store.network() / "lock").unlink, "lock") == [True, 4, 0]
 
 
-def test_a_directory_replaced_before_it_is_checked_is_opened_anew(store: Store) -> None:
+def test_a_directory_replaced_before_the_check_is_opened_again(store: Store) -> None:
     def replace_it() -> None:
         store.network().rename(store.networks / "old")
         store.network().mkdir()
@@ -259,7 +259,7 @@ def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(store: Store, make
     assert store.find(IP) == reserved
 
 
-def test_an_error_of_the_second_networks_lock_names_the_second_network(store: Store) -> None:
+def test_a_lock_error_of_the_second_network_names_it(store: Store) -> None:
     store.reserve(network="net1")
     (store.network("net1") / "lock").mkdir()
     with pytest.raises(OSError, match="not a regular file") as raised:
@@ -268,7 +268,7 @@ def test_an_error_of_the_second_networks_lock_names_the_second_network(store: St
     assert store.unlocked(), "the first network's locks were let go"
 
 
-def test_other_lock_errors_are_passed_on(store: Store) -> None:
+def test_other_lock_errors_are_raised(store: Store) -> None:
     def act() -> list[object]:
         refuse("open", errno.EMFILE, when=lambda arguments: arguments[0] == "lock")
         before = handles()
@@ -284,7 +284,7 @@ def test_other_lock_errors_are_passed_on(store: Store) -> None:
 # What is read.
 
 
-def test_what_lies_under_a_reservations_name_is_read_whole(store: Store) -> None:
+def test_a_reservation_file_is_read_completely(store: Store) -> None:
     reserved = store.reserve(mode=0o640, owner=NOBODY)
     read = store.file_ops().read(reserved)
     assert read is not None
@@ -305,7 +305,7 @@ def make_huge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo, make_socket, make_huge])
-def test_what_is_no_reservation_any_more_is_foreign_and_equal_to_nothing(
+def test_an_entry_that_is_no_reservation_is_unrecognized_and_equals_nothing(
     store: Store, make: Callable[[Path], None]
 ) -> None:
     reserved = store.reserve()
@@ -317,7 +317,7 @@ def test_what_is_no_reservation_any_more_is_foreign_and_equal_to_nothing(
     assert store.release(reserved).verdict is Verdict.CHANGED
 
 
-def test_what_is_gone_is_none(store: Store) -> None:
+def test_a_missing_file_is_none(store: Store) -> None:
     reserved = store.reserve()
     (store.network() / IP).unlink()
     assert store.file_ops().read(reserved) is None
@@ -333,7 +333,7 @@ def test_an_error_names_the_missing_directory(store: Store) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("kubenet"), Path.touch], ids=["a link", "a file"])
-def test_a_directory_that_is_none_is_not_followed(store: Store, make: Callable[[Path], None]) -> None:
+def test_a_path_that_is_no_directory_is_not_followed(store: Store, make: Callable[[Path], None]) -> None:
     reserved = replace(store.reserve(), network="net1")
     make(store.network("net1"))
     outcome = store.release(reserved)
@@ -359,7 +359,7 @@ def cached(store: Store, *reserved: Reservation) -> set[str]:
 
 @pytest.mark.parametrize("bare", [False, True], ids=["libcni >= 0.8", "libcni < 0.8"])
 @pytest.mark.parametrize("at", [0, 1], ids=["dockershim's place", "the others' place"])
-def test_what_libcni_keeps_of_the_sandbox_is_released_with_it(store: Store, bare: bool, at: int) -> None:
+def test_cached_cni_results_of_the_sandbox_are_removed_with_it(store: Store, bare: bool, at: int) -> None:
     reserved, mine, others = store.reserve(), store.keep_result(bare=bare, at=at), store.keep_result(WEB_ID, at=at)
     before = whole(mine)
     outcome = store.release(reserved)
@@ -370,7 +370,7 @@ def test_what_libcni_keeps_of_the_sandbox_is_released_with_it(store: Store, bare
     assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
 
 
-def test_the_loopbacks_result_goes_with_it(store: Store) -> None:
+def test_the_loopback_result_is_removed_too(store: Store) -> None:
     for network in ("kubenet-loopback", "cni-loopback"):
         store.keep_result(ip="127.0.0.1", network=network, ifname="lo")
     reserved, other = store.reserve(), store.reserve("10.9.0.2", network="net1")
@@ -399,7 +399,7 @@ def test_the_loopbacks_result_goes_with_it(store: Store) -> None:
         b" " * 300_000,
     ],
 )
-def test_what_only_has_the_name_of_a_result_is_left_alone(store: Store, content: bytes) -> None:
+def test_a_file_with_the_name_of_a_result_but_other_content_is_kept(store: Store, content: bytes) -> None:
     reserved, file = store.reserve(), store.keep_result()
     file.write_bytes(content)
     assert store.release(reserved).verdict is Verdict.RELEASED
@@ -407,7 +407,7 @@ def test_what_only_has_the_name_of_a_result_is_left_alone(store: Store, content:
 
 
 @pytest.mark.parametrize("make", [make_link, Path.mkdir, os.mkfifo, make_socket])
-def test_what_is_no_file_under_the_name_of_a_result_is_left_alone(store: Store, make: Callable[[Path], None]) -> None:
+def test_an_entry_with_the_name_of_a_result_that_is_no_file_is_kept(store: Store, make: Callable[[Path], None]) -> None:
     reserved, file = store.reserve(), store.keep_result()
     file.unlink()
     make(file)
@@ -422,7 +422,7 @@ def test_without_a_cache_the_reservation_is_released(store: Store) -> None:
     assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
 
 
-def test_an_empty_file_names_no_sandbox_and_takes_nothing_from_the_cache(store: Store) -> None:
+def test_releasing_an_empty_file_removes_nothing_from_the_cache(store: Store) -> None:
     result = store.keep_result("")
     assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
     assert result.exists()
@@ -443,7 +443,7 @@ def test_a_cached_result_that_changed_after_it_was_read_is_not_removed(store: St
     assert not result.parent.exists(), "gone is what was wanted"
 
 
-def test_a_cache_behind_a_link_is_the_cache(store: Store, tmp_path: Path) -> None:
+def test_a_symlinked_cache_is_used(store: Store, tmp_path: Path) -> None:
     result = store.keep_result()
     (tmp_path / "link").symlink_to(store.caches[0])
     file_ops = NodeFiles(store.networks, [tmp_path / "link"], 0.1, time.perf_counter)
@@ -452,7 +452,7 @@ def test_a_cache_behind_a_link_is_the_cache(store: Store, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("place", ["/etc", "", ".", "reservations", "cache/results"])
-def test_a_place_that_is_not_libcnis_cache_is_not_touched(store: Store, place: str, tmp_path: Path) -> None:
+def test_a_directory_that_is_no_cni_cache_is_not_touched(store: Store, place: str, tmp_path: Path) -> None:
     for file in ("x", "y"):
         (tmp_path / file).write_bytes(b"x")
     image = FileImage(place or str(tmp_path), "kubenet", "x", b"x", 0o600, 0, 0, (tmp_path / "x").stat().st_ino, 0)
@@ -476,7 +476,7 @@ json_values = st.recursive(
 
 
 @given(content=st.binary(max_size=50) | json_values.map(lambda tree: json.dumps(tree).encode()))
-def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes) -> None:
+def test_any_bytes_of_a_result_can_be_parsed(content: bytes) -> None:
     of = Reservation("kubenet", IP, GONE, "eth0", 1, 70, 0)
     assert cni_cache.belongs(content, of, "kubenet", "eth0") in {True, False}
 
@@ -486,7 +486,7 @@ def test_whatever_the_bytes_of_a_result_it_is_known_or_it_is_not(content: bytes)
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o000, 0o4755])
-def test_a_file_is_put_back_byte_for_byte_whatever_the_umask(store: Store, named: bool, mode: int) -> None:
+def test_a_file_is_restored_byte_for_byte_with_any_umask(store: Store, named: bool, mode: int) -> None:
     reserved = store.reserve(mode=mode, owner=NOBODY)
     before = whole(store.network() / IP)
     image = kept_of(reserved, store.file_ops())
@@ -505,25 +505,25 @@ def test_a_file_is_put_back_byte_for_byte_whatever_the_umask(store: Store, named
     assert (store.network() / IP).stat().st_nlink == 1
 
 
-def test_what_a_dead_agent_left_beside_the_networks_is_never_written_to(store: Store) -> None:
+def test_leftovers_of_a_killed_agent_are_never_written_to(store: Store) -> None:
     """It may be a second name of a reservation: the agent died between linking and unlinking."""
-    alive = store.reserve("10.244.1.10", WEB_ID)
-    before = whole(store.network() / alive.ip)
+    live = store.reserve("10.244.1.10", WEB_ID)
+    before = whole(store.network() / live.ip)
     image = kept_of(store.reserve(), store.file_ops())
     (store.network() / IP).unlink()
-    os.link(store.network() / alive.ip, store.networks / ".nodeleak-restoring")
+    os.link(store.network() / live.ip, store.networks / ".nodeleak-restoring")
 
     def act() -> None:
         without_nameless_files()
         store.file_ops().put_back(image)
 
     in_child(act)
-    assert whole(store.network() / alive.ip) == before
+    assert whole(store.network() / live.ip) == before
     assert os.listdir(store.networks) == ["kubenet"]
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> None:
+def test_an_existing_file_is_never_overwritten(store: Store, named: bool) -> None:
     image = kept_of(store.reserve(), store.file_ops())
     store.reserve(container_id=WEB_ID)
     before = store.files()
@@ -544,7 +544,7 @@ def test_nothing_is_put_over_what_has_the_name(store: Store, named: bool) -> Non
     assert os.listdir(store.networks) == ["kubenet"]
 
 
-def test_other_errors_of_o_tmpfile_are_passed_on(store: Store) -> None:
+def test_other_errors_of_o_tmpfile_are_raised(store: Store) -> None:
     image = kept_of(store.reserve(), store.file_ops())
 
     def act() -> str:
@@ -558,7 +558,7 @@ def test_other_errors_of_o_tmpfile_are_passed_on(store: Store) -> None:
     assert in_child(act) == f"{store.network()}: Disk quota exceeded"
 
 
-def test_present_and_taken_tell_of_what_has_the_name_now(store: Store) -> None:
+def test_present_and_taken_describe_the_current_file(store: Store) -> None:
     file_ops = store.file_ops()
     image = kept_of(store.reserve(), file_ops)
     assert (file_ops.present(image), file_ops.taken(image)) == (image, True)
@@ -570,7 +570,7 @@ def test_present_and_taken_tell_of_what_has_the_name_now(store: Store) -> None:
     )
 
 
-def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> None:
+def test_the_addresses_of_a_sandbox_are_the_files_with_its_id(store: Store) -> None:
     for ip, container_id in ((IP, GONE), ("10.244.1.10", WEB_ID), ("fd00::9", GONE)):
         store.reserve(ip, container_id)
     (store.network() / "notes").write_text(GONE)
@@ -581,7 +581,7 @@ def test_the_addresses_of_a_sandbox_are_those_that_hold_its_id(store: Store) -> 
 # Release of locks and handles.
 
 
-def test_no_way_of_ending_leaves_a_handle_open_or_a_lock_taken(store: Store) -> None:
+def test_no_outcome_leaves_an_open_handle_or_a_held_lock(store: Store) -> None:
     before = handles()
     reserved = store.reserve()
     file_ops = store.file_ops(0)
@@ -615,7 +615,7 @@ def test_without_a_timeout_a_lock_is_tried_once(store: Store) -> None:
         assert time.perf_counter() - start < 0.05
 
 
-def test_while_the_locks_are_held_the_locked_directory_is_the_one_that_is_used(store: Store) -> None:
+def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
     """A directory that is renamed meanwhile is still the one whose locks are held."""
     file_ops = store.file_ops()
     image = kept_of(store.reserve(), file_ops)
@@ -629,14 +629,14 @@ def test_while_the_locks_are_held_the_locked_directory_is_the_one_that_is_used(s
     assert store.find(IP).container_id == WEB_ID
 
 
-def test_after_unlocking_a_directory_that_is_gone_is_no_trouble(store: Store) -> None:
+def test_unlocking_a_removed_directory_is_no_error(store: Store) -> None:
     locked = store.file_ops().lock(["kubenet"])
     assert locked is not None
     store.network().rename(store.networks / "old")
     assert locked.unlock() >= 0
 
 
-def test_a_child_of_ours_inherits_no_lock(store: Store) -> None:
+def test_a_child_process_inherits_no_lock(store: Store) -> None:
     needs(Path("/proc/self/fd").is_dir(), "/proc")
     locked = store.file_ops().lock(["kubenet"])
     assert locked is not None

@@ -23,10 +23,10 @@ from tests.builders import (
     NOW,
     RESERVATIONS,
     Thing,
-    case,
     cni_result,
     empty_file,
-    limits,
+    guard_context,
+    make_limits,
     node,
     pod,
     processes,
@@ -47,22 +47,22 @@ class Situation:
 
     reason: Reason
     snapshots: tuple[Snapshot, ...]
-    bold: Limits = field(default_factory=limits)
+    limits: Limits = field(default_factory=make_limits)
     known: dict[str, Any] = field(default_factory=dict)
     command: str = "clean"
 
     @property
-    def case(self) -> GuardContext:
-        return case(*self.snapshots, bold=self.bold, **self.known)
+    def guard_context(self) -> GuardContext:
+        return guard_context(*self.snapshots, limits=self.limits, **self.known)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        return decide(self.case)[-1][1]
+        return decide(self.guard_context)[-1][1]
 
 
-def situation(reason: Reason, *snapshots: Snapshot, bold: Limits | None = None, **more: Any) -> Situation:
+def situation(reason: Reason, *snapshots: Snapshot, limits: Limits | None = None, **more: Any) -> Situation:
     command = more.pop("command", "clean")
-    return Situation(reason, snapshots, bold or limits(), more, command)
+    return Situation(reason, snapshots, limits or make_limits(), more, command)
 
 
 HALF_THE_RANGE = leaks(127)
@@ -70,14 +70,14 @@ OUTSIDE = reservation("10.250.0.9")
 SITUATIONS = (
     situation(Reason.HALTED, node(LEAK), halted="container 999999999999 is there again"),
     situation(Reason.SOURCE_UNAVAILABLE, without(node(LEAK), "node")),
-    situation(Reason.NETWORK_NOT_ALLOWED, node(LEAK), bold=limits(networks=frozenset({"storage"}))),
+    situation(Reason.NETWORK_NOT_ALLOWED, node(LEAK), limits=make_limits(networks=frozenset({"storage"}))),
     situation(Reason.TEARDOWN_PENDING, node(LEAK, Checkpoint(THE_ID, "shop/gone"))),
     situation(Reason.ADDRESS_IN_USE, node(LEAK, Address(THE_IP, 77, "java"))),
     situation(Reason.CLAIMED_BY_POD, node(LEAK, pod("shop/late", THE_IP, phase="Pending"))),
     situation(Reason.NOT_CONFIRMED, node(reservation(THE_IP, age=GRACE - SECOND))),
     situation(Reason.OUTSIDE_RANGE, node(OUTSIDE)),
     situation(Reason.OUTSIDE_RANGE, node(LEAK, node=[], cni_results=[])),
-    situation(Reason.PARTIAL_SANDBOX, node(LEAK, LEAK6, **DUAL), bold=only(THE_IP)),
+    situation(Reason.PARTIAL_SANDBOX, node(LEAK, LEAK6, **DUAL), limits=only(THE_IP)),
     situation(Reason.RUNTIME_DOUBTFUL, node(reservations=[LEAK], checkpoints=[], containers=[])),
     situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
@@ -86,18 +86,18 @@ SITUATIONS = (
         situation(
             Reason.OVER_BUDGET,
             node(*leaks(2), reservation("10.244.1.8", age=timedelta(hours=1))),
-            bold=bold,
+            limits=limits,
             spent=spent,
             command=name.partition(",")[0],
         )
-        for name, (bold, spent, _) in BUDGETS.items()
+        for name, (limits, spent, _) in BUDGETS.items()
     ),
 )
 each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)
 
 
 @each
-def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> None:
+def test_each_problem_is_one_refusal_with_its_reason(wrong: Situation) -> None:
     assert [one.reason for one in wrong.refusals] == {
         # These also change the state, so the leak is not confirmed either.
         Reason.SOURCE_UNAVAILABLE: [Reason.SOURCE_UNAVAILABLE],
@@ -108,14 +108,14 @@ def test_one_wrong_thing_is_one_refusal_with_its_reason(wrong: Situation) -> Non
     assert all(one.why for one in wrong.refusals)
 
 
-def test_every_reason_can_be_given() -> None:
+def test_every_reason_can_occur() -> None:
     # What docker lists is never requested: only a wrong request, or the recheck, gives this reason.
     # A snapshot expires between the guards and the release, which `test_cleaner.py` tests.
     assert set(Reason) == {one.reason for one in SITUATIONS} | {Reason.CONTAINER_EXISTS, Reason.SNAPSHOT_EXPIRED}
     assert reason_of(guards.no_container, RESERVATIONS[0]) is Reason.CONTAINER_EXISTS
 
 
-def test_every_guard_is_asked() -> None:
+def test_every_guard_is_evaluated() -> None:
     def is_guard(one: object) -> bool:
         return (
             inspect.isfunction(one) and list(inspect.signature(one).parameters.values())[-1].annotation is GuardContext
@@ -127,13 +127,13 @@ def test_every_guard_is_asked() -> None:
 
 
 def reason_of(guard: guards.Guard, *reservations: Reservation, snapshot: Snapshot | None = None) -> Reason | None:
-    no = guard(ReleaseRequest(reservations), case(snapshot or node()))
-    return None if no is None else no.reason
+    refusal = guard(ReleaseRequest(reservations), guard_context(snapshot or node()))
+    return None if refusal is None else refusal.reason
 
 
 def applied(wrong: Situation, words: list[str]) -> Situation:
     """Return the limits with these additional options, parsed as the command line parses them."""
-    given = [word.removeprefix("--").split("=", 1) for word in words]
+    given = [option.removeprefix("--").split("=", 1) for option in words]
     options = {name.replace("-", "_"): value for name, value in given if name not in {"ip", "max"}}
     read = config.load(wrong.command, {"api": "off", **options}, {})
     ips = frozenset(str(ip_address(value)) for name, value in given if name == "ip")
@@ -143,29 +143,29 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
     if "cleanup_network" in changes:
         changes["networks"] = frozenset(changes.pop("cleanup_network"))
     if ips:
-        changes["only"] = (wrong.bold.only or frozenset()) | ips
+        changes["only"] = (wrong.limits.only or frozenset()) | ips
     allowances = tuple(
         (setting, most[name] - wrong.known["spent"].get(setting, 0) if name in {*options, "max"} else left)
-        for setting, left in wrong.bold.allowances
+        for setting, left in wrong.limits.allowances
         if (name := setting.removeprefix("--").replace("-", "_"))
     )
-    return replace(wrong, bold=replace(wrong.bold, allowances=allowances, **changes))
+    return replace(wrong, limits=replace(wrong.limits, allowances=allowances, **changes))
 
 
 @each
-def test_the_setting_that_a_refusal_names_lifts_it(wrong: Situation) -> None:
-    no = wrong.refusals[0]
-    lifted = applied(wrong, no.setting.split()) if no.setting else wrong
-    assert (lifted.refusals == ()) is bool(no.setting)
+def test_the_setting_named_by_a_refusal_overrides_it(wrong: Situation) -> None:
+    refusal = wrong.refusals[0]
+    lifted = applied(wrong, refusal.setting.split()) if refusal.setting else wrong
+    assert (lifted.refusals == ()) is bool(refusal.setting)
 
 
 @each
-def test_a_setting_is_one_that_the_commands_have(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest.CaptureFixture[str]) -> None:
     main([wrong.command, "--help-all"])
     helped = capsys.readouterr().out
-    for no in wrong.refusals:
-        for word in no.setting.split():
-            assert f"  {word.partition('=')[0]} " in helped
+    for refusal in wrong.refusals:
+        for option in refusal.setting.split():
+            assert f"  {option.partition('=')[0]} " in helped
 
 
 NO_SETTING = {
@@ -175,7 +175,7 @@ NO_SETTING = {
 
 
 @each
-def test_no_option_lifts_evidence_of_an_owner_or_missing_data(wrong: Situation) -> None:
+def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situation) -> None:
     assert (wrong.refusals[0].setting == "") is (wrong.reason in NO_SETTING)
 
 
@@ -195,14 +195,14 @@ def test_no_option_lifts_evidence_of_an_owner_or_missing_data(wrong: Situation) 
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )
-def test_a_refusal_says_what_is_wrong_in_numbers_and_names(wrong: Situation, why: str) -> None:
+def test_a_refusal_has_the_relevant_numbers_and_names(wrong: Situation, why: str) -> None:
     assert wrong.refusals[0].why == why
 
 
-def test_every_objection_is_returned_the_most_important_first() -> None:
+def test_all_refusals_are_returned_the_most_important_first() -> None:
     wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
-    said = reasons(wrong, bold=limits(networks=frozenset()), halted="once more", journal_trouble="no")
-    assert said == [
+    found_refusals = reasons(wrong, limits=make_limits(networks=frozenset()), halted="once more", journal_trouble="no")
+    assert found_refusals == [
         Reason.HALTED,
         Reason.NETWORK_NOT_ALLOWED,
         Reason.TEARDOWN_PENDING,
@@ -216,15 +216,15 @@ def test_every_objection_is_returned_the_most_important_first() -> None:
 # Guards read the snapshot itself, whatever the state is
 
 
-def mistaken(judged: GuardContext) -> GuardContext:
+def mistaken(context: GuardContext) -> GuardContext:
     """Classify every reservation as a confirmed leak, as if the classification were wrong."""
-    told = replace(
-        judged.assessment,
-        reservations=tuple(replace(one, state=State.LEAKED) for one in judged.assessment.reservations),
+    assessment = replace(
+        context.assessment,
+        reservations=tuple(replace(one, state=State.LEAKED) for one in context.assessment.reservations),
     )
-    confirmed = scanned(node(*(one for one in judged.classified)), grace=timedelta(0)).findings
+    confirmed = scanned(node(*(one for one in context.classified)), grace=timedelta(0)).findings
     assert {one.finding.detector for one in confirmed} >= {"leaked_reservation"}
-    return replace(judged, report=replace(judged.report, assessment=told, findings=confirmed))
+    return replace(context, report=replace(context.report, assessment=assessment, findings=confirmed))
 
 
 @pytest.mark.parametrize(
@@ -239,41 +239,44 @@ def mistaken(judged: GuardContext) -> GuardContext:
     ],
 )
 def test_a_guard_does_not_rely_on_the_classification(owner: Any, reason: Reason) -> None:
-    assert verdicts(mistaken(case(node(LEAK, LEAK6, **DUAL)))) == {f"{THE_IP} fd00::9": ()}
-    (said,) = verdicts(mistaken(case(node(LEAK, LEAK6, owner, **DUAL)))).values()
-    assert [one.reason for one in said] == [reason]
+    assert verdicts(mistaken(guard_context(node(LEAK, LEAK6, **DUAL)))) == {f"{THE_IP} fd00::9": ()}
+    (found_refusals,) = verdicts(mistaken(guard_context(node(LEAK, LEAK6, owner, **DUAL)))).values()
+    assert [one.reason for one in found_refusals] == [reason]
 
 
 @pytest.mark.parametrize("source", ["checkpoints", "addresses", "pods", "processes"])
 @pytest.mark.parametrize("kind", [unavailable, lambda source: NotRequested(source, "it was left alone")])
-def test_a_guard_without_its_source_objects(source: str, kind: Callable[[str], Any]) -> None:
+def test_a_guard_without_its_source_refuses(source: str, kind: Callable[[str], Any]) -> None:
     changed: dict[str, Any] = {source: kind(source)}
-    silent = mistaken(case(node(LEAK)))
-    told = replace(silent.assessment, snapshot=replace(silent.snapshot, **changed))
-    (said,) = verdicts(replace(silent, report=replace(silent.report, assessment=told))).values()
+    incomplete = mistaken(guard_context(node(LEAK)))
+    assessment = replace(incomplete.assessment, snapshot=replace(incomplete.snapshot, **changed))
+    (found_refusals,) = verdicts(replace(incomplete, report=replace(incomplete.report, assessment=assessment))).values()
     if (source, type(changed[source])) == ("pods", NotRequested):
-        assert said == (), "pods may be left alone on purpose: the other witnesses decide"
+        assert found_refusals == (), "pods may be disabled: the other sources decide"
     else:
-        assert Reason.SOURCE_UNAVAILABLE in {one.reason for one in said}
+        assert Reason.SOURCE_UNAVAILABLE in {one.reason for one in found_refusals}
 
 
 @pytest.mark.parametrize("source", sorted({*SOURCES} - {*NON_ADDRESS_SOURCES}))
-def test_one_unavailable_source_is_enough_to_release_nothing(source: str) -> None:
-    silent = without(node(LEAK), source)
-    assert all(no and no[0].reason is Reason.SOURCE_UNAVAILABLE for no in verdicts(case(silent)).values())
+def test_one_unavailable_source_prevents_every_release(source: str) -> None:
+    incomplete = without(node(LEAK), source)
+    assert all(
+        refusal and refusal[0].reason is Reason.SOURCE_UNAVAILABLE
+        for refusal in verdicts(guard_context(incomplete)).values()
+    )
 
 
 @pytest.mark.parametrize("source", NON_ADDRESS_SOURCES)
-def test_what_knows_nothing_of_addresses_has_no_say_in_them(source: str) -> None:
-    silent = without(node(LEAK), source)
-    assert all(no == () for no in verdicts(case(silent)).values())
+def test_non_address_sources_do_not_affect_releases(source: str) -> None:
+    incomplete = without(node(LEAK), source)
+    assert all(refusal == () for refusal in verdicts(guard_context(incomplete)).values())
 
 
-def test_another_network_that_was_not_read_is_enough_too() -> None:
+def test_another_unavailable_network_prevents_every_release() -> None:
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
-def test_what_is_no_owner_is_no_veto() -> None:
+def test_records_that_own_no_address_do_not_refuse() -> None:
     hosts = pod("kube-system/agent", THE_IP, host_network=True)
     done: list[Thing] = [pod("shop/job", THE_IP, phase="Succeeded"), pod("shop/cron", THE_IP, phase="Failed")]
     others: list[Thing] = [
@@ -284,12 +287,12 @@ def test_what_is_no_owner_is_no_veto() -> None:
     assert refusals(node(LEAK, hosts, *done, *others)) == ()
 
 
-def test_an_id_is_the_same_only_with_all_its_digits() -> None:
+def test_ids_are_compared_in_full() -> None:
     short: list[Thing] = [Checkpoint(THE_ID[:12], ""), Container(THE_ID[:12], "running", 0, "", "", sandbox=True)]
     assert refusals(node(LEAK, *short)) == ()
 
 
-def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
+def test_an_empty_file_is_protected_by_the_owners_of_its_address() -> None:
     empty = empty_file(THE_IP)
     assert reasons(node(empty, Address(THE_IP, 1, "sh")))[0] is Reason.ADDRESS_IN_USE
     assert reasons(node(empty, pod("shop/late", THE_IP, phase="Pending")))[0] is Reason.CLAIMED_BY_POD
@@ -300,29 +303,29 @@ def test_an_empty_file_has_the_vetoes_of_its_address() -> None:
 
 
 @pytest.mark.parametrize("saved", [Address("fd00::9", 1, "sh"), pod("shop/late", "fd00::9", phase="Pending")])
-def test_one_saved_address_saves_both_of_a_sandbox(saved: Any) -> None:
-    (said,) = verdicts(case(node(LEAK, LEAK6, saved, **DUAL))).values()
-    assert said
+def test_one_protected_address_protects_both_of_a_sandbox(saved: Any) -> None:
+    (found_refusals,) = verdicts(guard_context(node(LEAK, LEAK6, saved, **DUAL))).values()
+    assert found_refusals
 
 
-def test_one_young_address_saves_both_of_a_sandbox() -> None:
-    young = reservation("fd00::9", age=SECOND)
-    assert list(verdicts(case(node(LEAK, young, **DUAL)))) == [f"{THE_IP} fd00::9"]
-    assert reasons(node(LEAK, young, **DUAL)) == [Reason.NOT_CONFIRMED]
+def test_one_unconfirmed_address_protects_both_of_a_sandbox() -> None:
+    recent = reservation("fd00::9", age=SECOND)
+    assert list(verdicts(guard_context(node(LEAK, recent, **DUAL)))) == [f"{THE_IP} fd00::9"]
+    assert reasons(node(LEAK, recent, **DUAL)) == [Reason.NOT_CONFIRMED]
 
 
 def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     both = node(LEAK, other, cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
-    (no,) = refusals(both)
-    assert (no.reason, no.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
-    assert refusals(both, bold=limits(networks=frozenset({"kubenet", "storage"}))) == ()
+    (refusal,) = refusals(both)
+    assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
+    assert refusals(both, limits=make_limits(networks=frozenset({"kubenet", "storage"}))) == ()
 
 
-def test_both_addresses_of_a_sandbox_may_be_asked_for() -> None:
+def test_both_addresses_of_a_sandbox_can_be_requested() -> None:
     dual = node(LEAK, LEAK6, **DUAL)
-    assert refusals(dual, bold=only(THE_IP, "fd00::9")) == ()
-    assert refusals(dual, bold=only("fd00::9"))[0].setting == f"--ip={THE_IP} --ip=fd00::9"
+    assert refusals(dual, limits=only(THE_IP, "fd00::9")) == ()
+    assert refusals(dual, limits=only("fd00::9"))[0].setting == f"--ip={THE_IP} --ip=fd00::9"
 
 
 # Age
@@ -334,20 +337,20 @@ def test_a_file_as_old_as_the_grace_period_is_old_enough(age: timedelta, refused
     assert bool(refusals(node(made))) is refused
 
 
-def test_without_a_grace_period_only_a_file_of_the_future_is_not_confirmed() -> None:
-    bold = limits(grace=timedelta(0))
-    assert refusals(node(reservation(THE_IP, age=timedelta(0))), bold=bold) == ()
+def test_without_a_grace_period_only_a_future_file_is_not_confirmed() -> None:
+    limits = make_limits(grace=timedelta(0))
+    assert refusals(node(reservation(THE_IP, age=timedelta(0))), limits=limits) == ()
     for age in (SECOND, timedelta(hours=1)):
-        no = refusals(node(reservation(THE_IP, age=-age)), bold=bold)[0]
-        assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
-        assert no.why == f"the file is {age.total_seconds():.0f} s newer than the snapshot"
+        refusal = refusals(node(reservation(THE_IP, age=-age)), limits=limits)[0]
+        assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
+        assert refusal.why == f"the file is {age.total_seconds():.0f} s newer than the snapshot"
 
 
 def test_a_leak_found_by_one_snapshot_is_not_confirmed_whatever_its_age() -> None:
-    once = case(node(LEAK))
+    once = guard_context(node(LEAK))
     once = replace(once, report=scanned(node(), node(LEAK)))
-    (no,) = verdicts(once)[THE_IP]
-    assert (no.reason, no.setting) == (Reason.NOT_CONFIRMED, "")
+    (refusal,) = verdicts(once)[THE_IP]
+    assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
 
 
 def test_another_file_under_the_same_address_is_another_leak() -> None:
@@ -364,22 +367,22 @@ def test_a_file_with_an_mtime_out_of_range_is_decided() -> None:
 
 
 @pytest.mark.parametrize("ip", ["10.244.1.1", "10.244.1.255", "10.244.2.9", "10.244.1.0", "fd00::9"])
-def test_an_address_that_is_not_given_out_is_released_only_by_name(ip: str) -> None:
+def test_an_address_outside_the_usable_range_is_released_only_by_name(ip: str) -> None:
     odd = node(reservation(ip), addresses=[])
-    (no,) = refusals(odd)
-    assert (no.reason, no.setting) == (Reason.OUTSIDE_RANGE, f"--ip={ip}")
-    assert refusals(odd, bold=only(ip)) == ()
+    (refusal,) = refusals(odd)
+    assert (refusal.reason, refusal.setting) == (Reason.OUTSIDE_RANGE, f"--ip={ip}")
+    assert refusals(odd, limits=only(ip)) == ()
 
 
-def test_by_name_or_not_an_owner_is_an_owner() -> None:
-    assert Reason.ADDRESS_IN_USE in reasons(node(OUTSIDE, Address(OUTSIDE.ip, 1, "sh")), bold=only(OUTSIDE.ip))
-    assert Reason.SOURCE_UNAVAILABLE in reasons(without(node(LEAK), "cni_results"), bold=only(THE_IP))
+def test_an_owner_also_refuses_releases_by_name() -> None:
+    assert Reason.ADDRESS_IN_USE in reasons(node(OUTSIDE, Address(OUTSIDE.ip, 1, "sh")), limits=only(OUTSIDE.ip))
+    assert Reason.SOURCE_UNAVAILABLE in reasons(without(node(LEAK), "cni_results"), limits=only(THE_IP))
 
 
-def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
+def test_the_range_of_another_network_does_not_count() -> None:
     stray = replace(reservation("10.244.1.9", network="storage"), network="storage")
-    bold = limits(networks=frozenset({"storage"}))
-    assert reasons(node(stray), bold=bold) == [Reason.OUTSIDE_RANGE]
+    limits = make_limits(networks=frozenset({"storage"}))
+    assert reasons(node(stray), limits=limits) == [Reason.OUTSIDE_RANGE]
 
 
 # Settling
@@ -390,7 +393,7 @@ def test_a_range_of_another_network_is_no_range_of_this_one() -> None:
 def test_a_recent_start_is_unsettled(who: str, ago: timedelta, refused: bool) -> None:
     snapshot = node(LEAK, processes=[processes(**{who: ago})])
     assert reasons(snapshot) == ([Reason.UNSETTLED] if refused else [])
-    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()
+    assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()
 
 
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
@@ -398,4 +401,4 @@ def test_a_process_that_is_not_running_is_unsettled(who: str, name: str) -> None
     changed: dict[str, Any] = {who: None}
     snapshot = node(LEAK, processes=[processes(**changed)])
     assert refusals(snapshot) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
-    assert refusals(snapshot, bold=limits(settle=timedelta(0))) == ()
+    assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()

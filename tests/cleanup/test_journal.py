@@ -58,13 +58,13 @@ def read_anew(file: Path) -> Journal:
     return JournalStore(file.parent.parent).read()
 
 
-def why(act: Callable[[], object]) -> str:
+def error_of(act: Callable[[], object]) -> str:
     with pytest.raises(SourceError) as raised:
         act()
     return str(raised.value)
 
 
-def test_what_was_begun_and_ended_is_read_as_it_was(journal_store: JournalStore, file: Path) -> None:
+def test_a_finished_entry_is_read_back_unchanged(journal_store: JournalStore, file: Path) -> None:
     journal_store.begin(ENTRY, ("docker said so",))
     assert journal_store.read() == Journal((ENTRY,))
     assert journal_store.read().unfinished() == (ENTRY,)
@@ -79,7 +79,7 @@ def test_what_was_begun_and_ended_is_read_as_it_was(journal_store: JournalStore,
     assert journal_store.read().released_from() == {}
 
 
-def test_a_line_is_for_people_too(journal_store: JournalStore, file: Path) -> None:
+def test_a_line_is_human_readable(journal_store: JournalStore, file: Path) -> None:
     journal_store.begin(ENTRY, ("docker said so",))
     line = json.loads(file.read_text())
     assert (line["schema"], line["began"], line["evidence"]) == (
@@ -92,28 +92,28 @@ def test_a_line_is_for_people_too(journal_store: JournalStore, file: Path) -> No
     assert document["mtime"] == "2023-11-14T22:13:20.123456Z"
 
 
-def test_no_journal_is_an_empty_one(journal_store: JournalStore) -> None:
+def test_a_missing_journal_is_empty(journal_store: JournalStore) -> None:
     assert journal_store.read() == Journal()
     assert journal_store.trouble() == ""
 
 
-def test_only_its_owner_may_look_into_it(journal_store: JournalStore, file: Path) -> None:
+def test_the_journal_is_readable_only_by_its_owner(journal_store: JournalStore, file: Path) -> None:
     with journal_store.exclusive(0):
         journal_store.begin(ENTRY, ())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (file.parent.parent, file.parent, file)}
     assert modes == {"state": 0o700, "journal": 0o700, "journal.jsonl": 0o600}
 
 
-def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_path: Path) -> None:
+def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path) -> None:
     def act() -> list[str]:
         synced: list[str] = []
         fsync = os.fsync
 
-        def seen(handle: int) -> None:
+        def record_fsync(handle: int) -> None:
             synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
             fsync(handle)
 
-        os.fsync = seen  # type: ignore[assignment]
+        os.fsync = record_fsync  # type: ignore[assignment]
         journal_store = JournalStore(tmp_path / "a" / "state")
         journal_store.begin(ENTRY, ())
         first = len(synced)
@@ -135,7 +135,7 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (b"garbage\n", "JSONDecodeError"),
         (b"\x00\x01\xff\xfe\n", "UnicodeDecodeError"),
@@ -150,7 +150,7 @@ def test_every_name_that_is_made_is_put_on_disk_before_an_entry_has_begun(tmp_pa
     ],
 )
 def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
-    journal_store: JournalStore, file: Path, damage: bytes, told: str
+    journal_store: JournalStore, file: Path, damage: bytes, expected: str
 ) -> None:
     journal_store.begin(ENTRY, ())
     with file.open("ab") as written:
@@ -161,18 +161,20 @@ def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
     assert [(entry.name, entry.verdict) for entry in image.entries] == [
         (ENTRY.name, Verdict.RELEASED), ("second", None),
     ]  # fmt: skip
-    if not told:
+    if not expected:
         assert image.damage == ()
         return
     (said,) = image.damage
     assert said.startswith(f"{file}, line 4: ")
-    assert told in said
+    assert expected in said
     assert len(said) < len(str(file)) + 300
     assert damage in file.read_bytes(), "it stays where it is"
 
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 400])
-def test_after_a_torn_last_line_the_next_one_is_whole(journal_store: JournalStore, file: Path, cut: int) -> None:
+def test_after_an_incomplete_last_line_the_next_one_is_complete(
+    journal_store: JournalStore, file: Path, cut: int
+) -> None:
     journal_store.begin(named("first"), ())
     journal_store.begin(named("second"), ())
     whole = file.read_bytes()
@@ -201,18 +203,18 @@ def make_fifo(file: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_directory, make_link, make_fifo])
 @pytest.mark.parametrize("name", ["journal.jsonl", "journal.2.jsonl"])
-def test_what_is_no_file_is_unread_and_not_waited_for(
+def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
     journal_store: JournalStore, file: Path, make: Callable[[Path], None], name: str
 ) -> None:
     file.parent.mkdir(parents=True)
     make(file.with_name(name))
     start = time.perf_counter()
-    assert why(journal_store.read).startswith(f"journal: {file.with_name(name)}: ")
+    assert error_of(journal_store.read).startswith(f"journal: {file.with_name(name)}: ")
     assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("make", [make_directory, make_link, make_fifo])
-def test_what_is_no_file_is_not_written_to(
+def test_a_journal_that_is_no_file_is_not_written_to(
     journal_store: JournalStore, file: Path, make: Callable[[Path], None]
 ) -> None:
     file.parent.mkdir(parents=True)
@@ -224,7 +226,7 @@ def test_what_is_no_file_is_not_written_to(
 
 
 @pytest.mark.parametrize("part", ["state", "state/journal"])
-def test_a_file_where_a_directory_should_be_is_trouble(journal_store: JournalStore, tmp_path: Path, part: str) -> None:
+def test_a_file_in_place_of_the_directory_is_an_error(journal_store: JournalStore, tmp_path: Path, part: str) -> None:
     (tmp_path / part).parent.mkdir(exist_ok=True)
     (tmp_path / part).write_text("")
     assert journal_store.trouble() == f"{tmp_path / part} is not a directory"
@@ -233,7 +235,7 @@ def test_a_file_where_a_directory_should_be_is_trouble(journal_store: JournalSto
         journal_store.begin(ENTRY, ())
 
 
-def test_a_journal_that_may_not_be_read_is_unread() -> None:
+def test_an_unreadable_journal_is_unavailable() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
         journal_store = JournalStore(directory)
@@ -241,14 +243,14 @@ def test_a_journal_that_may_not_be_read_is_unread() -> None:
         (directory / "journal").chmod(0o755)
         with as_nobody():
             file = directory / "journal" / "journal.jsonl"
-            assert why(JournalStore(directory).read) == f"journal: {file}: Permission denied"
+            assert error_of(JournalStore(directory).read) == f"journal: {file}: Permission denied"
         (directory / "journal").chmod(0o700)
         with as_nobody():
-            assert "Permission denied" in why(JournalStore(directory).read)
+            assert "Permission denied" in error_of(JournalStore(directory).read)
             assert JournalStore(directory).trouble() != ""
 
 
-def test_a_read_only_place_is_trouble(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_an_error(tmp_path: Path) -> None:
     may_mount()
 
     def act() -> str:
@@ -258,11 +260,11 @@ def test_a_read_only_place_is_trouble(tmp_path: Path) -> None:
     assert in_child(act) == f"{tmp_path} is mounted read-only"
 
 
-def test_below_a_place_that_is_not_there_it_can_be_made() -> None:
+def test_missing_parent_directories_are_created() -> None:
     assert JournalStore(Path("nowhere/at/all")).trouble() == ""
 
 
-def test_what_has_not_changed_is_not_parsed_again(journal_store: JournalStore, file: Path) -> None:
+def test_an_unchanged_journal_is_not_parsed_again(journal_store: JournalStore, file: Path) -> None:
     journal_store.begin(ENTRY, ())
     first = journal_store.read()
     assert journal_store.read() is first
@@ -279,7 +281,7 @@ def big(name: str) -> Entry:
     return named(name, files=(replace(KEPT, place="/cache", name="result", content=b"x" * 200_000), KEPT))
 
 
-def test_the_journal_is_bounded_and_entries_survive_turning_over(journal_store: JournalStore, file: Path) -> None:
+def test_the_journal_is_bounded_and_entries_survive_rotation(journal_store: JournalStore, file: Path) -> None:
     for number in range(40):
         entry = big(f"{number:02}")
         journal_store.begin(entry, ())
@@ -295,7 +297,7 @@ def test_the_journal_is_bounded_and_entries_survive_turning_over(journal_store: 
     assert image.entries[-1] == replace(big("39"), verdict=Verdict.RELEASED)
 
 
-def test_an_entry_may_end_in_another_file_than_it_began_in(journal_store: JournalStore, file: Path) -> None:
+def test_an_entry_may_end_in_another_file_than_it_started_in(journal_store: JournalStore, file: Path) -> None:
     journal_store.begin(named("old"), ())
     for number in range(6):
         journal_store.begin(big(str(number)), ())
@@ -309,14 +311,14 @@ def test_an_entry_may_end_in_another_file_than_it_began_in(journal_store: Journa
     )  # fmt: skip
 
 
-def test_an_end_whose_beginning_was_dropped_with_its_file_is_no_damage(journal_store: JournalStore) -> None:
+def test_an_end_whose_start_was_rotated_away_is_no_damage(journal_store: JournalStore) -> None:
     journal_store.begin(ENTRY, ())
     journal_store.end("dropped", Verdict.RELEASED, "", NOW)
     journal_store.restoring("dropped", NOW)
     assert journal_store.read() == Journal((ENTRY,))
 
 
-def test_what_hinders_turning_over_is_no_entry(journal_store: JournalStore, file: Path) -> None:
+def test_if_rotation_fails_no_entry_is_written(journal_store: JournalStore, file: Path) -> None:
     for number in range(6):
         journal_store.begin(big(str(number)), ())
     file.with_name("journal.4.jsonl").mkdir()
@@ -329,7 +331,7 @@ def test_what_hinders_turning_over_is_no_entry(journal_store: JournalStore, file
 # Names and contents.
 
 
-def test_two_entries_of_the_same_microsecond_have_two_names() -> None:
+def test_entries_of_the_same_microsecond_have_different_ids() -> None:
     candidates = [
         ReleaseRequest((reservation("10.244.1.9"),)),
         ReleaseRequest((reservation("10.244.1.9", WEB_ID),)),
@@ -351,16 +353,14 @@ def test_two_entries_of_the_same_microsecond_have_two_names() -> None:
     owner=st.integers(0, 2**32 - 2),
     mtime_ns=st.integers(-(2**63) * 10**9 + 1, 2**63 * 10**9 - 1),
 )
-def test_whatever_a_file_is_the_journal_keeps_it_byte_for_byte(
-    content: bytes, mode: int, owner: int, mtime_ns: int
-) -> None:
+def test_any_file_is_stored_byte_for_byte(content: bytes, mode: int, owner: int, mtime_ns: int) -> None:
     image = replace(KEPT, content=content, mode=mode, uid=owner, gid=owner, mtime_ns=mtime_ns)
     read = journal._file_image(json.loads(json.dumps(file_document(image))))  # noqa: SLF001 (a disk for each would take minutes)
     assert read == image
 
 
 @given(pod=st.text(alphabet=st.characters(), max_size=20), why_=st.text(alphabet=st.characters(), max_size=20))
-def test_whatever_name_a_pod_has_it_is_one_line(pod: str, why_: str) -> None:
+def test_any_pod_name_is_stored_on_one_line(pod: str, why_: str) -> None:
     line = json.dumps(journal.beginning(replace(ENTRY, pod=pod, why=why_), ()))
     assert len(line.encode().splitlines()) == 1
     assert json.loads(line)["pod"] == pod
@@ -405,7 +405,7 @@ def test_a_lone_surrogate_in_a_pod_name_is_stored(journal_store: JournalStore) -
         {"inode": "x"},
     ],
 )
-def test_a_tampered_file_of_an_entry_is_damage_and_no_entry(
+def test_an_entry_with_a_changed_file_is_damaged(
     journal_store: JournalStore, file: Path, tampered: dict[str, object]
 ) -> None:
     journal_store.begin(ENTRY, ())
@@ -428,7 +428,7 @@ def test_a_tampered_file_of_an_entry_is_damage_and_no_entry(
         {"files": [{**file_document(KEPT), "base64": "?"}]},
     ],
 )
-def test_a_tampered_beginning_is_damage(journal_store: JournalStore, file: Path, line: dict[str, Any]) -> None:
+def test_a_changed_start_of_an_entry_is_damaged(journal_store: JournalStore, file: Path, line: dict[str, Any]) -> None:
     journal_store.begin(ENTRY, ())
     whole = json.loads(file.read_text()) | line
     for one in whole["files"] or ():
@@ -439,7 +439,7 @@ def test_a_tampered_beginning_is_damage(journal_store: JournalStore, file: Path,
 
 
 @pytest.mark.parametrize("line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}])
-def test_a_tampered_outcome_is_damage_and_the_entry_stays_unfinished(
+def test_a_changed_outcome_is_damaged_and_the_entry_stays_unfinished(
     journal_store: JournalStore, file: Path, line: dict[str, str]
 ) -> None:
     journal_store.begin(ENTRY, ())
@@ -450,7 +450,7 @@ def test_a_tampered_outcome_is_damage_and_the_entry_stays_unfinished(
 
 
 @given(lines=st.lists(st.binary(max_size=40) | st.just(b'{"schema":"nodeleak.journal/v1","entry":7}'), max_size=5))
-def test_whatever_the_bytes_of_a_journal_reading_it_ends(lines: list[bytes]) -> None:
+def test_any_bytes_of_a_journal_can_be_read(lines: list[bytes]) -> None:
     read = journal.parse_journal([iter([("line", line) for line in lines])])
     assert read.entries == ()
     assert len(read.damage) <= len(lines)
@@ -465,7 +465,7 @@ def test_binary_content_is_stored_as_base64() -> None:
 # Queries.
 
 
-def test_the_budget_counts_what_one_of_them_released_within_the_hour(journal_store: JournalStore) -> None:
+def test_releases_within_the_hour_are_counted(journal_store: JournalStore) -> None:
     hour_ago = NOW - timedelta(hours=1)
     for name, at, by, verdict in (
         ("old", hour_ago, "run", Verdict.RELEASED),
@@ -490,7 +490,7 @@ def test_an_empty_file_has_no_container_that_could_reappear(journal_store: Journ
 # The cleaner's lock.
 
 
-def test_there_is_one_cleaner_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
+def test_only_one_cleaner_runs_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
     with (
         journal_store.exclusive(0),
         pytest.raises(Busy, match=r"another cleaner is running .*cleaner\.lock"),
@@ -507,14 +507,14 @@ def test_there_is_one_cleaner_at_a_time(journal_store: JournalStore, tmp_path: P
             assert other.wait() == 0
 
 
-def test_what_goes_wrong_while_alone_is_not_called_another_cleaner(journal_store: JournalStore) -> None:
+def test_an_error_under_the_lock_is_not_reported_as_another_cleaner(journal_store: JournalStore) -> None:
     with pytest.raises(BlockingIOError), journal_store.exclusive(0):
         raise BlockingIOError
     with journal_store.exclusive(0):
         assert journal_store.read() == Journal()
 
 
-def test_a_lock_that_is_a_link_is_not_followed(journal_store: JournalStore, tmp_path: Path) -> None:
+def test_a_lock_that_is_a_symlink_is_not_followed(journal_store: JournalStore, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"), journal_store.exclusive(0):
@@ -539,5 +539,5 @@ def test_a_failed_write_names_the_journal(journal_store: JournalStore, file: Pat
     assert [entry.name for entry in read_anew(file).entries] == ["first"], "what may not be on disk is taken back"
 
 
-def test_a_place_that_cannot_be_asked_about_is_trouble(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_checked_is_an_error(tmp_path: Path) -> None:
     assert JournalStore(tmp_path / ("x" * 300)).trouble().endswith(": File name too long")

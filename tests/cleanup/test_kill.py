@@ -62,7 +62,7 @@ def written_down(store: Store) -> dict[str, File]:
 
 
 def is_sound(store: Store, before: dict[str, File]) -> None:
-    """After a death nobody is locked out, and every file is in place or in the journal, unchanged."""
+    """After a kill no lock is held, and every file is in place or in the journal, unchanged."""
     assert store.unlocked()
     found, image = store.files(), written_down(store)
     for name, file in before.items():
@@ -198,7 +198,7 @@ def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> No
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
-def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, named: bool) -> None:
+def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
     for moment, store in moments(tmp_path):
         reserved = sandbox(store)
         before = store.files()
@@ -227,7 +227,7 @@ def test_killed_at_each_call_of_settling_what_was_killed_before(tmp_path: Path, 
     assert moment > 20
 
 
-def test_a_killed_cleaner_locks_nobody_out(tmp_path: Path) -> None:
+def test_a_killed_cleaner_leaves_no_lock(tmp_path: Path) -> None:
     """A cleaner that is stopped, not dead, is waited for no longer than the timeout."""
     store = Store(tmp_path)
     reserved = sandbox(store)
@@ -260,11 +260,11 @@ def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, star
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["one at a time", "in spite of all"])
-def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_path: Path, alone: bool) -> None:
+def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_path: Path, alone: bool) -> None:
     store = Store(tmp_path)
     reserved = [store.reserve(f"10.244.1.{number}", f"{number:02x}" * 32) for number in range(10, 50)]
     waiting, start = os.pipe()
-    told: list[list[str]] = []
+    journals: list[list[str]] = []
     children = []
     for number, order in enumerate((reserved, reserved[::-1])):
         answer = tmp_path / f"answer{number}"
@@ -285,11 +285,11 @@ def test_two_cleaners_at_once_release_each_address_once_and_lose_no_line(tmp_pat
     os.write(start, b"go")
     for number, child in enumerate(children):
         assert os.waitpid(child, 0)[1] == 0
-        told.append(json.loads((tmp_path / f"answer{number}").read_text()))
+        journals.append(json.loads((tmp_path / f"answer{number}").read_text()))
     os.close(waiting)
     os.close(start)
     assert store.files() == {}
-    for one, other in zip(told[0], told[1][::-1], strict=True):
+    for one, other in zip(journals[0], journals[1][::-1], strict=True):
         assert (one == "released") != (other == "released"), "each once, and by one of them"
         assert {one, other} <= {"released", "gone"}
     image = store.journal()

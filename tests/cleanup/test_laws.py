@@ -22,9 +22,9 @@ from agent.model.finding import Finding, TrackedFinding
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
-from tests.builders import NON_ADDRESS_SOURCES, NOW, case, pod, reservation, without
+from tests.builders import NON_ADDRESS_SOURCES, NOW, guard_context, pod, reservation, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
-from tests.strategies import HANDED_OUT, IDS, IPS, Round, ids, ips, leaky_nodes, nodes, odd_nodes, rounds
+from tests.strategies import HANDED_OUT, IDS, IPS, CleanupInput, cleanup_inputs, ids, ips, leaky_nodes, nodes, odd_nodes
 
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
 _LONGER = settings(max_examples=_PROFILE.max_examples * 3)
@@ -67,7 +67,7 @@ class Cleaned:
 
     before: dict[Name, Reservation]
     after: set[Name]
-    told: Cleaning
+    cleaning: Cleaning
 
     @property
     def removed(self) -> set[Name]:
@@ -78,14 +78,14 @@ class Cleaned:
 class Daemon:
     """An applying cleaner on the files of the last snapshot of each sync."""
 
-    round: Round
+    input: CleanupInput
     budget: Budget = UNBOUNDED
     journal_store: InMemoryJournal = field(default_factory=InMemoryJournal)
     broken: frozenset[str] = frozenset()
     """Addresses whose file cannot be removed."""
 
     def __post_init__(self) -> None:
-        self._judge = CleanupSession(self.round.bold, self.budget, self.journal_store, "run")
+        self._session = CleanupSession(self.input.limits, self.budget, self.journal_store, "run")
         self._ticks = NOW
 
     def _now(self) -> Any:
@@ -93,22 +93,22 @@ class Daemon:
         return self._ticks
 
     def clean(self, report: Report | None = None, snapshots: tuple[Snapshot, ...] = ()) -> Cleaned:
-        snapshots = snapshots or self.round.snapshots
+        snapshots = snapshots or self.input.snapshots
         before = reserved(snapshots[-1])
         files = Files(before.values())
         files.broken = set(self.broken)
-        cleaner = ApplyingCleaner(self._judge, Owners(), lambda: files, self.journal_store, self._now, lock_timeout=0)
+        cleaner = ApplyingCleaner(self._session, Owners(), lambda: files, self.journal_store, self._now, lock_timeout=0)
         cleaner.before_snapshot(NOW)
-        judged = report or engine.replay(snapshots, grace=self.round.bold.grace, confirm_after=timedelta(0))
-        told = cleaner.after_snapshot(snapshots, judged)
-        return Cleaned(before, set(files.files), told)
+        report_now = report or engine.replay(snapshots, grace=self.input.limits.grace, confirm_after=timedelta(0))
+        cleaning = cleaner.after_snapshot(snapshots, report_now)
+        return Cleaned(before, set(files.files), cleaning)
 
 
-def removed(one: Round, **more: Any) -> set[Name]:
+def removed(one: CleanupInput, **more: Any) -> set[Name]:
     return Daemon(one, **more).clean().removed
 
 
-def mistaken(one: Round) -> Report:
+def mistaken(one: CleanupInput) -> Report:
     """Return the worst report: every reservation is a confirmed leak."""
     report = engine.replay(one.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
     assessment = replace(
@@ -125,13 +125,13 @@ def mistaken(one: Round) -> Report:
     return replace(report, assessment=assessment, findings=found)
 
 
-def test_these_laws_are_about_something() -> None:
+def test_the_generated_nodes_have_releases() -> None:
     """The strategies produce a sync that releases a lot, and one that releases half of it."""
     looking = settings(max_examples=5000, phases=[Phase.generate])
-    find(rounds(), lambda one: len(removed(one)) >= 3, settings=looking)
-    find(rounds(), lambda one: 0 < len(removed(one)) < len(reserved(one.last)) - 2, settings=looking)
+    find(cleanup_inputs(), lambda one: len(removed(one)) >= 3, settings=looking)
+    find(cleanup_inputs(), lambda one: 0 < len(removed(one)) < len(reserved(one.last)) - 2, settings=looking)
     find(
-        rounds(leaky_nodes()),
+        cleanup_inputs(leaky_nodes()),
         lambda one: bool(removed(one)) and one.first.containers != one.last.containers,
         settings=looking,
     )
@@ -141,20 +141,22 @@ def test_these_laws_are_about_something() -> None:
 
 
 @_LONGEST
-@given(rounds())
-def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(one: Round) -> None:
+@given(cleanup_inputs())
+def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(one: CleanupInput) -> None:
     assert not removed(one) & owned(one.last)
 
 
 @_LONGEST
-@given(rounds())
-def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(one: Round) -> None:
+@given(cleanup_inputs())
+def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(one: CleanupInput) -> None:
     assert not Daemon(one).clean(mistaken(one)).removed & owned(one.last)
 
 
 @_LONGER
-@given(rounds(), ips, ids, st.sampled_from(["running", "created", "exited", "dead", "?"]))
-def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, container_id: str, word: str) -> None:
+@given(cleanup_inputs(), ips, ids, st.sampled_from(["running", "created", "exited", "dead", "?"]))
+def test_an_owner_of_any_kind_protects_an_address_of_any_node(
+    one: CleanupInput, ip: str, container_id: str, word: str
+) -> None:
     """An owner that is in the last snapshot only."""
     leak = reservation(ip, container_id)
     first, last = (with_it(snapshot, leak) for snapshot in one.snapshots)
@@ -164,7 +166,7 @@ def test_an_owner_of_any_kind_saves_an_address_of_any_node(one: Round, ip: str, 
         {"addresses": Address(ip, 1, "")},
         {"pods": pod("shop/late", "192.0.2.1", ip, phase="Pending")},
     ):
-        kept_ones = Daemon(Round(first, also(last, owner), one.bold)).clean()
+        kept_ones = Daemon(CleanupInput(first, also(last, owner), one.limits)).clean()
         assert (leak.network, ip) not in kept_ones.removed
 
 
@@ -177,17 +179,17 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     return replace(snapshot, reservations=(changed, *snapshot.reservations[1:]))
 
 
-def also(snapshot: Snapshot, things: Mapping[str, Any]) -> Snapshot:
+def also(snapshot: Snapshot, records: Mapping[str, Any]) -> Snapshot:
     """Add a thing to each of some sources, which were read then."""
     changed: dict[str, Any] = {
-        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in things.items()
+        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in records.items()
     }
     return replace(snapshot, **changed)
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), ips, ids)
-def test_one_more_owner_never_adds_a_release(one: Round, ip: str, container_id: str) -> None:
+@given(cleanup_inputs(leaky_nodes()), ips, ids)
+def test_one_more_owner_never_adds_a_release(one: CleanupInput, ip: str, container_id: str) -> None:
     # One more record can change a share or a suspect list, but not these guards.
     alone = removed(one)
     for owner in (
@@ -199,49 +201,51 @@ def test_one_more_owner_never_adds_a_release(one: Round, ip: str, container_id: 
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), ids)
-def test_one_more_container_never_adds_a_release_where_docker_was_believed(one: Round, container_id: str) -> None:
+@given(cleanup_inputs(leaky_nodes()), ids)
+def test_one_more_container_never_adds_a_release_if_docker_was_trusted(one: CleanupInput, container_id: str) -> None:
     alone = Daemon(one).clean()
-    doubted = {no.reason for outcome in alone.told.outcomes for no in outcome.refusals} & {Reason.RUNTIME_DOUBTFUL}
+    checked = {refusal.reason for outcome in alone.cleaning.outcomes for refusal in outcome.refusals} & {
+        Reason.RUNTIME_DOUBTFUL
+    }
     more = Container(container_id, "exited", 0, "", "", sandbox=False)
-    assert doubted or removed(replace(one, last=also(one.last, {"containers": more}))) <= alone.removed
+    assert checked or removed(replace(one, last=also(one.last, {"containers": more}))) <= alone.removed
 
 
 # Unavailable sources
 
 
 @_LONGER
-@given(rounds(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
-def test_where_anything_is_unread_nothing_is_released(one: Round, source: str) -> None:
+@given(cleanup_inputs(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
+def test_with_any_source_unavailable_nothing_is_released(one: CleanupInput, source: str) -> None:
     cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
     assert cleaned.removed == set()
-    assert {outcome.verdict for outcome in cleaned.told.outcomes} <= {Verdict.REFUSED}
+    assert {outcome.verdict for outcome in cleaned.cleaning.outcomes} <= {Verdict.REFUSED}
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), st.sampled_from(SOURCES))
-def test_a_source_unavailable_in_the_first_snapshot_never_adds_a_release(one: Round, source: str) -> None:
+@given(cleanup_inputs(leaky_nodes()), st.sampled_from(SOURCES))
+def test_a_source_unavailable_in_the_first_snapshot_never_adds_a_release(one: CleanupInput, source: str) -> None:
     # Without the process table namespaces are not trusted either (sources/crosscheck.py).
-    silent = {"processes": ("processes", "addresses")}.get(source, (source,))
-    assert removed(replace(one, first=without(one.first, *silent))) <= removed(one)
+    incomplete = {"processes": ("processes", "addresses")}.get(source, (source,))
+    assert removed(replace(one, first=without(one.first, *incomplete))) <= removed(one)
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
-def test_what_was_not_asked_is_not_taken_for_nothing(one: Round, source: str) -> None:
+@given(cleanup_inputs(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
+def test_a_source_not_requested_is_not_treated_as_empty(one: CleanupInput, source: str) -> None:
     changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
-    silent = replace(one, last=replace(one.last, **changed))
-    if source != "processes" or one.bold.settle:
-        assert removed(silent) == set()
-        assert Daemon(silent).clean(mistaken(silent)).removed == set()
+    incomplete = replace(one, last=replace(one.last, **changed))
+    if source != "processes" or one.limits.settle:
+        assert removed(incomplete) == set()
+        assert Daemon(incomplete).clean(mistaken(incomplete)).removed == set()
 
 
 # Limits
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
-def test_no_sync_releases_more_than_any_allowance(one: Round, a_round: int, an_hour: int, data: st.DataObject) -> None:
+@given(cleanup_inputs(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
+def test_no_sync_exceeds_a_release_limit(one: CleanupInput, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
     journal_store = InMemoryJournal(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
@@ -258,8 +262,8 @@ def earlier(number: int, minutes: int, by: str) -> Entry:
 
 
 @_LONGER
-@given(rounds(leaky_nodes()), st.integers(1, 3), st.integers(2, 5))
-def test_an_allowance_is_used_up_and_not_exceeded_over_any_number_of_syncs(one: Round, most: int, count: int) -> None:
+@given(cleanup_inputs(leaky_nodes()), st.integers(1, 3), st.integers(2, 5))
+def test_over_many_syncs_a_limit_is_reached_and_never_exceeded(one: CleanupInput, most: int, count: int) -> None:
     everything = removed(one)
     daemon = Daemon(one, budget=Budget(per_hour=("--max-per-hour", most)))
     snapshot, gone = one.last, set[Name]()
@@ -285,26 +289,26 @@ def sizes(snapshot: Snapshot, names: set[Name]) -> Collection[int]:
 
 
 @_LONGER
-@given(rounds())
-def test_only_addresses_of_the_range_or_requested_by_name_are_released(one: Round) -> None:
+@given(cleanup_inputs())
+def test_only_addresses_of_the_range_or_requested_by_name_are_released(one: CleanupInput) -> None:
     handed_out = {*(("kubenet", ip) for ip in HANDED_OUT), ("storage", "10.9.0.2")}
     for name in removed(one):
-        assert name[0] in one.bold.networks
-        assert name in handed_out if one.bold.only is None else name[1] in one.bold.only
+        assert name[0] in one.limits.networks
+        assert name in handed_out if one.limits.only is None else name[1] in one.limits.only
 
 
 @_LONGER
-@given(rounds())
-def test_only_leaks_that_both_snapshots_found_and_that_are_old_enough_are_released(one: Round) -> None:
+@given(cleanup_inputs())
+def test_only_old_enough_leaks_of_both_snapshots_are_released(one: CleanupInput) -> None:
     before, last = reserved(one.first), reserved(one.last)
     for name in removed(one):
         assert before[name] == last[name]
-        assert one.last.taken_at - made_at(last[name]) >= one.bold.grace
+        assert one.last.taken_at - made_at(last[name]) >= one.limits.grace
 
 
 @_LONGER
-@given(rounds(), st.frozensets(ips, max_size=2))
-def test_a_sandbox_is_released_whole_or_not_at_all(one: Round, broken: frozenset[str]) -> None:
+@given(cleanup_inputs(), st.frozensets(ips, max_size=2))
+def test_all_addresses_of_a_sandbox_are_released_or_none(one: CleanupInput, broken: frozenset[str]) -> None:
     """Though some of its files cannot be removed."""
     gone = removed(one, broken=broken)
     for container_id in IDS:
@@ -316,8 +320,8 @@ def test_a_sandbox_is_released_whole_or_not_at_all(one: Round, broken: frozenset
 
 
 @_LONGER
-@given(rounds(), st.randoms(use_true_random=False))
-def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> None:
+@given(cleanup_inputs(), st.randoms(use_true_random=False))
+def test_the_order_of_the_records_does_not_matter(one: CleanupInput, random: Any) -> None:
     def shuffled(reading: Any) -> Any:
         if not isinstance(reading, Known) or not isinstance(reading.value, tuple):
             return reading
@@ -337,57 +341,57 @@ def test_the_order_of_the_records_does_not_matter(one: Round, random: Any) -> No
 
 def verdicts(cleaned: Cleaned) -> list[Any]:
     return [
-        (one.request.reservations, one.verdict, [(no.reason, no.setting) for no in one.refusals])
-        for one in cleaned.told.outcomes
+        (one.request.reservations, one.verdict, [(refusal.reason, refusal.setting) for refusal in one.refusals])
+        for one in cleaned.cleaning.outcomes
     ]
 
 
 @_LONGER
-@given(rounds(), rounds())
-def test_a_halted_cleaner_never_releases_again(stops: Round, one: Round) -> None:
+@given(cleanup_inputs(), cleanup_inputs())
+def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: CleanupInput) -> None:
     lost = reservation(IPS[0], IDS[0])
     journal_store = InMemoryJournal(
         Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
     )
     daemon = Daemon(one, journal_store=journal_store)
     first = daemon.clean(snapshots=(with_it(stops.first, lost), stops.last))
-    assert first.told.halted
+    assert first.cleaning.halted
     for cleaned in (first, daemon.clean(), daemon.clean(mistaken(one))):
         assert cleaned.removed == set()
-        assert cleaned.told.halted == first.told.halted
-        assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.told.outcomes)
+        assert cleaned.cleaning.halted == first.cleaning.halted
+        assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.cleaning.outcomes)
 
 
 @_LONGER
-@given(rounds(), st.frozensets(ips, max_size=2))
-def test_the_report_is_what_was_done(one: Round, broken: frozenset[str]) -> None:
+@given(cleanup_inputs(), st.frozensets(ips, max_size=2))
+def test_the_report_matches_what_was_done(one: CleanupInput, broken: frozenset[str]) -> None:
     daemon = Daemon(one, broken=broken)
     cleaned = daemon.clean()
-    released = [outcome for outcome in cleaned.told.outcomes if outcome.verdict is Verdict.RELEASED]
+    released = [outcome for outcome in cleaned.cleaning.outcomes if outcome.verdict is Verdict.RELEASED]
     assert {(x.network, x.ip) for outcome in released for x in outcome.request.reservations} == cleaned.removed
     assert [outcome.entry for outcome in released] == [
         entry.name for entry in daemon.journal_store.entries.values() if entry.released
     ]
-    for outcome in cleaned.told.outcomes:
+    for outcome in cleaned.cleaning.outcomes:
         assert bool(outcome.refusals) is (outcome.verdict is Verdict.REFUSED)
-        assert all(no.why for no in outcome.refusals)
-    for network, before in cleaned.told.free_before.items():
-        after = cleaned.told.free_after[network]
+        assert all(refusal.why for refusal in outcome.refusals)
+    for network, before in cleaned.cleaning.free_before.items():
+        after = cleaned.cleaning.free_after[network]
         assert (before is None) is (after is None)
         if before is not None and after is not None:
             assert 0 <= after - before <= sum(name[0] == network for name in cleaned.removed)
 
 
 @_LONGER
-@given(st.one_of(rounds(odd_nodes), rounds(nodes())))
-def test_a_guard_says_no_or_nothing_and_never_fails(one: Round) -> None:
-    judged: GuardContext = case(*one.snapshots, bold=one.bold)
-    for request, refusals in guards.decide(judged):
+@given(st.one_of(cleanup_inputs(odd_nodes), cleanup_inputs(nodes())))
+def test_a_guard_refuses_or_accepts_and_never_raises(one: CleanupInput) -> None:
+    report_now: GuardContext = guard_context(*one.snapshots, limits=one.limits)
+    for request, refusals in guards.decide(report_now):
         assert request.reservations
-        assert len({no.reason for no in refusals}) <= len(refusals)
+        assert len({refusal.reason for refusal in refusals}) <= len(refusals)
     Daemon(one).clean(mistaken(one))
 
 
 @pytest.mark.parametrize("guard", guards.GUARDS, ids=lambda guard: guard.__name__)
-def test_a_guard_explains_itself_in_a_line(guard: guards.Guard) -> None:
+def test_a_refusal_is_one_line(guard: guards.Guard) -> None:
     assert (guard.__doc__ or "").splitlines()[0].endswith((".", ":"))

@@ -6,8 +6,8 @@ from agent.cleanup.guards import decide, passed_over, release_requests
 from agent.model.snapshot import NotRequested
 from tests.builders import (
     assessment,
-    case,
     empty_file,
+    guard_context,
     node,
     reservation,
     sandbox,
@@ -20,13 +20,13 @@ from tests.cleanup.leaks import LEAK, LEAK6, THE_ID, THE_IP, leaks, refusals
 
 
 def test_no_guard_objects_to_a_plain_leak() -> None:
-    assert verdicts(case(node(LEAK))) == {THE_IP: ()}
-    assert verdicts(case(without_api(node(LEAK)))) == {THE_IP: ()}
+    assert verdicts(guard_context(node(LEAK))) == {THE_IP: ()}
+    assert verdicts(guard_context(without_api(node(LEAK)))) == {THE_IP: ()}
 
 
 def test_a_healthy_node_has_no_request() -> None:
     assert release_requests(assessment(node())) == ()
-    assert decide(case(node())) == ()
+    assert decide(guard_context(node())) == ()
 
 
 def test_a_listed_container_in_any_state_is_not_requested() -> None:
@@ -44,7 +44,7 @@ def test_without_dockers_list_there_is_no_request() -> None:
     assert release_requests(assessment(left_alone)) == ()
 
 
-def test_a_sandbox_is_one_request_across_families_and_networks_and_an_empty_file_is_one_of_its_own() -> None:
+def test_a_sandbox_is_one_request_across_networks_and_an_empty_file_its_own() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), empty_file("10.244.1.31")]
     found = release_requests(assessment(node(other, LEAK6, LEAK, *empty)))
@@ -73,8 +73,8 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
         ("10.244.1.99", "", "not reserved"),
     ]
     assert passed_over(looked, None) == ()
-    (silent,) = passed_over(assessment(without(node(LEAK), "reservations")), frozenset({THE_IP}))
-    assert silent.why == "not known: cannot read network kubenet"
+    (incomplete,) = passed_over(assessment(without(node(LEAK), "reservations")), frozenset({THE_IP}))
+    assert incomplete.why == "not known: cannot read network kubenet"
 
 
 def test_an_empty_file_can_be_released_like_any_leak() -> None:

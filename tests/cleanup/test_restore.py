@@ -68,7 +68,7 @@ JOURNALED, REMOVED = 5, 8
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
-def test_what_was_released_is_put_back_byte_for_byte(store: Store, named: bool) -> None:
+def test_a_release_is_restored_byte_for_byte(store: Store, named: bool) -> None:
     reserved = [
         store.reserve(mode=0o640, owner=NOBODY),
         store.reserve(IP6, ifname=""),
@@ -92,7 +92,7 @@ def test_what_was_released_is_put_back_byte_for_byte(store: Store, named: bool) 
     assert store.unlocked()
 
 
-def test_an_empty_file_is_put_back_empty(store: Store) -> None:
+def test_an_empty_file_is_restored_empty(store: Store) -> None:
     store.release(store.reserve(content=b""))
     assert put_back(store).done
     assert whole(store.network() / IP) == (b"", 0o600, 0, 0, MADE_NS)
@@ -108,7 +108,7 @@ def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> 
 
 
 @pytest.mark.parametrize("take", [lambda path: path.write_text(WEB_ID), Path.mkdir, Path.touch, os.mkfifo])
-def test_an_address_that_is_reserved_again_is_left_to_its_owner(store: Store, take: Callable[[Path], object]) -> None:
+def test_an_address_that_is_reserved_again_is_not_restored(store: Store, take: Callable[[Path], object]) -> None:
     store.release(store.reserve(), store.reserve(IP6))
     take(store.network() / IP6)
     done = put_back(store)
@@ -117,13 +117,13 @@ def test_an_address_that_is_reserved_again_is_left_to_its_owner(store: Store, ta
     assert store.entry().restored is None
 
 
-def test_a_link_that_leads_nowhere_has_the_name_too(store: Store) -> None:
+def test_a_dangling_symlink_prevents_the_restoration(store: Store) -> None:
     store.release(store.reserve())
     (store.network() / IP).symlink_to("nowhere")
     assert "is reserved again" in put_back(store).why
 
 
-def test_a_sandbox_that_has_another_address_by_now_gets_no_second_one(store: Store) -> None:
+def test_a_sandbox_with_another_address_gets_no_second_one(store: Store) -> None:
     store.release(store.reserve())
     store.reserve("10.244.1.77")
     store.reserve("10.244.1.78")
@@ -133,14 +133,14 @@ def test_a_sandbox_that_has_another_address_by_now_gets_no_second_one(store: Sto
     assert store.entry().restored is None
 
 
-def test_an_address_of_the_sandbox_in_another_network_is_no_second_one(store: Store) -> None:
+def test_an_address_in_another_network_does_not_prevent_the_restoration(store: Store) -> None:
     store.release(store.reserve())
     store.reserve("10.9.0.9", network="net1")
     assert put_back(store).done
 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
-def test_behind_a_lock_that_is_held_nothing_is_put_back(store: Store, locked: str) -> None:
+def test_while_a_lock_is_held_nothing_is_restored(store: Store, locked: str) -> None:
     store.release(store.reserve())
     before = store.journal_file.read_bytes()
     with another_process_locks(store.network() / locked):
@@ -149,7 +149,7 @@ def test_behind_a_lock_that_is_held_nothing_is_put_back(store: Store, locked: st
     assert (store.files(), store.journal_file.read_bytes()) == ({}, before)
 
 
-def test_a_cached_result_that_exists_again_is_left_and_reported(store: Store) -> None:
+def test_a_cached_result_that_exists_again_is_kept_and_reported(store: Store) -> None:
     result = store.keep_result()
     store.release(store.reserve())
     result.write_text("another")
@@ -170,18 +170,18 @@ def test_a_missing_cache_directory_is_reported(store: Store) -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
-def test_where_nothing_was_released_nothing_is_put_back(store: Store, verdict: Verdict) -> None:
+def test_an_entry_without_a_release_restores_nothing(store: Store, verdict: Verdict) -> None:
     store.release(store.reserve())
     with pytest.raises(RestoreError, match=f"nothing was released: the outcome was {verdict}"):
         missing_of(replace(store.entry(), verdict=verdict), store.file_ops())
 
 
-def test_an_entry_that_never_ended_is_left_to_the_next_cleaning(store: Store) -> None:
+def test_an_unfinished_entry_is_left_for_recovery(store: Store) -> None:
     entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     assert put_back(store, entry).why == "the entry is unfinished, the next cleanup recovers it"
 
 
-def test_of_an_entry_that_failed_what_is_missing_is_put_back(store: Store) -> None:
+def test_missing_files_of_a_failed_entry_are_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
 
@@ -197,7 +197,7 @@ def test_of_an_entry_that_failed_what_is_missing_is_put_back(store: Store) -> No
     assert store.files() == before
 
 
-def test_of_an_entry_that_failed_whole_nothing_is_missing(store: Store) -> None:
+def test_a_failed_entry_without_missing_files_restores_nothing(store: Store) -> None:
     reserved = store.reserve()
     with immutable(store.network() / IP):
         store.release(reserved)
@@ -205,7 +205,7 @@ def test_of_an_entry_that_failed_whole_nothing_is_missing(store: Store) -> None:
     assert store.find(IP) == reserved
 
 
-def test_when_the_second_file_cannot_be_put_back_the_first_is_taken_away_again(store: Store) -> None:
+def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
 
     def act() -> list[object]:
@@ -219,7 +219,7 @@ def test_when_the_second_file_cannot_be_put_back_the_first_is_taken_away_again(s
     assert len(store.files()) == 2
 
 
-def test_a_journal_that_cannot_be_written_puts_nothing_back(store: Store) -> None:
+def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
     store.release(store.reserve())
     with immutable(store.journal_file):
         done = put_back(store)
@@ -228,7 +228,7 @@ def test_a_journal_that_cannot_be_written_puts_nothing_back(store: Store) -> Non
     assert store.unlocked()
 
 
-def test_on_a_read_only_mount_nothing_is_put_back(store: Store) -> None:
+def test_on_a_read_only_mount_nothing_is_restored(store: Store) -> None:
     may_mount()
     store.release(store.reserve())
 
@@ -257,7 +257,7 @@ def test_a_missing_network_is_reported(store: Store) -> None:
         {"place": "../state", "name": "x"},
     ],
 )
-def test_a_tampered_journal_leads_nowhere_else(store: Store, tampered: dict[str, str]) -> None:
+def test_a_changed_journal_cannot_write_elsewhere(store: Store, tampered: dict[str, str]) -> None:
     result = store.keep_result()
     store.release(store.reserve())
     lines = [json.loads(line) for line in store.journal_file.read_text().splitlines()]
@@ -271,7 +271,7 @@ def test_a_tampered_journal_leads_nowhere_else(store: Store, tampered: dict[str,
     assert not result.exists()
 
 
-def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) -> None:
+def test_an_entry_without_a_reservation_has_nothing_to_restore(store: Store) -> None:
     store.release(store.reserve())
     assert "nothing is missing" in put_back(store, replace(store.entry(), files=())).why
 
@@ -279,7 +279,7 @@ def test_an_entry_without_a_reservation_has_nothing_to_put_back(store: Store) ->
 # Recovery.
 
 
-def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> None:
+def test_killed_before_the_first_removal_all_files_are_in_place(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     unfinished(store, JOURNALED, *reserved)
     store.start()
@@ -290,7 +290,7 @@ def test_dead_before_the_first_removal_all_of_it_is_in_place(store: Store) -> No
     assert [store.find(IP), store.find(IP6)] == reserved
 
 
-def test_dead_between_two_removals_the_first_is_put_back(store: Store) -> None:
+def test_killed_between_two_removals_the_first_file_is_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
     unfinished(store, REMOVED, *reserved)
@@ -300,7 +300,7 @@ def test_dead_between_two_removals_the_first_is_put_back(store: Store) -> None:
     assert store.entry().verdict is Verdict.FAILED
 
 
-def test_dead_after_the_last_removal_it_was_released_and_can_be_restored(store: Store) -> None:
+def test_killed_after_the_last_removal_it_is_released_and_can_be_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
     unfinished(store, REMOVED + 1, *reserved)
@@ -311,7 +311,7 @@ def test_dead_after_the_last_removal_it_was_released_and_can_be_restored(store: 
     assert store.files() == before
 
 
-def test_dead_between_two_removals_an_address_that_was_taken_since_is_left_to_its_owner(store: Store) -> None:
+def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(store: Store) -> None:
     unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     store.reserve(container_id=WEB_ID)
     before = store.files()
@@ -334,7 +334,7 @@ def test_an_entry_that_cannot_be_locked_or_found_stays_unfinished(store: Store) 
     assert len(store.files()) == 2
 
 
-def test_settling_twice_is_settling_once(store: Store) -> None:
+def test_recovering_twice_changes_nothing_more(store: Store) -> None:
     """After a death between restoration and journal, the file in place has another inode than the journaled one."""
     entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
     restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)

@@ -12,8 +12,8 @@ from tests.builders import (
     GRACE,
     NOW,
     UPTIME,
-    case,
-    limits,
+    guard_context,
+    make_limits,
     node,
     pod,
     processes,
@@ -46,26 +46,33 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect(before: int, after: 
     assert bool(runtime_history.why) is suspect_since
 
 
-def test_the_stopped_sandboxes_of_pods_that_find_no_address_may_come_and_go() -> None:
+def test_stopped_sandboxes_of_pods_without_an_address_may_come_and_go() -> None:
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
     assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None
 
 
 def test_a_loss_is_detected_across_snapshots_without_dockers_list() -> None:
-    silent = without(node(later=SECOND), "containers")
-    runtime_history = watched(node(containers=crowd(9)), silent, silent, node(containers=crowd(3), later=2 * SECOND))
+    incomplete = without(node(later=SECOND), "containers")
+    runtime_history = watched(
+        node(containers=crowd(9)), incomplete, incomplete, node(containers=crowd(3), later=2 * SECOND)
+    )
     assert runtime_history.suspect_since == UPTIME + 2 * SECOND
     assert runtime_history.why == "docker listed 9 running containers, then 3 in the next snapshot"
 
 
 def test_a_restarted_docker_is_suspect_even_if_it_was_unavailable_meanwhile() -> None:
     before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
-    silent = without(node(later=SECOND), "processes", "containers")
+    incomplete = without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
-    for snapshots in ([before, after], [before, silent, after], [before, gone, after], [before, silent, gone, after]):
+    for snapshots in (
+        [before, after],
+        [before, incomplete, after],
+        [before, gone, after],
+        [before, incomplete, gone, after],
+    ):
         assert watched(*snapshots).suspect_since == UPTIME + 2 * SECOND
         assert watched(*snapshots).why == "docker restarted between two snapshots"
-    assert watched(before, silent, gone, before).suspect_since is None
+    assert watched(before, incomplete, gone, before).suspect_since is None
 
 
 def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
@@ -73,7 +80,7 @@ def test_a_docker_that_started_with_the_node_can_restart_too() -> None:
     assert watched(first, node(processes=[processes(docker=timedelta(days=1))])).suspect_since == UPTIME
 
 
-def test_a_clock_that_is_set_is_no_restart() -> None:
+def test_a_clock_step_is_no_restart() -> None:
     moved = replace(processes(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
     assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).suspect_since is None
 
@@ -88,12 +95,14 @@ def test_a_clock_that_is_set_is_no_restart() -> None:
         (-SECOND, GRACE, True),
     ],
 )
-def test_docker_stays_suspect_for_settle(later: timedelta, settle: timedelta, refused: bool) -> None:
+def test_docker_stays_suspect_for_the_settle_period(later: timedelta, settle: timedelta, refused: bool) -> None:
     now = node(LEAK, later=later)
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
-    (said,) = verdicts(replace(case(now, bold=limits(settle=settle)), runtime_history=history)).values()
-    assert [one.reason for one in said] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
-    assert all(one.why == "docker restarted; its list is trusted again after --settle" for one in said)
+    (found_refusals,) = verdicts(
+        replace(guard_context(now, limits=make_limits(settle=settle)), runtime_history=history)
+    ).values()
+    assert [one.reason for one in found_refusals] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+    assert all(one.why == "docker restarted; its list is trusted again after --settle" for one in found_refusals)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +112,11 @@ def test_docker_stays_suspect_for_settle(later: timedelta, settle: timedelta, re
 def test_a_list_without_the_running_pods_is_suspect(running: int, listed: int, refused: bool) -> None:
     pods = [pod(f"shop/p{n}") for n in range(running)]
     boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
-    said = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
-    assert said == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+    found_refusals = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
+    assert found_refusals == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
 
 
-def test_pods_that_do_not_run_need_not_be_listed() -> None:
+def test_pods_that_are_not_running_need_not_be_listed() -> None:
     others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
     assert refusals(node(LEAK, *others)) == ()
     empty = node(reservations=[LEAK], checkpoints=[], containers=[])

@@ -12,7 +12,7 @@ from agent.cleanup.release import FileImage
 from agent.cleanup.session import HOUR, Budget, CleanupSession
 from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Node, Reservation
-from tests.builders import NOW, cni_result, empty_file, limits, node, reservation, sandbox, scanned
+from tests.builders import NOW, cni_result, empty_file, make_limits, node, reservation, sandbox, scanned
 from tests.cleanup.file_operations import Files, InMemoryJournal, image
 from tests.cleanup.syncs import LEAK, NONE, SECOND, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
@@ -36,7 +36,7 @@ def test_a_released_container_that_reappears_halts_all_cleanup(again: Any) -> No
     cleaning = daemon.sync(again, *other)
     assert cleaning.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
     assert "nodeleak restore" in cleaning.halted
-    assert all(no[0] is Reason.HALTED for no in reasons_of(cleaning))
+    assert all(refusal[0] is Reason.HALTED for refusal in reasons_of(cleaning))
     assert all(one.refusals[0].why == cleaning.halted for one in cleaning.outcomes)
 
 
@@ -46,7 +46,7 @@ def test_cleanup_stays_halted_although_the_container_disappears_again() -> None:
     for _ in range(4):
         cleaning = daemon.sync(*leaks(2))
         assert cleaning.halted == first
-        assert {no[0] for no in reasons_of(cleaning)} == {Reason.HALTED}
+        assert {refusal[0] for refusal in reasons_of(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
 
 
@@ -59,7 +59,7 @@ def test_releases_of_this_daemon_count_too() -> None:
 
 
 def test_one_of_two_snapshots_is_enough_to_halt() -> None:
-    session = CleanupSession(limits(), NONE, InMemoryJournal(entry(LEAK)), "clean")
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(entry(LEAK)), "clean")
     session.read_journal(NOW)
     snapshots = (node(LEAK), node())
     session.observe(snapshots)
@@ -85,7 +85,7 @@ def test_a_dry_run_halts_too() -> None:
     ],
     ids=["restored", "failed", "changed", "unfinished", "an empty file", "another id", "another network"],
 )
-def test_what_was_not_released_or_was_restored_may_be_there(harmless: Entry) -> None:
+def test_containers_not_released_or_restored_may_exist(harmless: Entry) -> None:
     daemon = Daemon(InMemoryJournal(harmless))
     # An unfinished entry is recovered first, from the files that are on the node.
     daemon.files.files = {("kubenet", THE_IP): image(LEAK)}
@@ -104,7 +104,7 @@ def test_an_id_released_in_one_network_may_still_be_in_another_but_no_container_
     assert daemon.sync(LEAK, sandbox(THE_ID, "shop/gone")).halted != ""
 
 
-def test_what_another_cleaner_released_during_the_snapshot_did_not_reappear() -> None:
+def test_a_release_of_another_cleaner_during_the_snapshot_did_not_reappear() -> None:
     """The snapshot has the file, another `clean` removes it, and only then the journal is read again."""
     daemon = Daemon()
     daemon.sync(LEAK)
@@ -113,14 +113,14 @@ def test_what_another_cleaner_released_during_the_snapshot_did_not_reappear() ->
     assert daemon.sync().halted == ""
 
 
-def test_what_another_cleaner_released_before_the_snapshot_is_gone_from_it() -> None:
+def test_a_release_of_another_cleaner_before_the_snapshot_is_not_in_it() -> None:
     daemon = Daemon()
     daemon.sync(LEAK)
     cleaning = daemon.sync(meanwhile=[entry(LEAK, by="clean", at=NOW + SECOND)])
     assert (cleaning.halted, cleaning.outcomes) == ("", ())
 
 
-def test_what_another_cleaner_released_between_snapshot_and_lock_is_gone() -> None:
+def test_a_release_of_another_cleaner_between_snapshot_and_lock_is_gone() -> None:
     daemon = Daemon()
     daemon.sync(LEAK)
 
@@ -138,13 +138,13 @@ def test_what_another_cleaner_released_between_snapshot_and_lock_is_gone() -> No
     assert daemon.journal_store.read() == Journal()
 
 
-def test_what_was_restored_during_the_snapshot_did_not_reappear() -> None:
+def test_a_restoration_during_the_snapshot_did_not_reappear() -> None:
     released = entry(LEAK)
     daemon = Daemon(InMemoryJournal(released))
     assert daemon.sync(LEAK, meanwhile=[replace(released, restored=NOW)]).halted == ""
 
 
-def test_what_was_restored_and_released_again_during_the_snapshot_did_not_reappear() -> None:
+def test_a_restoration_released_again_during_the_snapshot_did_not_reappear() -> None:
     released = entry(LEAK)
     daemon = Daemon(InMemoryJournal(released))
     once_more = entry(LEAK, by="clean", at=NOW + SECOND)
@@ -159,7 +159,7 @@ def test_a_restored_container_does_not_hide_another_that_reappeared() -> None:
     assert cleaning.halted.startswith("released container 020202020202 reappeared (its address was 10.244.1.12;")
 
 
-def test_if_the_journal_cannot_be_read_again_its_earlier_content_counts() -> None:
+def test_if_the_journal_becomes_unreadable_its_earlier_content_counts() -> None:
     class Failing(InMemoryJournal):
         """It can be read once a sync."""
 
@@ -176,7 +176,7 @@ def test_if_the_journal_cannot_be_read_again_its_earlier_content_counts() -> Non
 BUDGET = Budget(per_sync=("--max-per-sync", 2), per_hour=("--max-per-hour", 3))
 
 
-def test_a_sync_releases_its_allowance_and_the_next_continues() -> None:
+def test_a_sync_releases_up_to_its_limit_and_the_next_continues() -> None:
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 2)))
     daemon.sync(*leaks(5))
     left = leaks(5)
@@ -187,7 +187,7 @@ def test_a_sync_releases_its_allowance_and_the_next_continues() -> None:
         left = left[expected:]
 
 
-def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_them() -> None:
+def test_the_hourly_limit_survives_a_restart_of_the_daemon() -> None:
     journal_store = InMemoryJournal()
     released = 0
     left = leaks(9)
@@ -220,18 +220,18 @@ def test_an_hour_releases_so_many_and_a_daemon_that_restarts_does_not_forget_the
         "restored", "failed", "two addresses", "a lower bound than before",
     ],
 )  # fmt: skip
-def test_the_hour_is_counted_from_what_the_journal_says(before: list[dict[str, Any]], left: int) -> None:
+def test_the_hour_is_measured_by_the_journal(before: list[dict[str, Any]], left: int) -> None:
     journal = Journal(tuple(entry(LEAK, **one) for one in before))
     spent = BUDGET.spent(journal, NOW, "run")
     assert spent == {"--max-per-hour": 3 - left}
     assert BUDGET.left(spent) == (("--max-per-sync", 2), ("--max-per-hour", left))
 
 
-def test_without_bounds_nothing_is_counted() -> None:
+def test_without_limits_nothing_is_counted() -> None:
     assert NONE.left(NONE.spent(Journal((entry(LEAK),)), NOW, "clean")) == ()
 
 
-def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
+def test_failed_releases_are_retried_last() -> None:
     first, second, third = leaks(3)
     daemon = Daemon(budget=Budget(per_sync=("--max-per-sync", 1)))
     daemon.sync(first, second, third)
@@ -244,11 +244,11 @@ def test_what_failed_has_its_turn_after_all_that_did_not() -> None:
     assert verdicts_of(daemon.sync(first, third))[0] == (third.ip, Verdict.RELEASED)
     daemon.files.broken = set()
     rounds = [verdicts_of(daemon.sync(first)) for _ in range(2)]
-    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "what failed is tried in every other round"
+    assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "a failed release is tried in every other sync"
 
 
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
-    session = CleanupSession(limits(), NONE, InMemoryJournal(), "run")
+    session = CleanupSession(make_limits(), NONE, InMemoryJournal(), "run")
     request = ReleaseRequest((LEAK,))
     for verdict, failed in (
         (Verdict.FAILED, 1),
@@ -262,7 +262,7 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
 
 
-def test_a_sandbox_of_which_one_file_cannot_be_removed_stays_whole() -> None:
+def test_a_sandbox_with_one_file_that_cannot_be_removed_keeps_all() -> None:
     dual = reservation("fd00::9")
     cidrs = [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]
     daemon = Daemon()

@@ -24,7 +24,7 @@ def _handlers(received: list[int]) -> object:
 
 
 @pytest.mark.parametrize("number", TERMINATING)
-def test_a_signal_is_held_back_and_delivered_afterwards(received: list[int], number: signal.Signals) -> None:
+def test_a_signal_is_deferred_and_delivered_afterwards(received: list[int], number: signal.Signals) -> None:
     with deferred():
         assert not interrupted()
         signal.raise_signal(number)
@@ -35,7 +35,7 @@ def test_a_signal_is_held_back_and_delivered_afterwards(received: list[int], num
     assert received == [number, number]
 
 
-def test_a_signal_that_is_forgotten_is_not_delivered(received: list[int]) -> None:
+def test_a_discarded_signal_is_not_delivered(received: list[int]) -> None:
     with deferred():
         signal.raise_signal(signal.SIGTERM)
         forget()

@@ -1,4 +1,4 @@
-"""host-local of several versions beside us, over one store. Up to 0.8 a process that locks the same stands in for it.
+"""Several versions of host-local on the agent's store. Up to 0.8, a process with the same locks replaces it.
 
 Their binaries are not to be had here; what they lock and what they write is known to the byte: <= 0.6 `flock`s the
 directory and writes the id, 0.7 `flock`s the file `lock` and writes the id, >= 0.8 writes the interface too. The
@@ -17,7 +17,16 @@ import pytest
 from agent.cleanup.restore import restore
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import HOST_LOCAL, Store, address, another_process_locks, handles, host_local, let_go, said_by
+from tests.cleanup.stores import (
+    HOST_LOCAL,
+    Store,
+    address,
+    another_process_locks,
+    handles,
+    host_local,
+    let_go,
+    result_of,
+)
 from tests.wire import needs, until
 
 IP = "10.244.1.9"
@@ -60,7 +69,9 @@ def still_runs(started: subprocess.Popen[str], seconds: float = 0.4) -> bool:
 
 
 @VERSIONS
-def test_while_it_holds_its_lock_we_touch_nothing_and_then_we_release(store: Store, locked: str, ifname: str) -> None:
+def test_while_host_local_holds_its_lock_nothing_changes_and_then_is_released(
+    store: Store, locked: str, ifname: str
+) -> None:
     reserved = store.reserve(ifname=ifname)
     with another_process_locks(store.network() / locked) as it:
         assert store.release(reserved).verdict is Verdict.BUSY
@@ -72,10 +83,10 @@ def test_while_it_holds_its_lock_we_touch_nothing_and_then_we_release(store: Sto
 
 
 @VERSIONS
-def test_while_we_hold_its_lock_it_waits(store: Store, locked: str, ifname: str) -> None:
+def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: str, ifname: str) -> None:
     store.reserve(ifname=ifname)
-    held = store.file_ops().lock(["kubenet"])
-    assert held is not None
+    lock = store.file_ops().lock(["kubenet"])
+    assert lock is not None
     got: list[bool] = []
 
     def it() -> None:
@@ -86,13 +97,13 @@ def test_while_we_hold_its_lock_it_waits(store: Store, locked: str, ifname: str)
     waiting.start()
     waiting.join(0.3)
     assert got == []
-    held.unlock()
+    lock.unlock()
     waiting.join()
     assert got == [True]
 
 
 @VERSIONS
-def test_its_format_is_released_and_put_back_byte_for_byte(store: Store, locked: str, ifname: str) -> None:
+def test_every_format_is_released_and_restored_byte_for_byte(store: Store, locked: str, ifname: str) -> None:
     reserved = store.reserve(ifname=ifname, mode=0o644)
     before = store.files()
     assert (reserved.ifname, reserved.size) == (ifname, 70 if ifname else 64)
@@ -104,7 +115,7 @@ def test_its_format_is_released_and_put_back_byte_for_byte(store: Store, locked:
     assert store.files() == before
 
 
-def test_a_lock_that_0_6_never_made_is_made_and_harms_it_not(store: Store) -> None:
+def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) -> None:
     """0.6 walks its directory for an id, and an empty file holds none."""
     assert store.release(store.reserve(ifname="")).verdict is Verdict.RELEASED
     assert (store.network() / "lock").read_bytes() == b""
@@ -113,20 +124,20 @@ def test_a_lock_that_0_6_never_made_is_made_and_harms_it_not(store: Store) -> No
 # The real one.
 
 
-def test_while_we_hold_the_locks_a_real_add_and_a_real_del_wait(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
-    held = real.file_ops().lock(["kubenet"])
-    assert held is not None
+def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
+    result_of(host_local("ADD", container(1), real))
+    lock = real.file_ops().lock(["kubenet"])
+    assert lock is not None
     adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
     assert still_runs(adding)
     assert still_runs(deleting, 0.1)
-    held.unlock()
-    assert address(said_by(adding)) in {"10.9.0.2", "10.9.0.3"}
-    said_by(deleting)
+    lock.unlock()
+    assert address(result_of(adding)) in {"10.9.0.2", "10.9.0.3"}
+    result_of(deleting)
     assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]
 
 
-def test_while_a_real_add_holds_its_lock_we_touch_nothing(real: Store) -> None:
+def test_while_a_real_add_holds_its_lock_nothing_changes(real: Store) -> None:
     """It reads every file of the directory under its lock, and one that never ends holds it there."""
     reserved = real.reserve("10.9.0.2")
     endless = real.network() / "endless"
@@ -146,16 +157,16 @@ def test_while_a_real_add_holds_its_lock_we_touch_nothing(real: Store) -> None:
         return adding.poll() is not None
 
     until(let_it_go_on, "host-local ends")
-    assert address(said_by(adding)) == "10.9.0.3"
+    assert address(result_of(adding)) == "10.9.0.3"
     assert real.release(reserved).verdict is Verdict.RELEASED
 
 
 def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -> None:
-    given = [address(said_by(host_local("ADD", container(number), real))) for number in range(1, 6)]
+    given = [address(result_of(host_local("ADD", container(number), real))) for number in range(1, 6)]
     assert given == [f"10.9.0.{last}" for last in range(2, 7)]
-    assert "no IP addresses available" in said_by(host_local("ADD", container(6), real), code=1)["msg"]
+    assert "no IP addresses available" in result_of(host_local("ADD", container(6), real), code=1)["msg"]
     assert real.release(real.find("10.9.0.4")).verdict is Verdict.RELEASED
-    assert address(said_by(host_local("ADD", container(6), real))) == "10.9.0.4"
+    assert address(result_of(host_local("ADD", container(6), real))) == "10.9.0.4"
     assert real.find("10.9.0.4").container_id == container(6)
     done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == "10.9.0.4 of network kubenet is reserved again"
@@ -163,41 +174,41 @@ def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -
 
 
 def test_a_real_del_after_a_release_succeeds_and_releases_no_other_address(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
+    result_of(host_local("ADD", container(1), real))
     real.release(real.find("10.9.0.2"))
-    said_by(host_local("ADD", container(2), real))
+    result_of(host_local("ADD", container(2), real))
     before = real.files()
-    said_by(host_local("DEL", container(1), real))
+    result_of(host_local("DEL", container(1), real))
     assert real.files() == before
 
 
-def test_what_we_put_back_is_as_good_as_new_to_the_real_one(real: Store) -> None:
-    said_by(host_local("ADD", container(1), real))
+def test_a_restored_file_works_with_the_real_host_local(real: Store) -> None:
+    result_of(host_local("ADD", container(1), real))
     before = real.files()
     real.release(real.find("10.9.0.2"))
     assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
     assert real.files() == before
-    assert "duplicate allocation" in said_by(host_local("ADD", container(1), real), code=1)["msg"]
-    said_by(host_local("DEL", container(1), real))
+    assert "duplicate allocation" in result_of(host_local("ADD", container(1), real), code=1)["msg"]
+    result_of(host_local("DEL", container(1), real))
     assert [name for name in real.files() if "last" not in name] == []
 
 
-def test_a_file_of_an_old_version_that_we_put_back_is_released_by_the_real_one(real: Store) -> None:
+def test_a_restored_file_of_an_old_version_is_released_by_the_real_host_local(real: Store) -> None:
     real.release(real.reserve("10.9.0.2", GONE, ifname=""))
     assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
-    said_by(host_local("DEL", GONE, real))
+    result_of(host_local("DEL", GONE, real))
     assert real.files() == {}
 
 
-def test_a_sandbox_that_the_real_one_has_given_another_address_gets_its_old_one_not_back(real: Store) -> None:
-    said_by(host_local("ADD", WEB_ID, real))
+def test_a_sandbox_with_a_new_address_from_host_local_is_not_restored(real: Store) -> None:
+    result_of(host_local("ADD", WEB_ID, real))
     real.release(real.find("10.9.0.2"))
-    assert address(said_by(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
+    assert address(result_of(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
     done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
     assert done.why == f"container {WEB_ID[:12]} has another address now: 10.9.0.3"
 
 
-def test_the_real_one_adds_and_deletes_while_we_release_and_each_address_has_one_owner(real: Store) -> None:
+def test_real_adds_and_dels_during_releases_leave_one_owner_per_address(real: Store) -> None:
     leaked = [real.reserve(f"10.9.0.{last}", container(last)) for last in range(100, 140)]
     owned: dict[str, str] = {}
     failed: list[str] = []
@@ -205,9 +216,9 @@ def test_the_real_one_adds_and_deletes_while_we_release_and_each_address_has_one
     def churn() -> None:
         for number in range(1000, 1025):
             one = container(number)
-            owned[one] = address(said_by(host_local("ADD", one, real, "10.9.0.0/25")))
+            owned[one] = address(result_of(host_local("ADD", one, real, "10.9.0.0/25")))
             if number % 2:
-                said_by(host_local("DEL", one, real, "10.9.0.0/25"))
+                result_of(host_local("DEL", one, real, "10.9.0.0/25"))
                 del owned[one]
 
     churning = threading.Thread(target=churn)

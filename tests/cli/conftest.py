@@ -1,4 +1,4 @@
-"""Commands run in this process change it as they would their own."""
+"""Commands that run in this process change its state."""
 
 import gc
 import signal

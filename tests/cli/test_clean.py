@@ -69,7 +69,7 @@ class Incident:
     def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
         return nodeleak("clean", *self.options(api), *arguments, **more)
 
-    def told(self, *arguments: str, code: int = 0, **more: Any) -> Any:
+    def document(self, *arguments: str, code: int = 0, **more: Any) -> Any:
         done = self.clean("-o", "json", *arguments, **more)
         assert (done.code, done.err) == (code, ""), done
         return json.loads(done.out)
@@ -121,8 +121,8 @@ def test_a_dry_run_lists_what_would_be_released_and_changes_nothing(incident: In
 
 def test_no_variable_can_allow_a_release(incident: Incident) -> None:
     before = incident.files()
-    assert incident.told("--dry-run")["applied"] is False
-    assert incident.told(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_SYNC="5")["applied"] is False
+    assert incident.document("--dry-run")["applied"] is False
+    assert incident.document(NODELEAK_CLEANUP="auto", NODELEAK_MAX_PER_SYNC="5")["applied"] is False
     for name in ("APPLY", "IP", "MAX"):
         done = incident.clean(**{f"NODELEAK_{name}": "1"})
         assert done.code == 2, done
@@ -138,7 +138,7 @@ def test_no_variable_can_allow_a_release(incident: Incident) -> None:
 def test_apply_releases_the_leaks_and_nothing_else(incident: Incident, api: str) -> None:
     before = incident.reserved
     assert (len(before), len(incident.leaks)) == (ALL, LEAKED)
-    tree = incident.told("--apply", api=api)
+    tree = incident.document("--apply", api=api)
     assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
     assert tree["networks"] == [{"network": "kubenet", "free_before": 0, "free_after": LEAKED}]
     assert (tree["applied"], tree["verdicts"]["released"], tree["verdicts"]["failed"]) == (True, LEAKED, 0)
@@ -159,7 +159,7 @@ def test_a_second_run_has_nothing_to_release(incident: Incident) -> None:
 
 
 def test_max_releases_the_oldest_first(incident: Incident) -> None:
-    tree = incident.told("--apply", "--max=2")
+    tree = incident.document("--apply", "--max=2")
     assert [one["ip"] for one in tree["addresses"] if one["verdict"] == "released"] == incident.leaks[:2]
     assert {one["reason"] for one in tree["addresses"]} == {None, "over_budget"}
     assert len(incident.reserved) == ALL - 2
@@ -167,7 +167,7 @@ def test_max_releases_the_oldest_first(incident: Incident) -> None:
 
 def test_ip_releases_only_these_addresses(incident: Incident) -> None:
     one, other, *_ = incident.leaks
-    tree = incident.told("--apply", f"--ip={one}", f"--ip={other}")
+    tree = incident.document("--apply", f"--ip={one}", f"--ip={other}")
     assert [address["ip"] for address in tree["addresses"]] == [one, other]
     assert len(incident.reserved) == ALL - 2
 
@@ -175,7 +175,7 @@ def test_ip_releases_only_these_addresses(incident: Incident) -> None:
 def test_ip_of_an_address_that_is_no_leak_is_reported(incident: Incident) -> None:
     in_use = incident.node.running[0].ip
     before = incident.files()
-    tree = incident.told("--apply", f"--ip={in_use},10.9.9.9")
+    tree = incident.document("--apply", f"--ip={in_use},10.9.9.9")
     assert tree["passed_over"] == [
         {"network": "kubenet", "ip": in_use, "why": "in use: its container is running"},
         {"network": None, "ip": "10.9.9.9", "why": "not reserved"},
@@ -221,25 +221,25 @@ def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> N
 
 def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
     incident.state.write_text("not a directory")
-    tree = incident.told("--apply", code=OUTPUT)
+    tree = incident.document("--apply", code=OUTPUT)
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
-    assert incident.told(code=DONE)["applied"] is False, "a dry run writes nothing, so it is done"
+    assert incident.document(code=DONE)["applied"] is False, "a dry run writes nothing, so it is done"
     assert len(incident.reserved) == ALL
 
 
 def test_a_lock_held_by_others_is_a_failure_and_nothing_changes(incident: Incident) -> None:
     before = incident.reserved
     with host_local(incident.host.store):
-        tree = incident.told("--apply", "--lock-timeout=50ms", code=FAILED)
+        tree = incident.document("--apply", "--lock-timeout=50ms", code=FAILED)
     assert {one["verdict"] for one in tree["addresses"]} == {"busy"}
     assert incident.reserved == before
 
 
 def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
     before = incident.files()
-    silent: FakeServer = FakeServer(lambda _: hang(silent), at=tmp_path / "silent.sock")
-    with silent:
-        done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={silent.url}")
+    hanging: FakeServer = FakeServer(lambda _: hang(hanging), at=tmp_path / "silent.sock")
+    with hanging:
+        done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={hanging.url}")
     assert done.code == 3
     assert "Nothing is released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out
@@ -247,7 +247,7 @@ def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) 
 
 
 def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:
-    tree = incident.told("--apply", "--network=kubenet,cbr0", code=3)
+    tree = incident.document("--apply", "--network=kubenet,cbr0", code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
     assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
     assert len(incident.reserved) == ALL
@@ -447,7 +447,7 @@ def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incid
 def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident) -> None:
     quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-sync=3")
     with running(*incident.options(), *quick) as agent:
-        port = agent.said("agent.started")["port"]
+        port = agent.log_event("agent.started")["port"]
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
         until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")
         metrics = served(port, "/metrics")[1]
@@ -470,8 +470,8 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
     quick = ("--interval=50ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
     before = incident.files()
     with running(*incident.options(), *quick) as agent:
-        port = agent.said("agent.started")["port"]
-        agent.said("release.dry_run")
+        port = agent.log_event("agent.started")["port"]
+        agent.log_event("release.dry_run")
         before_count = sync_count(port)
         until(lambda: sync_count(port) > before_count + 5, "five more syncs")
         assert agent.end()[0] == 0

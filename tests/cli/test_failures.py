@@ -160,7 +160,7 @@ class Daemon:
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
-    def said(self, event: str) -> dict[str, Any]:
+    def log_event(self, event: str) -> dict[str, Any]:
         """Wait for a log line."""
         until(lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20)
         return next(one for one in self.events if one["event"] == event)
@@ -294,13 +294,15 @@ def test_a_wrong_node_name_is_reported_and_its_pods_are_unavailable(node: SmallN
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
     assert done.code == 3
-    told = json.loads(done.out)
-    assert {"source": "pods", "why": "the API server has no Node named worker-1: check --node"} in told["unavailable"]
-    assert {one["ip"]: one["state"] for one in told["reservations"]} == {
+    document = json.loads(done.out)
+    assert {"source": "pods", "why": "the API server has no Node named worker-1: check --node"} in document[
+        "unavailable"
+    ]
+    assert {one["ip"]: one["state"] for one in document["reservations"]} == {
         "10.244.1.2": "in_use",
         "10.244.1.9": "unknown",
     }
-    assert told["findings"] == []
+    assert document["findings"] == []
 
 
 def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> None:
@@ -328,9 +330,9 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNo
     with api_server(node.home, server) as api:
         done = nodeleak("scan", "-o", "json", "--grace", "0s", *api, *node.options)
     assert done.code == 3
-    told = json.loads(done.out)
-    assert "containers" in [one["source"] for one in told["unavailable"]]
-    assert {one["state"] for one in told["reservations"]} == {"unknown"}
+    document = json.loads(done.out)
+    assert "containers" in [one["source"] for one in document["unavailable"]]
+    assert {one["state"] for one in document["reservations"]} == {"unknown"}
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden"])
@@ -463,7 +465,7 @@ def served(port: int, path: str) -> tuple[int, str]:
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_daemon(quick: list[str], number: signal.Signals, expected: int) -> None:
     with running("--api", "off", *quick) as agent:
-        port = agent.said("agent.started")["port"]
+        port = agent.log_event("agent.started")["port"]
         until(lambda: served(port, "/readyz")[0] == 200, "one round")
         code, seconds = agent.end(number)
     assert code == expected
@@ -493,7 +495,7 @@ def test_sigterm_ends_the_daemon_while_docker_hangs(node: SmallNode, quick: list
 def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[str]) -> None:
     node.docker.answers = lambda _: hang(node.docker)
     with hanging_api(node.home) as api, running(*api, *quick) as agent:
-        port = agent.said("agent.started")["port"]
+        port = agent.log_event("agent.started")["port"]
         assert served(port, "/healthz") == (200, "ok\n")
         assert served(port, "/readyz")[0] == 503
         assert served(port, "/metrics")[0] == 200
@@ -501,12 +503,12 @@ def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[st
 
 
 def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str]) -> None:
-    # Three intervals, four times docker's timeout and twice that of a lock are the longest round.
+    # Three intervals, four times docker's timeout and twice that of a lock are the longest sync.
     stat = node.proc / "stat"
     stat.unlink()
     os.mkfifo(stat)
     with running("--api", "off", *quick, "--docker-timeout", "100ms", "--lock-timeout", "100ms") as agent:
-        port = agent.said("agent.started")["port"]
+        port = agent.log_event("agent.started")["port"]
         until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
         assert served(port, "/metrics")[0] == 200
         code, seconds = agent.end()
@@ -517,14 +519,16 @@ def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str
 def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) -> None:
     good, node.docker.answers = node.docker.answers, lambda _: []
     with running("--api", "off", *quick) as agent:
-        port = agent.said("agent.started")["port"]
-        assert agent.said("source.unavailable")["source"] == "containers"
+        port = agent.log_event("agent.started")["port"]
+        assert agent.log_event("source.unavailable")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
-        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "blind is not 0"
+        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], (
+            "missing data is not 0"
+        )
         node.docker.answers = good
-        assert agent.said("source.recovered")["source"] == "containers"
+        assert agent.log_event("source.recovered")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
-        assert agent.said("finding.opened")["detector"] == "leaked_reservation"
+        assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end()[0] == 0
 
 
@@ -538,7 +542,7 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         return Server(nodes if request.path == "/api/v1/nodes" else etcd, old=True).answer(request)
 
     with api_server(node.home, answers) as api, running(*api, *quick, "--confirm-after", "0s") as agent:
-        port = agent.said("agent.started")["port"]
+        port = agent.log_event("agent.started")["port"]
         until(lambda: '"server_version": "v1.9.2"' in served(port, "/api/v1/report")[1], "it is asked")
         etcd.delete("uid-0")
         until(lambda: [one for one in agent.events if one.get("detector") == "replayed_watch"], "it is found")
@@ -549,7 +553,7 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
         assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
         etcd.restore(FIRST + 1)
-        assert agent.said("watch.reset")["resource"] == "pods", "an etcd from a backup is told apart"
+        assert agent.log_event("watch.reset")["resource"] == "pods", "an etcd from a backup is recognized"
         assert agent.end()[0] == 0
 
 
@@ -584,7 +588,7 @@ def test_a_scan_with_the_api_server_writes_nowhere(node: SmallNode, read_only: t
 
 def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...]) -> None:
     with running("--api", "off", *quick, prefix=read_only) as agent:
-        assert agent.said("finding.opened")["detector"] == "leaked_reservation"
+        assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end()[0] == 0
 
 

@@ -30,14 +30,14 @@ def scan(*arguments: str, recording: Path = INCIDENT, **more: str) -> "subproces
 def at_a_terminal(**more: str) -> str:
     """Return the output on a terminal."""
     ours, theirs = pty.openpty()
-    heard = b""
+    output = b""
 
     def over() -> bool:
-        nonlocal heard
+        nonlocal output
         try:
-            heard += os.read(ours, 65536)
+            output += os.read(ours, 65536)
         except OSError:
-            return True  # so a terminal says that nobody has it open
+            return True  # so a terminal reports that it is closed
         return False
 
     command = [sys.executable, "-m", "agent", "scan", "--map", f"--recording={INCIDENT}"]
@@ -45,7 +45,7 @@ def at_a_terminal(**more: str) -> str:
         os.close(theirs)
         until(over, "the map is drawn")
     os.close(ours)
-    return heard.decode()
+    return output.decode()
 
 
 def test_a_recording_is_drawn_as_a_map() -> None:
@@ -81,9 +81,9 @@ def test_a_terminal_has_colors() -> None:
 
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colors_can_be_disabled(plain: dict[str, str]) -> None:
-    told = at_a_terminal(**plain)
-    assert "\x1b" not in told
-    assert "L L L" in told
+    output = at_a_terminal(**plain)
+    assert "\x1b" not in output
+    assert "L L L" in output
 
 
 def test_control_characters_of_a_recording_are_not_printed(tmp_path: Path) -> None:

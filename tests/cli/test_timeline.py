@@ -50,7 +50,7 @@ def timeline(node: SmallNode, *arguments: str, api: tuple[str, ...] = ("--api=of
     return nodeleak("timeline", *api, *node.options, *arguments)
 
 
-def told(node: SmallNode, *arguments: str, code: int = 0) -> Any:
+def document(node: SmallNode, *arguments: str, code: int = 0) -> Any:
     done = timeline(node, "-o", "json", *arguments)
     assert (done.code, done.err) == (code, ""), done
     return json.loads(done.out)
@@ -67,16 +67,16 @@ def test_events_are_listed_in_order(node: SmallNode) -> None:
     done = timeline(node)
     assert (done.code, done.err) == (0, "")
     lines = [line for line in done.out.splitlines() if line[1:].startswith("2023-11-14")]
-    words = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
-    places = [place for word in words for place, line in enumerate(lines) if word in line]
-    assert len(places) == len(words)
+    texts = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
+    places = [place for text in texts for place, line in enumerate(lines) if text in line]
+    assert len(places) == len(texts)
     assert places == sorted(places)
     assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
 
 
 def test_json_has_the_same_events(node: SmallNode) -> None:
     write_journal(node)
-    tree = told(node)
+    tree = document(node)
     assert tree["schema"] == "nodeleak.timeline/v1"
     assert tree["unavailable"] == []
     found = {one["what"]: one for one in tree["events"]}
@@ -95,9 +95,9 @@ def test_json_has_the_same_events(node: SmallNode) -> None:
 
 
 def test_since_limits_the_events(node: SmallNode) -> None:
-    assert told(node, "--since", "1h")["events"] == []
+    assert document(node, "--since", "1h")["events"] == []
     assert "No events in the last 1h." in timeline(node, "--since", "1h").out
-    assert told(node, "--since", "36500d")["events"] == told(node)["events"]
+    assert document(node, "--since", "36500d")["events"] == document(node)["events"]
 
 
 def test_an_invalid_duration_is_reported(node: SmallNode) -> None:
@@ -123,7 +123,7 @@ def test_an_api_server_that_hangs_makes_it_incomplete(node: SmallNode) -> None:
 def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
     (state(node) / "journal").mkdir(parents=True)
     (state(node) / "journal" / "journal.jsonl").mkdir()
-    tree = told(node, code=3)
+    tree = document(node, code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["journal"]
 
 
@@ -131,11 +131,11 @@ def test_a_damaged_line_of_the_journal_is_a_warning(node: SmallNode) -> None:
     write_journal(node)
     with (state(node) / "journal" / "journal.jsonl").open("a") as journal:
         journal.write("{torn\n")
-    (warning,) = told(node)["warnings"]
+    (warning,) = document(node)["warnings"]
     assert "journal.jsonl, line 3" in warning
 
 
 def test_the_help_explains_the_table() -> None:
     page = nodeleak("timeline", "--help").out
-    for word in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
-        assert word in page
+    for text in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
+        assert text in page

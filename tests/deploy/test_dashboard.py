@@ -107,7 +107,7 @@ def test_grafanas_types_accept_every_key() -> None:
     assert list(lost(BOARD, read)) == []
 
 
-def test_an_unknown_key_is_found() -> None:
+def test_an_unknown_key_is_detected() -> None:
     slip = json.loads(DASHBOARD.read_text())
     slip["panels"][1]["discription"] = "a mistake"
     read = json.loads(JSONEncoder().encode(Dashboard.from_json(slip)))

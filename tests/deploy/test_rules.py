@@ -98,7 +98,7 @@ def test_an_expression_uses_only_metrics_and_labels_that_exist(expr: str) -> Non
         ("up == 0 and on (pod) nodeleak_build_info", "no metric in it has the label pod"),
     ],
 )
-def test_a_mistake_in_an_expression_is_found(expr: str, complaint: str) -> None:
+def test_a_mistake_in_an_expression_is_detected(expr: str, complaint: str) -> None:
     assert complaint in set(complaints(expr, known_metrics()))
 
 

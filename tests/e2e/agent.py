@@ -113,7 +113,7 @@ class Cleaned:
 
     @property
     def settings(self) -> list[str]:
-        """The options that lift all refusals, according to the output."""
+        """The options that override all refusals, according to the output."""
         told = [one["setting"].split() for one in self.addresses.values() if one["reason"]]
         return sorted({option for options in told for option in options})
 

@@ -65,7 +65,7 @@ class View:
     page: Page
     complaints: list[str] = field(default_factory=list)
     """Console errors and warnings."""
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     """All requested URLs."""
 
     @property
@@ -111,9 +111,9 @@ def looking_at(browser: Browser, url: str, **how: Any) -> Iterator[View]:
     context = browser.new_context(java_script_enabled=False, **how)
     page = context.new_page()
     view = View(page)
-    page.on("console", lambda said: view.complaints.append(said.text))
+    page.on("console", lambda text: view.complaints.append(text.text))
     page.on("pageerror", lambda error: view.complaints.append(str(error)))
-    page.on("request", lambda request: view.asked.append(request.url))
+    page.on("request", lambda request: view.requested.append(request.url))
     page.goto(url)
     try:
         yield view

@@ -60,15 +60,15 @@ class Deployment:
         (status,) = self.pod()["status"]["containerStatuses"]
         return int(status["restartCount"])
 
-    def execute(self, *words: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
+    def execute(self, *arguments: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
         """Run a command in the pod with kubectl exec."""
         kubectl = ("kubectl", "--kubeconfig", self._cluster.admin, *_NAMESPACE, "exec", self.pod()["metadata"]["name"])
-        return run(*kubectl, "--", *words, codes=codes)
+        return run(*kubectl, "--", *arguments, codes=codes)
 
-    def asked(self, *words: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+    def run_json(self, *arguments: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
         """Run a command of the agent in the pod and return its JSON output."""
-        said: dict[str, Any] = json.loads(self.execute("nodeleak", *words, "-o", "json", codes=codes).stdout)
-        return said
+        document: dict[str, Any] = json.loads(self.execute("nodeleak", *arguments, "-o", "json", codes=codes).stdout)
+        return document
 
     def process(self) -> int:
         """Return the pid of the agent in the node's process table."""

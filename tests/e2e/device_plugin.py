@@ -44,8 +44,8 @@ class DevicePlugin:
                 text=True,
             )
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        assert said == "registered\n", self._log.read_text()
+        line = self._process.stdout.readline()
+        assert line == "registered\n", self._log.read_text()
 
     def kill(self) -> None:
         """Kill it without a chance to clean up: its socket stays."""

@@ -1,6 +1,6 @@
 """Disks of the real node: FlexVolumes of hack/cluster's own driver, and one of CSI whose external attacher we are.
 
-No disk is behind either; the API server, the controller-manager and the kubelet are real, and nobody lies to them. The
+No disk is behind either; the API server, the controller-manager and the kubelet are real, and get no false data. The
 controller-manager fails to detach: the driver says no, and RBAC forbids to delete the VolumeAttachment.
 """
 

@@ -34,10 +34,10 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _ASTRAY.fullmatch(name)} | more
 
 
-def _cluster(*words: str, seconds: float = 180) -> str:
+def _cluster(*arguments: str, seconds: float = 180) -> str:
     """Run hack/cluster with its own settings."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name or name == "KUBELET_EXTRA"}
-    return run(_SCRIPT, *words, env=environment(**own), seconds=seconds).stdout
+    return run(_SCRIPT, *arguments, env=environment(**own), seconds=seconds).stdout
 
 
 def run(
@@ -50,7 +50,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; fail with its output if its exit code is not in `codes`."""
     done = subprocess.run(  # noqa: S603 (every command is spelled out in a test)
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         input=text,
         capture_output=True,
         text=True,
@@ -125,8 +125,8 @@ class Cluster:
     def up(cls) -> "Cluster":
         """Start all parts and wait until the node is ready."""
         _cluster("start", seconds=300)
-        told = dict(re.findall(r"^export (\w+)=(.*)$", _cluster("env"), re.MULTILINE))
-        node, admin = told["NODE_NAME"], Path(told["KUBECONFIG"])
+        values = dict(re.findall(r"^export (\w+)=(.*)$", _cluster("env"), re.MULTILINE))
+        node, admin = values["NODE_NAME"], Path(values["KUBECONFIG"])
         found = json.loads(run("kubectl", "--kubeconfig", admin, "get", "node", node, "-o", "json").stdout)
         return cls(node, admin, admin.with_name("kubelet.conf"), found["spec"]["podCIDR"])
 
@@ -167,8 +167,8 @@ class Cluster:
         """Cause leaks: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
         _cluster("leak")
 
-    def kubectl(self, *words: str, text: str = "") -> str:
-        return run("kubectl", "--kubeconfig", self.admin, *words, text=text).stdout
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        return run("kubectl", "--kubeconfig", self.admin, *arguments, text=text).stdout
 
     def reserve(self, count: int) -> list[str]:
         """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
@@ -179,9 +179,9 @@ class Cluster:
 
     def release_ownerless(self) -> None:
         """Release addresses without a container with host-local's DEL, as an operator would."""
-        held = reservations()
+        reserved_before = reservations()
         known = set(docker("ps", "--all", "--quiet", "--no-trunc").split())
-        for container_id in set(held.values()) - known:
+        for container_id in set(reserved_before.values()) - known:
             host_local("DEL", container_id, [self.pod_cidr])
             for cached in CNI_CACHE.glob(f"*-{container_id}-*"):
                 cached.unlink()
@@ -217,8 +217,8 @@ class Pods:
             owners = {
                 f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["status"]["podIP"] for pod in pods
             }
-            held, sandboxes = reservations(), running_sandboxes()
-            assert {name: held.get(ip) for name, ip in owners.items()} == sandboxes
+            reserved_before, sandboxes = reservations(), running_sandboxes()
+            assert {name: reserved_before.get(ip) for name, ip in owners.items()} == sandboxes
             return {ip: name for name, ip in owners.items()}
 
         return eventually(check, 90)
@@ -287,8 +287,8 @@ def _is_ready(pod: dict[str, Any]) -> bool:
     return conditions.get("Ready") == "True" and bool(pod["status"].get("podIP"))
 
 
-def docker(*words: str) -> str:
-    return run("docker", *words).stdout
+def docker(*arguments: str) -> str:
+    return run("docker", *arguments).stdout
 
 
 def running_sandboxes() -> dict[str, str]:
@@ -373,8 +373,8 @@ def forget_resource(cluster: Cluster, resource: str) -> None:
 
     def check() -> None:
         node = json.loads(cluster.kubectl("get", "--raw", path))
-        for told in (node["status"]["capacity"], node["status"]["allocatable"]):
-            told.pop(resource, None)
+        for values in (node["status"]["capacity"], node["status"]["allocatable"]):
+            values.pop(resource, None)
         cluster.kubectl("replace", "--raw", f"{path}/status", "-f", "-", text=json.dumps(node))
 
     eventually(check)  # the kubelet may write it in between

@@ -35,7 +35,7 @@ class Relay(ThreadingTCPServer):
         with self._lock:
             self._lines.update(ends)
 
-    def heard(self, sent: bytes) -> None:
+    def record(self, sent: bytes) -> None:
         with self._lock:
             self._asked += [target.decode() for target in _REQUEST.findall(sent)]
 
@@ -48,7 +48,7 @@ class Relay(ThreadingTCPServer):
                 end.shutdown(socket.SHUT_RDWR)
         return len(ends) // 2
 
-    def asked(self, path: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    def requests(self, path: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         """Return the queries of the LISTs and of the WATCHes of a path."""
         with self._lock:
             split = [urlsplit(target) for target in self._asked]
@@ -74,7 +74,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, listener: Relay | None)
     with suppress(OSError):
         while sent := source.recv(65536):
             if listener is not None:
-                listener.heard(sent)
+                listener.record(sent)
             sink.sendall(sent)
     for end in (source, sink):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Alerts, from the node to Prometheus: a leak fires and resolves when it is released, and so does a silent source.
+"""Alerts, from the node to Prometheus: a leak and an unavailable source fire, and resolve afterwards.
 
 The rules are those of deploy/, with every `for` reduced to two seconds (`prometheus.with_short_for`).
 """
@@ -50,14 +50,14 @@ def test_a_leak_fires_until_it_is_released(cluster: Cluster, pods: Pods, nodelea
         throughout(lambda: _fires_nothing(prometheus), 3)
 
 
-def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
+def test_an_unavailable_source_fires_until_it_was_read_long_enough(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     pods(1)
     leaked = cluster.reserve(1)
     path = tmp_path / "docker.sock"
     with (
-        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is not believed
+        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is rejected
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
     ):
@@ -72,7 +72,7 @@ def test_a_source_that_is_silent_fires_until_it_was_read_for_as_long(
         eventually(lambda: _fires_nothing(prometheus), 20)
 
 
-def test_nothing_but_for_is_cut() -> None:
+def test_only_the_for_durations_are_shortened() -> None:
     deployed = yaml.safe_load(RULES.read_text())
     cut = with_short_for(deployed)
     rules = [rule for group in deployed["groups"] for rule in group["rules"]]

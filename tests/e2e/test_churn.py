@@ -13,7 +13,7 @@ from .node import Cluster, Pods, docker, eventually, host_local, reservations
 pytestmark = pytest.mark.e2e
 
 
-def test_fifty_pods_that_come_and_go_are_never_leaked_and_never_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
     def come_and_go() -> None:
         coming = pods.ask_for(10)
         for _ in range(3):
@@ -38,7 +38,7 @@ def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
             name = f"nodeleak-e2e-{secrets.token_hex(4)}"
             container_id = docker("create", "--name", name, "--network=none", "nodeleak/busybox:1").strip()
             host_local("ADD", container_id, [cluster.pod_cidr])
-            Event().wait(0.05)  # so that some look meets it
+            Event().wait(0.05)  # so that some snapshot sees it
             host_local("DEL", container_id, [cluster.pod_cidr])
             docker("rm", name)
 

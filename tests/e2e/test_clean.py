@@ -32,15 +32,13 @@ HASTY = (*BOLD, "--confirm-after=100ms")
 FOREIGN_RANGE = "10.99.0.0/24"
 
 
-def test_a_full_range_is_given_back_and_nothing_else_is_touched(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     by_the_kubelet = _leaked_by_the_kubelet(cluster, pods, times=2)
     healthy = pods.running()
     free = nodeleak.scan().network["free"]
     # Leaks of the kubelet are identical files, but take longer to create.
     leaked = by_the_kubelet.keys() | set(cluster.reserve(free))
-    held = reservations()
+    reserved_before = reservations()
     (waiting,) = pods.ask_for(1)
     eventually(lambda: _kubelet_found_no_address_for(waiting, cluster))
 
@@ -65,7 +63,7 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
         assert done.verdicts == dict.fromkeys(leaked, "released")
         assert done.free == (0, len(leaked))
         after = traces(STORE, CNI_CACHE)
-        assert before.keys() - after.keys() == _files_of({ip: held[ip] for ip in leaked}, before)
+        assert before.keys() - after.keys() == _files_of({ip: reserved_before[ip] for ip in leaked}, before)
         for id_ in by_the_kubelet.values():
             assert {CNI_CACHE / f"kubenet-{id_}-eth0", CNI_CACHE / f"kubenet-loopback-{id_}-lo"} <= before.keys()
         assert _files(after).items() <= _files(before).items()
@@ -96,12 +94,12 @@ def test_a_full_range_is_given_back_and_nothing_else_is_touched(
     assert [entry["by"] for entry in entries] == ["clean"] * (len(leaked) + 1)
     assert {entry["outcome"] for entry in entries} == {"released"}
     assert {(entry["files"][0]["name"], entry["container_id"]) for entry in entries} == {
-        (ip, held[ip]) for ip in leaked
+        (ip, reserved_before[ip]) for ip in leaked
     }
     assert [entry["container_id"] for entry in entries if entry["restored"]] == [id_]
 
 
-def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
+def test_a_reservation_with_a_kubelet_checkpoint_is_not_released(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     old = pods(2)
@@ -109,16 +107,16 @@ def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
     before = reservations()
     with cluster.frozen("kubelet"):
         remove_pod_containers([gone])
-        said = nodeleak.clean("--apply", *HASTY)
-        assert said.verdicts == {one: "teardown_pending"}
-        assert said.addresses[one]["setting"] is None
-        assert f"pod {gone} has {one}" in said.addresses[one]["why"]
+        cleaning = nodeleak.clean("--apply", *HASTY)
+        assert cleaning.verdicts == {one: "teardown_pending"}
+        assert cleaning.addresses[one]["setting"] is None
+        assert f"pod {gone} has {one}" in cleaning.addresses[one]["why"]
 
         remove_pod_containers([last])
         # Now docker lists no container of the pods that run according to the API server.
         assert nodeleak.clean("--apply", *HASTY, codes=[3]).unavailable == {"containers"}
-        said = nodeleak.clean("--apply", *HASTY, "--api=off")
-        assert said.verdicts == dict.fromkeys((one, other), "teardown_pending")
+        cleaning = nodeleak.clean("--apply", *HASTY, "--api=off")
+        assert cleaning.verdicts == dict.fromkeys((one, other), "teardown_pending")
         assert reservations() == before
 
     # Once a minute the kubelet tears down sandboxes that have only a checkpoint.
@@ -126,7 +124,7 @@ def test_what_the_kubelet_still_keeps_a_checkpoint_of_is_left_to_it(
     assert nodeleak.journal() == []
 
 
-def test_an_address_that_a_process_has_is_released_only_when_the_process_has_ended(
+def test_an_address_of_a_process_is_released_only_after_the_process_ended(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     (ip,) = pods(1)
@@ -136,10 +134,10 @@ def test_an_address_that_a_process_has_is_released_only_when_the_process_has_end
         new = pods.running()
 
         for more in (("--api=on",), ("--api=off",)):
-            said = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
-            assert said.verdicts == {ip: "address_in_use"}
-            assert f"process {survivor.pid} (sleep) has {ip}" in said.addresses[ip]["why"]
-            assert said.addresses[ip]["setting"] is None
+            cleaning = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
+            assert cleaning.verdicts == {ip: "address_in_use"}
+            assert f"process {survivor.pid} (sleep) has {ip}" in cleaning.addresses[ip]["why"]
+            assert cleaning.addresses[ip]["setting"] is None
         _holds({ip, *new})
 
     def ended() -> None:
@@ -149,31 +147,31 @@ def test_an_address_that_a_process_has_is_released_only_when_the_process_has_end
     _holds(new)
 
 
-def test_what_lies_outside_the_pod_cidr_is_released_only_by_name(
+def test_an_address_outside_the_pod_cidr_is_released_only_by_name(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
     unrecognized = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition("/")[0]
 
-    said = nodeleak.clean("--apply", *HASTY)
-    assert said.verdicts == {leaked: "released", unrecognized: "outside_range"}
-    assert said.settings == [f"--ip={unrecognized}"]
+    cleaning = nodeleak.clean("--apply", *HASTY)
+    assert cleaning.verdicts == {leaked: "released", unrecognized: "outside_range"}
+    assert cleaning.settings == [f"--ip={unrecognized}"]
     _holds({unrecognized, *owners})
 
-    assert nodeleak.clean("--apply", *HASTY, *said.settings).verdicts == {unrecognized: "released"}
+    assert nodeleak.clean("--apply", *HASTY, *cleaning.settings).verdicts == {unrecognized: "released"}
     _holds(owners)
 
 
-def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_one_source_is_unavailable_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
     before = traces(STORE, CNI_CACHE)
 
     def refuses(source: str) -> None:
-        said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert said.unavailable >= {source}
-        assert set(said.verdicts.values()) <= {"source_unavailable"}
+        cleaning = nodeleak.clean("--apply", *HASTY, codes=[3])
+        assert cleaning.unavailable >= {source}
+        assert set(cleaning.verdicts.values()) <= {"source_unavailable"}
 
     with cluster.stopped("apiserver"):
         refuses("pods")
@@ -188,30 +186,28 @@ def test_while_one_source_is_silent_nothing_is_touched(cluster: Cluster, pods: P
     _holds(owners)
 
 
-def test_while_docker_is_stopped_nothing_is_touched(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_docker_is_stopped_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     pods(1)
     (leaked,) = cluster.reserve(1)
     # The kubelet tears down containers that the engine stops during its shutdown.
     with cluster.frozen("kubelet"), cluster.stopped("docker"):
         before = traces(STORE, CNI_CACHE)
-        said = nodeleak.clean("--apply", *HASTY, codes=[3])
-        assert (said.unavailable, said.addresses) == ({"containers"}, {})
+        cleaning = nodeleak.clean("--apply", *HASTY, codes=[3])
+        assert (cleaning.unavailable, cleaning.addresses) == ({"containers"}, {})
         assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unavailable == {"containers"}
         assert traces(STORE, CNI_CACHE) == before
     pods.running()
     assert nodeleak.clean("--apply", *HASTY, f"--ip={leaked}").verdicts == {leaked: "released"}
 
 
-def test_it_needs_no_capability_and_says_that_a_read_only_mount_is_one(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_it_needs_no_capability_and_reports_a_read_only_mount(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(1)
     leaked = cluster.reserve(2)
     before = traces(STORE)
 
-    said = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
-    assert said.verdicts == dict.fromkeys(leaked, "failed")
-    assert all(f"{STORE}: read-only mount" in one["why"] for one in said.addresses.values())
+    cleaning = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
+    assert cleaning.verdicts == dict.fromkeys(leaked, "failed")
+    assert all(f"{STORE}: read-only mount" in one["why"] for one in cleaning.addresses.values())
     assert nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE).verdicts == dict.fromkeys(leaked, "would_release")
     assert traces(STORE) == before
     assert nodeleak.journal() == []

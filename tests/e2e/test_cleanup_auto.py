@@ -20,7 +20,7 @@ QUICK = ("--interval=1s", "--confirm-after=0s", "--grace=0s")
 AUTO = ("--cleanup=auto", *QUICK, "--settle=0s")
 
 
-def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_budget(
+def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     old = pods(3)
@@ -43,7 +43,7 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
         assert _tells_nothing_of_releases(trying, but="release.dry_run")
         assert _tells_nothing_of_releases(settling, but="release.refused")
         assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
-        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one look, and by all after it
+        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one snapshot, and by all after it
         assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
         for line in trying.events("release.dry_run"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
@@ -84,11 +84,11 @@ def test_off_says_nothing_dry_run_says_what_it_would_do_and_auto_keeps_to_its_bu
     assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(last, "released")
 
 
-def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_released_is_there_again(
+def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappears(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     old = pods(2)
-    held = reservations()
+    reserved_before = reservations()
     back, _ = old
     shutil.copy2(STORE / back, tmp_path)
     with nodeleak.running(*AUTO) as daemon:
@@ -97,14 +97,14 @@ def test_the_daemon_reclaims_the_known_leak_by_itself_and_stops_when_what_it_rel
         eventually(lambda: _holds(new))
         eventually(lambda: _tells_of(daemon, "address.released", "ip", old))
         assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(old.items())
-        assert not [path for path in CNI_CACHE.iterdir() if any(held[ip] in path.name for ip in old)]
+        assert not [path for path in CNI_CACHE.iterdir() if any(reserved_before[ip] in path.name for ip in old)]
         assert daemon.metrics().get("cleanup_halted") == 0
 
         shutil.copy2(tmp_path / back, STORE)
-        eventually(lambda: _has_halted(daemon, held[back]))
-        said = nodeleak.clean("--apply", *BOLD, "--confirm-after=100ms")
-        assert said.verdicts == {back: "halted"}
-        assert held[back][:12] in said.document["halted"]
+        eventually(lambda: _has_halted(daemon, reserved_before[back]))
+        cleaning = nodeleak.clean("--apply", *BOLD, "--confirm-after=100ms")
+        assert cleaning.verdicts == {back: "halted"}
+        assert reserved_before[back][:12] in cleaning.document["halted"]
 
         (leaked,) = cluster.reserve(1)
         eventually(lambda: _tells_of_refusal(daemon, "halted", {leaked, back}))
@@ -125,7 +125,7 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
 ) -> None:
     owners = pods(1)
     leaked = cluster.reserve(60)
-    held = reservations()
+    reserved_before = reservations()
     at_work = (
         "--cleanup=auto",
         "--interval=100ms",
@@ -141,11 +141,11 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
             for most in (10, 20, 1)
             for _ in "12"
         ]
-        said = [json.loads(one.communicate(timeout=60)[0]) for one in cleaners]
+        cleaning = [json.loads(one.communicate(timeout=60)[0]) for one in cleaners]
         eventually(lambda: _holds(owners))
 
         assert [one.returncode for one in cleaners] == [0] * len(cleaners)
-        by_clean = [one["ip"] for each in said for one in each["addresses"] if one["verdict"] == "released"]
+        by_clean = [one["ip"] for each in cleaning for one in each["addresses"] if one["verdict"] == "released"]
         eventually(lambda: _counts(daemon, "address.released", len(leaked) - len(by_clean)))
         by_run = [line["ip"] for line in daemon.events("address.released")]
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(by_run)}
@@ -154,7 +154,7 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
     assert by_run
     assert Counter(by_clean + by_run) == Counter(leaked)
     entries = nodeleak.journal()
-    assert Counter(entry["container_id"] for entry in entries) == Counter(held[ip] for ip in leaked)
+    assert Counter(entry["container_id"] for entry in entries) == Counter(reserved_before[ip] for ip in leaked)
     assert Counter(entry["by"] for entry in entries) == {"clean": len(by_clean), "run": len(by_run)}
     assert {entry["outcome"] for entry in entries} == {"released"}
 

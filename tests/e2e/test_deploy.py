@@ -42,14 +42,12 @@ def metrics() -> Metrics:
 
 
 @pytest.mark.parametrize("name", [one for one in ALL if one != "overlays/prometheus-operator"])
-def test_the_api_server_takes_every_object(cluster: Cluster, name: str) -> None:
+def test_the_api_server_accepts_every_object(cluster: Cluster, name: str) -> None:
     """This server does not have the operator's kinds: unit tests check them against their schemas."""
     cluster.kubectl("apply", "--dry-run=server", "-k", str(ROOT / "deploy" / name))
 
 
-def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
-    cluster: Cluster, pods: Pods, agent: Deployment
-) -> None:
+def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
     healthy = pods(1)
     leaked = cluster.reserve(124)
     with pytest.raises(AssertionError, match="no IP addresses available"):
@@ -64,15 +62,15 @@ def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
     assert agent.restarts() == 0
     assert set(metrics().by("source", "source_up").values()) == {1.0}
 
-    seen = agent.asked("scan", "--grace=0s")
+    seen = agent.run_json("scan", "--grace=0s")
     assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} == set(leaked)
     assert seen["networks"][0]["free"] == 0
 
-    before, journal = traces(STORE), agent.asked("journal")["entries"]
-    dry = agent.asked("clean", "--dry-run", *BOLD)
+    before, journal = traces(STORE), agent.run_json("journal")["entries"]
+    dry = agent.run_json("clean", "--dry-run", *BOLD)
     assert {one["ip"] for one in dry["addresses"]} == set(leaked)
     eventually(lambda: _refuses_to_write(agent), 60)
-    assert agent.asked("journal")["entries"] == journal
+    assert agent.run_json("journal")["entries"] == journal
     assert traces(STORE) == before
 
     agent.apply("overlays/cleanup-exec")
@@ -85,17 +83,17 @@ def test_on_a_node_without_a_free_address_it_starts_tells_and_makes_room(
     assert memory.peak <= 130 * MIB
 
 
-def test_the_account_may_do_what_the_manifest_says_and_nothing_else(cluster: Cluster, agent: Deployment) -> None:
+def test_the_account_has_exactly_the_rights_of_the_manifest(cluster: Cluster, agent: Deployment) -> None:
     agent.present()
     token = agent.execute("cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").stdout
     asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
-    told = run(
+    output = run(
         *("kubectl", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", f"--token={token}"),
         f"--certificate-authority={cluster.admin.parent / 'pki/ca.crt'}",
         *("create", "-o", "json", "-f", "-"),
         text=json.dumps({**asked, "spec": {"namespace": "kube-system"}}),
     )
-    status = json.loads(told.stdout)["status"]
+    status = json.loads(output.stdout)["status"]
     assert not status["incomplete"]
     may = {
         (group, resource, verb)
@@ -109,7 +107,7 @@ def test_the_account_may_do_what_the_manifest_says_and_nothing_else(cluster: Clu
     assert may == rules("base") | everybody
 
 
-def test_killed_it_comes_back_and_keeps_nothing_mounted_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
+def test_after_a_kill_it_restarts_and_keeps_no_mount_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
     agent.present()
     before = agent.restarts()
     mounted = Path("/run/nodeleak-e2e")
@@ -126,7 +124,7 @@ def test_killed_it_comes_back_and_keeps_nothing_mounted_that_the_node_unmounts(p
     assert pods(1)
 
 
-def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
+def test_it_survives_api_server_and_docker_outages_and_an_upgrade(
     cluster: Cluster, pods: Pods, agent: Deployment
 ) -> None:
     owners = pods(1)
@@ -151,7 +149,7 @@ def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
 
     def sees_all() -> None:
         assert set(metrics().by("source", "source_up").values()) == {1.0}
-        seen = agent.asked("scan", "--grace=0s")
+        seen = agent.run_json("scan", "--grace=0s")
         assert {one["ip"] for one in seen["reservations"] if one["state"] == "leaked"} >= set(leaked)
 
     eventually(sees_all, 30)
@@ -165,12 +163,12 @@ def test_it_outlasts_the_api_server_and_docker_and_can_be_upgraded(
     assert agent.process() == running
 
 
-def test_with_the_overlay_it_gives_addresses_back_by_itself(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
+def test_with_the_cleanup_overlay_it_releases_addresses(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
     owners = pods(1)
     leaked = cluster.reserve(3)
     agent.apply("overlays/cleanup", **HASTY)
     eventually(lambda: _holds(owners), 30)
-    entries = agent.asked("journal")["entries"]
+    entries = agent.run_json("journal")["entries"]
     assert {(ip, one["by"]) for one in entries for ip in one["addresses"]} >= {(ip, "run") for ip in leaked}
     assert metrics().get("mode_info", mode="clean") == 1
 
@@ -186,13 +184,13 @@ def _drained(cluster: Cluster) -> Iterator[None]:
 
 def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
-    said = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
-    (sentence,) = [line for line in said.splitlines() if "read-only" in line]
+    output = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
+    (sentence,) = [line for line in output.splitlines() if "read-only" in line]
     assert "read-only mount: apply deploy/overlays/cleanup-exec to allow releases" in sentence
 
 
 def _cleans(agent: Deployment, leaked: list[str]) -> None:
-    done = agent.asked("clean", "--apply", *BOLD)
+    done = agent.run_json("clean", "--apply", *BOLD)
     assert {one["ip"] for one in done["addresses"] if one["verdict"] == "released"} >= set(leaked)
 
 

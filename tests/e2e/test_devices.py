@@ -99,10 +99,10 @@ class Vms:
 
 def _offers(cluster: Cluster, capacity: int, allocatable: int) -> None:
     path = RESOURCE.replace(".", r"\.")
-    told = cluster.kubectl(
+    output = cluster.kubectl(
         "get", "node", cluster.node, "-o", f"jsonpath={{.status.capacity.{path}}} {{.status.allocatable.{path}}}"
     )
-    assert told == f"{capacity} {allocatable}"
+    assert output == f"{capacity} {allocatable}"
 
 
 def _rejected(report: Report) -> dict[str, dict[str, Any]]:
@@ -133,7 +133,7 @@ def _happened(events: list[dict[str, Any]], *kinds: str) -> list[str]:
     return [one["what"] for one in events if one["what"] in kinds]
 
 
-def test_a_pod_that_was_refused_before_the_plugin_came_is_rejected_until_it_is_deleted(
+def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
     vms.make("healthy")
@@ -155,8 +155,8 @@ def test_a_pod_that_was_refused_before_the_plugin_came_is_rejected_until_it_is_d
         assert "never with --force" in alone["message"]
         (state,) = eventually(lambda: _registered(daemon))
         assert state["registration_delay_seconds"] == pytest.approx(late, abs=2)
-        told = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
-        assert told == pytest.approx(late, abs=2)
+        output = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
+        assert output == pytest.approx(late, abs=2)
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
         assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
         vms.runs("web-")
@@ -200,7 +200,7 @@ def _closed(daemon: Daemon, pod: str) -> None:
     assert any(line.get("subject") == f"pod {pod}" for line in daemon.events("finding.closed"))
 
 
-def test_who_asks_for_more_than_is_left_is_exhausted_and_a_plugin_that_comes_back_changes_nothing(
+def test_a_request_for_too_many_devices_is_exhausted_even_after_a_plugin_restart(
     plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     vms.make("greedy", devices=3)
@@ -241,7 +241,7 @@ def _let_clocks_tell_apart(daemon: Daemon) -> None:
     throughout(lambda: daemon.get("/healthz"), 7)
 
 
-def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer_that_holds_a_pod_is_named(
+def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_named(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     with nodeleak.running(*OFTEN) as daemon:
@@ -253,8 +253,8 @@ def test_a_plugin_that_does_not_come_back_is_late_after_a_minute_and_a_finalizer
         throughout(lambda: _is_not_late(daemon), kubelet_up() + 55 - time.time())  # noqa: TID251 (the kubelet's clock)
         late = eventually(lambda: _late(daemon), 20)
         assert "the kubelet stops offering it after 5 minutes" in late["message"]
-        held = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
-        assert FINALIZER in held["message"]
+        pod = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
+        assert FINALIZER in pod["message"]
 
 
 def _is_not_late(daemon: Daemon) -> None:
@@ -285,7 +285,7 @@ def test_after_five_minutes_the_kubelet_has_dropped_the_resource(
         eventually(check, 60)
 
 
-def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
+def test_a_kubelet_without_its_checkpoint_starts_a_pod_without_its_device(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:
     with nodeleak.running(*OFTEN) as daemon:
@@ -294,7 +294,7 @@ def test_a_kubelet_that_has_lost_its_checkpoint_starts_a_pod_without_its_device(
             CHECKPOINT.unlink()
             vms.make("without")
         vms.runs("without")
-        throughout(lambda: daemon.get("/healthz"), 3)  # starts are told to the second
+        throughout(lambda: daemon.get("/healthz"), 3)  # start times have a resolution of a second
         plugin.start()
 
         def check() -> None:

@@ -104,7 +104,7 @@ def remove_condition(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("silence")
-def test_describe_node_shows_the_leak_and_its_release_to_whoever_may_only_create_and_patch(
+def test_describe_node_shows_the_leak_and_its_release_with_create_and_patch_only(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak, modest: Path
 ) -> None:
     old = pods(2)
@@ -143,9 +143,7 @@ def test_describe_node_shows_the_leak_and_its_release_to_whoever_may_only_create
 
 
 @pytest.mark.usefixtures("silence")
-def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_the_pod(
-    cluster: Cluster, pods: Pods
-) -> None:
+def test_a_lasting_event_is_patched_and_an_expired_one_is_created_again(cluster: Cluster, pods: Pods) -> None:
     pods(1)
     (item,) = pods.now()
     name, uid = item["metadata"]["name"], item["metadata"]["uid"]
@@ -158,14 +156,14 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
             exporter.export(report, 0.1)
 
         def says(count: int) -> list[dict[str, Any]]:
-            said = events(cluster)
-            assert [one["count"] for one in said] == [count] * 3
-            return said
+            listed = events(cluster)
+            assert [one["count"] for one in listed] == [count] * 3
+            return listed
 
         for count in (1, 2, 3):
             export(5 * count)
-            said = eventually(lambda count=count: says(count), 10)  # type: ignore[misc]
-        assert sorted((one["involvedObject"]["kind"], one["reason"]) for one in said) == [
+            listed = eventually(lambda count=count: says(count), 10)  # type: ignore[misc]
+        assert sorted((one["involvedObject"]["kind"], one["reason"]) for one in listed) == [
             ("Node", "LeakedReservation"), ("Node", "UnreservedPodIp"), ("Pod", "UnreservedPodIp")
         ]  # fmt: skip
         assert "UnreservedPodIp" in cluster.kubectl("describe", "pod", name)
@@ -178,7 +176,7 @@ def test_what_lasts_is_patched_and_what_expired_is_made_anew_on_the_node_and_on_
 def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
     """Write to this API server with the kubelet's credentials."""
     metrics, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
-    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *words: lost.append(words))
+    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *expected: lost.append(expected))
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
@@ -190,7 +188,7 @@ def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
 
 
 @pytest.mark.usefixtures("silence")
-def test_the_condition_is_false_and_true_while_addresses_are_scarce_and_a_restart_turns_nothing(
+def test_the_condition_is_true_while_addresses_are_scarce_and_survives_a_restart(
     cluster: Cluster, nodeleak: Nodeleak
 ) -> None:
     remove_condition(cluster)

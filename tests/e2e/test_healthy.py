@@ -11,7 +11,7 @@ WITHOUT_DATA = {"replayed_watch"}
 """Detectors without data on this node."""
 
 
-def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_on_a_healthy_node_every_reservation_is_in_use_without_findings(pods: Pods, nodeleak: Nodeleak) -> None:
     owners = pods(3)
 
     report = nodeleak.scan("--exit-code", "--grace=0s")
@@ -25,9 +25,7 @@ def test_on_a_healthy_node_every_reservation_is_in_use_and_nothing_is_found(pods
     assert report.network["free"] == report.network["usable"] - len(owners)
 
 
-def test_on_a_healthy_node_the_daemon_logs_that_it_came_and_went_and_goes_at_once(
-    pods: Pods, nodeleak: Nodeleak
-) -> None:
+def test_on_a_healthy_node_the_daemon_logs_start_and_stop_and_stops_at_once(pods: Pods, nodeleak: Nodeleak) -> None:
     pods(2)
     with nodeleak.running("--interval=200ms", "--confirm-after=0s", "--grace=0s") as daemon:
         eventually(lambda: _rounds(daemon, 5))
@@ -37,7 +35,7 @@ def test_on_a_healthy_node_the_daemon_logs_that_it_came_and_went_and_goes_at_onc
 
 
 @pytest.mark.parametrize("wrapped", [DROPPED, READ_ONLY], ids=["without-capabilities", "read-only"])
-def test_every_source_is_read_by_one_that_may_do_nothing_else(
+def test_every_source_can_be_read_with_minimal_permissions(
     wrapped: tuple[str, ...], cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     owners = pods(2)
@@ -50,7 +48,7 @@ def test_every_source_is_read_by_one_that_may_do_nothing_else(
     assert report.verdicts == nodeleak.scan("--grace=0s").verdicts
 
 
-def test_without_the_api_server_a_scan_says_the_same(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_without_the_api_server_a_scan_has_the_same_result(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
     pods(2)
     cluster.leak()
     pods.running()

@@ -47,7 +47,9 @@ def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pod
     assert run("promtool", "check", "metrics", text=metrics.text).stderr == ""
 
 
-def test_only_what_is_older_than_the_grace_period_is_leaked(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_only_reservations_older_than_the_grace_period_are_leaked(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     old = pods(2)
     cluster.leak()
     new = pods.running()

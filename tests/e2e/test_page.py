@@ -41,7 +41,7 @@ def check_as_a_document(browser: Browser, url: str) -> None:
     for scheme in SCHEMES:
         with looking_at(browser, f"{url}{STILL}", color_scheme=scheme) as view:
             assert view.complaints == []
-            assert [one for one in view.asked if not one.startswith("data:")] == [f"{url}{STILL}"]
+            assert [one for one in view.requested if not one.startswith("data:")] == [f"{url}{STILL}"]
             contrast, words = view.poorest_contrast()
             assert contrast >= 4.5, f"{scheme}: {words!r} has {contrast:.1f}"
     with looking_at(browser, f"{url}{STILL}", viewport={"width": 360, "height": 740}) as view:
@@ -160,7 +160,7 @@ def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser:
         exporter.close()
 
 
-def test_the_pictures_of_the_documentation_can_be_made(browser: Browser, tmp_path: Path) -> None:
+def test_the_screenshots_of_the_documentation_can_be_taken(browser: Browser, tmp_path: Path) -> None:
     assert browser.is_connected()
     script = Path(__file__).parents[2] / "hack" / "screenshots"
     subprocess.run([script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)

@@ -38,13 +38,13 @@ def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, 
         throughout(one_of_each, 8)
 
     # This node has no provider ID, so the agent asks once in ten minutes whether other nodes have one.
-    assert [one for one in relay.asked("/api/v1/nodes")[0] if "fieldSelector" not in one] == [{"limit": "50"}]
-    (listed,), (watched,) = relay.asked("/api/v1/pods")
+    assert [one for one in relay.requests("/api/v1/nodes")[0] if "fieldSelector" not in one] == [{"limit": "50"}]
+    (listed,), (watched,) = relay.requests("/api/v1/pods")
     assert listed["fieldSelector"].startswith("spec.nodeName=")
     assert (listed["resourceVersion"], watched["allowWatchBookmarks"]) == ("0", "true")
 
 
-def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
+def test_an_interrupted_watch_resumes_without_a_new_list(
     pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path
 ) -> None:
     with nodeleak.running("--interval=500ms", "--confirm-after=1s", f"--kubeconfig={kubeconfig}") as daemon:
@@ -64,12 +64,12 @@ def test_a_watch_that_is_cut_goes_on_from_where_it_was_and_lists_nothing_anew(
 
 
 def _of_this_node(relay: Relay, resource: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    lists, watches = relay.asked(resource)
+    lists, watches = relay.requests(resource)
     return [one for one in lists if "fieldSelector" in one], watches
 
 
 def _watches_begun(relay: Relay, times: int) -> None:
-    assert all(len(relay.asked(resource)[1]) >= times for resource in RESOURCES)
+    assert all(len(relay.requests(resource)[1]) >= times for resource in RESOURCES)
 
 
 def _hears_of_a_new_pod(daemon: Daemon, pods: Pods) -> None:

@@ -15,20 +15,20 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods,
     ip, pod = next(iter(owners.items()))
 
     with moved_away(STORE / ip):
-        said = nodeleak.scan("--exit-code", codes=[1])
+        scan = nodeleak.scan("--exit-code", codes=[1])
         with nodeleak.running("--interval=500ms", "--confirm-after=1s") as daemon:
             eventually(lambda: _count(daemon.opened("unreserved_pod_ip"), 1))
             metrics = daemon.metrics()
 
-    assert ip not in said.states
-    (finding,) = said.findings
+    assert ip not in scan.states
+    (finding,) = scan.findings
     assert (finding["detector"], finding["pod"]) == ("unreserved_pod_ip", pod)
     assert ip in finding["message"]
     assert metrics.get("findings", detector="unreserved_pod_ip", severity="critical", phase="confirmed") == 1
     assert nodeleak.scan("--exit-code").findings == []
 
 
-def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_ones_are_counted(
+def test_a_range_exhausted_for_the_kubelet_is_reported_with_its_number_of_leaks(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     owners = pods(1)
@@ -38,20 +38,20 @@ def test_a_range_that_the_kubelet_finds_exhausted_is_exhausted_and_the_leaked_on
     leaked = cluster.reserve(network["free"] - room)
     assert nodeleak.scan("--grace=0s").subjects("exhausted_range") == {}
     leaked += cluster.reserve(1)
-    said = nodeleak.scan("--grace=0s")
-    assert f"{room - 1} free addresses for {room} more pods" in _exhausted(said.findings)
+    scan = nodeleak.scan("--grace=0s")
+    assert f"{room - 1} free addresses for {room} more pods" in _exhausted(scan.findings)
 
     leaked += cluster.reserve(room - 2)
     names = pods.ask_for(2)  # for one address
     eventually(lambda: _kubelet_refused_one_of(names, cluster))
 
     def nothing_left() -> None:
-        said, size = nodeleak.scan("--grace=0s", "--exit-code", codes=[1]), network["usable"]
-        assert (said.network["reserved"], said.network["free"]) == (size, 0)
-        assert [ip for ip, state in said.states.items() if state == "leaked"] == sorted(leaked, key=ip_address)
-        assert list(said.states.values()).count("in_use") == size - len(leaked)
+        scan, size = nodeleak.scan("--grace=0s", "--exit-code", codes=[1]), network["usable"]
+        assert (scan.network["reserved"], scan.network["free"]) == (size, 0)
+        assert [ip for ip, state in scan.states.items() if state == "leaked"] == sorted(leaked, key=ip_address)
+        assert list(scan.states.values()).count("in_use") == size - len(leaked)
         taken = f"{size} of {size} addresses are reserved ({len(leaked)} leaked)"
-        assert f"no free addresses; {taken}" in _exhausted(said.findings)
+        assert f"no free addresses; {taken}" in _exhausted(scan.findings)
 
     eventually(nothing_left, 30)
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def sick(cluster: Cluster, pods: Pods) -> set[str]:
+def faulty_node(cluster: Cluster, pods: Pods) -> set[str]:
     """A node with leaks of two causes; return the names that must not appear."""
     names = set(pods(2).values())
     cluster.leak()
@@ -21,8 +21,8 @@ def sick(cluster: Cluster, pods: Pods) -> set[str]:
     return {*names, *pods.running().values(), cluster.node}
 
 
-def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
-    cluster: Cluster, nodeleak: Nodeleak, sick: set[str], tmp_path: Path
+def test_a_recording_replays_without_access_to_the_node(
+    cluster: Cluster, nodeleak: Nodeleak, faulty_node: set[str], tmp_path: Path
 ) -> None:
     live = nodeleak.scan("--grace=0s")
     recording = nodeleak.record("--grace=0s")
@@ -34,21 +34,21 @@ def test_a_recording_replays_to_the_same_verdicts_with_the_node_out_of_reach(
     there = away.run("scan", "-o", "json", "--recording=-", text=recording)
 
     assert sorted(set(live.states.values())) == ["in_use", "leaked"]
-    assert sick & set(filter(None, live.pods.values()))
+    assert faulty_node & set(filter(None, live.pods.values()))
     assert there.document == json.loads(here)
     assert there.verdicts == live.verdicts
     assert there.pods == live.pods
 
 
-def test_an_anonymous_recording_says_the_same_without_names(nodeleak: Nodeleak, sick: set[str]) -> None:
+def test_an_anonymous_recording_has_the_same_findings_without_names(nodeleak: Nodeleak, faulty_node: set[str]) -> None:
     live = nodeleak.scan("--grace=0s")
     recording = nodeleak.record("--grace=0s", "--anonymous")
 
     report = Report(0, json.loads(run(NODELEAK, "scan", "-o", "json", "--recording=-", text=recording).stdout))
 
     assert report.verdicts == live.verdicts
-    told = [name for name in sick for part in name.split("/") if part != "default" and part in recording]
-    assert told == []
+    leaked_names = [name for name in faulty_node for part in name.split("/") if part != "default" and part in recording]
+    assert leaked_names == []
 
 
 class _Elsewhere:

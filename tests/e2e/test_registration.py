@@ -35,7 +35,7 @@ STATUS = {
 }
 
 
-def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: Cluster, nodeleak: Nodeleak) -> None:
+def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(cluster: Cluster, nodeleak: Nodeleak) -> None:
     severity = _by_age(cluster)
     subject = f"provider ID of {cluster.node}"
 
@@ -47,16 +47,16 @@ def test_a_node_without_a_provider_id_is_trouble_where_others_have_one(cluster: 
     with _made(cluster, OTHER), _made(cluster, STATUS):
         # The kubelet may list nodes but not read configmaps; the administrator may do both.
         found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
-        told = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
+        message = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
         assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
-    for one in (found, told):
+    for one in (found, message):
         assert one["severity"] == severity
         assert "though 1 of 1 other nodes have one" in one["message"]
-    assert "2 unregistered, 1 long unregistered in the whole cluster" in told["message"]
+    assert "2 unregistered, 1 long unregistered in the whole cluster" in message["message"]
     assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
 
 
-def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_and_another_id_is_told_too(
+def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_releases(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     pods(1)
@@ -70,7 +70,7 @@ def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_an
 
         cluster.kubectl("delete", "node", cluster.node)
         began = time.monotonic()  # noqa: TID251 (a real node takes real time)
-        # All other refusals are lifted, so that only the missing Node prevents the release.
+        # All other refusals are overridden, so that only the missing Node prevents the release.
         with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
             (found,) = eventually(lambda: _gone(daemon, cluster), 15)
             assert time.monotonic() - began < 15  # noqa: TID251
@@ -88,15 +88,15 @@ def test_a_node_that_is_deleted_is_told_and_nothing_released_until_it_is_back_an
             assert "has the provider ID lab:///i-2, and had lab:///i-1 before" in changed["message"]
 
 
-def test_without_any_sign_that_it_is_this_machine_the_name_is_doubted(cluster: Cluster, nodeleak: Nodeleak) -> None:
-    said = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
-    assert said.subjects(DETECTOR) == {}
-    (blind,) = [one["why"] for one in said.document["insufficient_data"] if one["detector"] == DETECTOR]
-    assert "no Node named 'nodeleak-e2e-nobody'" in blind
-    assert f"the kubelet here uses the name '{cluster.node}'" in blind
+def test_without_evidence_for_the_node_name_it_is_reported_as_wrong(cluster: Cluster, nodeleak: Nodeleak) -> None:
+    scan = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
+    assert scan.subjects(DETECTOR) == {}
+    (reason,) = [one["why"] for one in scan.document["insufficient_data"] if one["detector"] == DETECTOR]
+    assert "no Node named 'nodeleak-e2e-nobody'" in reason
+    assert f"the kubelet here uses the name '{cluster.node}'" in reason
 
 
-def test_the_taints_of_the_autoscaler_are_good_to_know_and_no_trouble(cluster: Cluster, nodeleak: Nodeleak) -> None:
+def test_the_taints_of_the_autoscaler_are_informational(cluster: Cluster, nodeleak: Nodeleak) -> None:
     keys = ("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler")
     cluster.kubectl("taint", "node", cluster.node, f"{keys[1]}=1774555200:PreferNoSchedule", "--overwrite")
     cluster.kubectl("taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite")

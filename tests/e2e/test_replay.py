@@ -33,11 +33,11 @@ def test_a_real_api_server_gives_no_evidence_while_pods_come_and_go(cluster: Clu
         assert daemon.events("watch.reset") == daemon.events("watch.lagging") == []
 
 
-def test_a_record_has_the_servers_version_and_one_look_watches_nothing(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_a_recording_has_the_server_version_and_one_snapshot_needs_no_watch(pods: Pods, nodeleak: Nodeleak) -> None:
     assert pods.now() == []
-    (look, *_) = json.loads(nodeleak.record())["snapshots"]
-    assert look["server_version"] == VERSION
-    assert look["watches"] == {"not_requested": {"source": "watches", "why": "a single command watches nothing"}}
+    (snapshot, *_) = json.loads(nodeleak.record())["snapshots"]
+    assert snapshot["server_version"] == VERSION
+    assert snapshot["watches"] == {"not_requested": {"source": "watches", "why": "a single command watches nothing"}}
 
 
 def _unwanted(cluster: Cluster, name: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_when_docker_hangs_everything_is_unknown_until_it_answers(
     _only_leak_ever_was(daemon, leak)
 
 
-def test_when_the_api_server_is_stopped_what_needs_its_word_is_unknown_until_it_is_back(
+def test_when_the_api_server_is_stopped_its_dependents_are_unknown_until_it_is_back(
     cluster: Cluster, daemon: Daemon, owners: dict[str, str], leak: str
 ) -> None:
     def only_docker_speaks() -> None:
@@ -86,7 +86,9 @@ def test_when_the_api_server_is_stopped_what_needs_its_word_is_unknown_until_it_
     _only_leak_ever_was(daemon, leak)
 
 
-def test_while_the_directory_is_away_nothing_is_said_of_it(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
+def test_while_the_directory_is_missing_reservations_are_unavailable(
+    daemon: Daemon, owners: dict[str, str], leak: str
+) -> None:
     with moved_away(STORE):
         eventually(lambda: _unavailable(daemon, "reservations", set()), 30)
         throughout(lambda: _unavailable(daemon, "reservations", set()), 2)
@@ -99,19 +101,19 @@ def test_while_the_directory_is_away_nothing_is_said_of_it(daemon: Daemon, owner
     _only_leak_ever_was(daemon, leak)
 
 
-def test_a_file_in_place_of_the_directory_is_no_empty_directory(
+def test_a_file_in_place_of_the_directory_is_not_an_empty_directory(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str
 ) -> None:
     assert nodeleak.scan("--grace=0s").states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
     with moved_away(STORE), ExitStack() as later:
         STORE.touch()
         later.callback(STORE.unlink)
-        said = nodeleak.scan("--grace=0s", codes=[3])
-    assert said.unavailable == {"reservations"}
-    assert (said.states, said.findings, said.network["reserved"]) == ({}, [], None)
+        scan = nodeleak.scan("--grace=0s", codes=[3])
+    assert scan.unavailable == {"reservations"}
+    assert (scan.states, scan.findings, scan.network["reserved"]) == ({}, [], None)
 
 
-def test_a_directory_that_may_not_be_read_is_no_empty_directory(
+def test_an_unreadable_directory_is_not_an_empty_directory(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str
 ) -> None:
     mode = STORE.stat().st_mode
@@ -127,13 +129,13 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
         _only_leak_ever_was(daemon, leak)
 
 
-def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
+def test_an_empty_docker_list_while_pods_run_is_unavailable(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
     with fake_engine(tmp_path / "docker.sock") as url:
-        said = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
-        assert said.unavailable == {"containers"}
-        assert (said.states, said.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
+        scan = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
+        assert scan.unavailable == {"containers"}
+        assert (scan.states, scan.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
             eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}))
@@ -141,13 +143,13 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_not_believed(
             assert not daemon.events("finding.opened")
 
 
-def test_without_the_api_server_to_contradict_an_empty_docker_no_pod_loses_its_address(
+def test_without_the_api_server_an_empty_docker_list_releases_no_pod_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
     with fake_engine(tmp_path / "docker.sock") as url:
-        blind = ("--grace=0s", "--api=off", f"--docker-host={url}")
-        with_checkpoints = nodeleak.scan(*blind)
-        without = nodeleak.scan(*blind, f"--checkpoint-dir={tmp_path}")  # an empty directory
+        arguments = ("--grace=0s", "--api=off", f"--docker-host={url}")
+        with_checkpoints = nodeleak.scan(*arguments)
+        without = nodeleak.scan(*arguments, f"--checkpoint-dir={tmp_path}")  # an empty directory
 
     assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
     assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}

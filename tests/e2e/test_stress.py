@@ -57,7 +57,7 @@ def test_nodeleak_reclaims_every_leak_and_takes_no_address_from_its_holder(tmp_p
     assert counts["adds_killed"] > counts["half_added"] > 0, played.output
 
 
-def test_the_one_liner_that_people_copy_takes_addresses_in_use(tmp_path: Path) -> None:
+def test_the_common_one_liner_releases_addresses_in_use(tmp_path: Path) -> None:
     played = _stress(tmp_path / "report.json", "--cleaner=one-liner", "--seconds=30")
 
     assert played.code == 1, played.output

@@ -12,7 +12,7 @@ from .node import Cluster, Pods, docker, eventually, running_sandboxes
 pytestmark = pytest.mark.e2e
 
 
-def test_an_address_of_a_process_that_docker_lost_is_unmanaged_until_the_process_ends(
+def test_an_address_of_a_process_unknown_to_docker_is_unmanaged_until_it_ends(
     cluster: Cluster, pods: Pods, nodeleak: Nodeleak
 ) -> None:
     ((ip, pod),) = pods(1).items()
@@ -22,15 +22,15 @@ def test_an_address_of_a_process_that_docker_lost_is_unmanaged_until_the_process
         new = pods.running()
         assert ip not in new
 
-        said = nodeleak.scan("--grace=0s", "--exit-code", codes=[1])
-        assert said.states == {ip: "unmanaged"} | dict.fromkeys(new, "in_use")
-        (finding,) = said.findings
+        scan = nodeleak.scan("--grace=0s", "--exit-code", codes=[1])
+        assert scan.states == {ip: "unmanaged"} | dict.fromkeys(new, "in_use")
+        (finding,) = scan.findings
         assert (finding["detector"], finding["subject"]) == ("unmanaged_address", f"kubenet/{ip}")
         assert f"process {survivor.pid} (sleep)" in finding["message"]
         assert sandbox[:12] in finding["message"]
 
         alone = nodeleak.scan("--grace=0s", "--api=off")
-        assert alone.verdicts == said.verdicts
+        assert alone.verdicts == scan.verdicts
 
     def ended() -> None:
         assert nodeleak.scan("--grace=0s").states == {ip: "leaked"} | dict.fromkeys(new, "in_use")

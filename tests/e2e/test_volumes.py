@@ -1,7 +1,7 @@
 """Real controllers lose two disks from the node's status: what the agent says of them, and of one that is only slow.
 
 Only the times of two pods are not real: while the kubelet stands still, the API server is told that they were scheduled
-eleven minutes ago, because nobody waits for so long here.
+eleven minutes ago, because the test does not wait that long.
 """
 
 import base64
@@ -124,7 +124,7 @@ def _confirmed(daemon: Daemon, volume: str) -> dict[str, Any]:
     return eventually(check, 20)
 
 
-def test_a_disk_lost_by_a_failed_detach_is_told_until_its_pod_is_made_anew(
+def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
     cluster: Cluster, disks: Disks, nodeleak: Nodeleak, stranger: Path
 ) -> None:
     disks.make("e2e-lost")

@@ -13,7 +13,7 @@ from tests.builders import NOW, node, reservation, scanned, without
 from tests.exporters.cleanings import cleaning
 
 
-def found(*findings: Finding, confirmed: bool = True) -> Report:
+def report_with(*findings: Finding, confirmed: bool = True) -> Report:
     return replace(scanned(node()), findings=tuple(TrackedFinding(one, NOW, confirmed) for one in findings))
 
 
@@ -27,41 +27,43 @@ FULL = Finding("exhausted_range", "kubenet", "full", Severity.CRITICAL, "kubenet
 def test_a_healthy_node_is_ok() -> None:
     assert headline(scanned(node())) == "OK: no findings"
     info = replace(FULL, severity=Severity.INFO)
-    assert headline(found(info)) == "OK: 1 informational finding"
+    assert headline(report_with(info)) == "OK: 1 informational finding"
 
 
 def test_a_full_range_is_worse_than_its_leaks() -> None:
-    report = found(*leaks(7), FULL)
+    report = report_with(*leaks(7), FULL)
     (network,) = report.networks
     full = replace(network, free=0, usable=125, states={**(network.states or {}), State.LEAKED: 7})
     assert headline(replace(report, networks=(full,))) == "Critical: no free pod addresses (7 of 125 leaked)"
     scarce = replace(
-        report, networks=(replace(full, free=3),), findings=found(replace(FULL, severity=Severity.WARNING)).findings
+        report,
+        networks=(replace(full, free=3),),
+        findings=report_with(replace(FULL, severity=Severity.WARNING)).findings,
     )
     assert headline(scarce) == "Warning: only 3 free pod addresses left (7 of 125 leaked)"
 
 
 def test_leaks_are_counted_with_the_node() -> None:
-    assert headline(found(*leaks(7))) == "Warning: 7 leaked pod addresses on worker-1"
+    assert headline(report_with(*leaks(7))) == "Warning: 7 leaked pod addresses on worker-1"
     assert headline(scanned(node(reservation("10.244.1.9")))) == "Warning: 1 leaked pod address on worker-1"
 
 
 def test_the_severity_comes_before_the_kind() -> None:
     lost = Finding("detached_volume", "v", "m", Severity.CRITICAL)
-    assert headline(found(Finding("shared_ip", "a", "m"), lost)).startswith("Critical: 1 volume ")
+    assert headline(report_with(Finding("shared_ip", "a", "m"), lost)).startswith("Critical: 1 volume ")
 
 
 @pytest.mark.parametrize("detector", [one.NAME for one in DETECTORS])
 def test_every_detector_has_a_consequence(detector: str) -> None:
     text = headline(
-        found(Finding(detector, "a", "m", network="kubenet"), Finding(detector, "b", "m", network="kubenet"))
+        report_with(Finding(detector, "a", "m", network="kubenet"), Finding(detector, "b", "m", network="kubenet"))
     )
     assert text.startswith("Warning: ")
     assert "findings" not in text
 
 
 def test_unconfirmed_findings_say_so() -> None:
-    report = found(*leaks(2), confirmed=False)
+    report = report_with(*leaks(2), confirmed=False)
     assert status_of(report) is Status.UNCONFIRMED
     assert headline(report) == "Unconfirmed: 2 leaked pod addresses on worker-1"
 
@@ -80,8 +82,8 @@ def test_an_agent_that_stopped_scanning_is_not_ok() -> None:
 
 def test_halted_cleanup_is_critical_but_less_than_a_critical_finding() -> None:
     halted = cleaning(halted="released container 950b reappeared")
-    assert headline(replace(found(*leaks(1)), cleaning=halted)) == (
+    assert headline(replace(report_with(*leaks(1)), cleaning=halted)) == (
         "Critical: cleanup halted: released container 950b reappeared"
     )
-    assert headline(replace(found(FULL), cleaning=halted)).startswith("Critical: ")
-    assert "halted" not in headline(replace(found(FULL), cleaning=halted))
+    assert headline(replace(report_with(FULL), cleaning=halted)).startswith("Critical: ")
+    assert "halted" not in headline(replace(report_with(FULL), cleaning=halted))

@@ -74,7 +74,7 @@ def events(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def confirmed(daemon: Daemon, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Look till a finding is believed; return the lines of that round."""
+    """Sync until a finding is confirmed; return the lines of that sync."""
     for _ in range(2):
         assert daemon.sync(snapshot) == []
     return daemon.sync(snapshot)
@@ -90,8 +90,8 @@ def test_an_unconfirmed_finding_is_not_logged(daemon: Daemon) -> None:
 
 
 def test_a_confirmed_finding_is_logged_once_with_its_fields(daemon: Daemon) -> None:
-    sick = node(LOST, cni_result(GONE, "shop/cart", CIDR))
-    (line,) = confirmed(daemon, sick)
+    leaking = node(LOST, cni_result(GONE, "shop/cart", CIDR))
+    (line,) = confirmed(daemon, leaking)
     text = line.pop("text")
     assert line == {
         "event": "finding.opened",
@@ -104,7 +104,7 @@ def test_a_confirmed_finding_is_logged_once_with_its_fields(daemon: Daemon) -> N
         "pod": "shop/cart",
     }
     assert text.startswith("10.244.1.9 is reserved for container 999999999999 of pod shop/cart")
-    assert [daemon.sync(sick) for _ in range(3)] == [[]] * 3
+    assert [daemon.sync(leaking) for _ in range(3)] == [[]] * 3
 
 
 def test_a_finding_that_is_gone_is_closed(daemon: Daemon) -> None:
@@ -213,11 +213,11 @@ def test_each_transition_of_a_plugin_is_logged_once(daemon: Daemon) -> None:
 def test_a_transition_without_a_stored_history_is_logged_once(daemon: Daemon) -> None:
     daemon.sync(after())
 
-    def seen(ago: int) -> Snapshot:
+    def snapshot_at(ago: int) -> Snapshot:
         return after(transition(TransitionKind.LOST, KVM, exact=False, ago=-timedelta(seconds=ago)))
 
-    assert events(daemon.sync(seen(30))) == ["device_plugin.lost"]
-    assert [daemon.sync(seen(ago)) for ago in (45, 60)] == [[], []]
+    assert events(daemon.sync(snapshot_at(30))) == ["device_plugin.lost"]
+    assert [daemon.sync(snapshot_at(ago)) for ago in (45, 60)] == [[], []]
 
 
 def test_a_plugin_that_comes_and_goes_is_logged_each_time(daemon: Daemon) -> None:
@@ -272,7 +272,7 @@ def test_two_networks_fail_apart(daemon: Daemon) -> None:
     assert line["why"] == "/net/other does not exist"
 
 
-# Clock, and our own bugs
+# The clock, and bugs of detectors
 
 
 def test_a_clock_step_is_logged(daemon: Daemon) -> None:

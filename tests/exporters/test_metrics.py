@@ -220,7 +220,7 @@ def test_a_healthy_node_has_zeros() -> None:
     for network in ("kubenet", "storage"):
         for cause in LeakCause:
             assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
-    assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, and nobody asks"
+    assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, so it is not requested"
     for source in {*SOURCES} - {"autoscaler"}:
         assert daemon.get("source_up", source=source) == 1
     for stage in ("read", "check"):
@@ -329,10 +329,10 @@ def test_a_release_counts_addresses_and_one_lock() -> None:
 
 
 def test_the_lock_buckets_cover_delays_that_pods_notice() -> None:
-    held = [labels["le"] for labels in Daemon().labels("nodeleak_lock_held_seconds_bucket")]
+    bounds = [labels["le"] for labels in Daemon().labels("nodeleak_lock_held_seconds_bucket")]
     waited = [labels["le"] for labels in Daemon().labels("nodeleak_lock_wait_seconds_bucket")]
-    assert (held[0], held[-2], waited[0], waited[-2]) == ("0.0001", "0.1", "0.001", "10.0")
-    assert "0.002" in held
+    assert (bounds[0], bounds[-2], waited[0], waited[-2]) == ("0.0001", "0.1", "0.001", "10.0")
+    assert "0.002" in bounds
 
 
 def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
@@ -373,7 +373,7 @@ def test_a_refusal_of_the_recheck_counts_under_its_reason() -> None:
     assert daemon.get("releases_refused_total", network="storage", reason="container_exists") == 1
 
 
-# Blind is absent
+# Missing data is absent
 
 
 def test_an_unknown_value_is_absent_and_not_zero() -> None:

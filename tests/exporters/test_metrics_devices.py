@@ -34,7 +34,7 @@ FAMILIES = ("registered", "registration_delay_seconds", "socket_present")
 
 
 class Scrape:
-    """What one scrape says after a round."""
+    """The samples of one scrape after a sync."""
 
     def __init__(self, report: Report) -> None:
         self._registry = CollectorRegistry()
@@ -98,34 +98,34 @@ def many(count: int) -> Snapshot:
 
 
 def test_a_resource_that_is_registered_is_one_with_its_delay() -> None:
-    told = scrape(racing())
-    assert told.get("device_plugin_registered", resource=KVM) == 1
-    assert told.get("device_plugin_socket_present", resource=KVM) == 1
-    assert told.get("device_plugin_registration_delay_seconds", resource=KVM) == 9.5
+    metrics = scrape(racing())
+    assert metrics.get("device_plugin_registered", resource=KVM) == 1
+    assert metrics.get("device_plugin_socket_present", resource=KVM) == 1
+    assert metrics.get("device_plugin_registration_delay_seconds", resource=KVM) == 9.5
 
 
 def test_a_resource_that_is_not_registered_again_is_zero_and_has_no_delay() -> None:
-    told = scrape(node(device_plugins=device_plugins(registered(KVM), kubelet_socket=HOUR)))
-    assert told.get("device_plugin_registered", resource=KVM) == 0
-    assert told.get("device_plugin_registration_delay_seconds", resource=KVM) is None
+    metrics = scrape(node(device_plugins=device_plugins(registered(KVM), kubelet_socket=HOUR)))
+    assert metrics.get("device_plugin_registered", resource=KVM) == 0
+    assert metrics.get("device_plugin_registration_delay_seconds", resource=KVM) is None
 
 
 def test_an_unclaimed_socket_is_absent() -> None:
     assert scrape(many(3)).resources("device_plugin_socket_present") == []
 
 
-@pytest.mark.parametrize("word", [unavailable("device_plugins"), NotRequested("device_plugins", "off")])
-def test_unavailable_values_are_absent(word: NotRequested) -> None:
-    told = scrape(node(device_plugins=word))
-    assert [told.resources(f"device_plugin_{name}") for name in FAMILIES] == [[], [], []]
+@pytest.mark.parametrize("reading", [unavailable("device_plugins"), NotRequested("device_plugins", "off")])
+def test_unavailable_values_are_absent(reading: NotRequested) -> None:
+    metrics = scrape(node(device_plugins=reading))
+    assert [metrics.resources(f"device_plugin_{name}") for name in FAMILIES] == [[], [], []]
 
 
 def test_a_hundred_resources_are_bounded_and_the_rest_is_other() -> None:
-    told = scrape(many(100))
-    names = told.resources("device_plugin_registered")
+    metrics = scrape(many(100))
+    names = metrics.resources("device_plugin_registered")
     assert names == [*(f"vendor.io/device-{n:03}" for n in range(MOST_RESOURCES)), "other"]
-    assert told.get("device_plugin_registered", resource="other") == 1
-    assert told.get("device_plugin_registration_delay_seconds", resource="other") == 99
+    assert metrics.get("device_plugin_registered", resource="other") == 1
+    assert metrics.get("device_plugin_registration_delay_seconds", resource="other") == 99
 
 
 def test_other_is_zero_when_one_of_them_is() -> None:
@@ -140,8 +140,8 @@ def test_other_is_zero_when_one_of_them_is() -> None:
     ["no-slash", "a.b/c\nd", 'a.b/"x"', "a.b/" + "x" * 64, "x" * 254 + "/y", "a/b/c", "vendor.io/\u00fc", "a.b/c\n"],
 )
 def test_an_invalid_name_is_other(odd: str) -> None:
-    told = scrape(node(device_plugins=device_plugins(registered(odd))))
-    assert told.resources("device_plugin_registered") == ["other"]
+    metrics = scrape(node(device_plugins=device_plugins(registered(odd))))
+    assert metrics.resources("device_plugin_registered") == ["other"]
 
 
 def test_the_longest_valid_name_has_its_label() -> None:
@@ -151,12 +151,12 @@ def test_the_longest_valid_name_has_its_label() -> None:
 
 def test_rejected_pods_are_counted_by_resource_cause_and_outcome() -> None:
     gone = pod(pod_outcome=PodOutcome.REPLACED_BY_CONTROLLER)
-    told = scrape(racing(), pod(), pod(), gone, pod(cause=RejectionCause.EXHAUSTED))
+    metrics = scrape(racing(), pod(), pod(), gone, pod(cause=RejectionCause.EXHAUSTED))
     about = {"resource": KVM, "cause": "kubelet_restart"}
-    assert told.get("rejected_pods", **about, pod_outcome="stuck") == 2
-    assert told.get("rejected_pods", **about, pod_outcome="replaced_by_controller") == 1
-    assert told.get("rejected_pods", resource=KVM, cause="exhausted", pod_outcome="stuck") == 1
-    assert len(told.resources("rejected_pods")) == 3
+    assert metrics.get("rejected_pods", **about, pod_outcome="stuck") == 2
+    assert metrics.get("rejected_pods", **about, pod_outcome="replaced_by_controller") == 1
+    assert metrics.get("rejected_pods", resource=KVM, cause="exhausted", pod_outcome="stuck") == 1
+    assert len(metrics.resources("rejected_pods")) == 3
 
 
 def test_a_candidate_is_not_counted() -> None:
@@ -173,10 +173,10 @@ def test_a_pod_that_names_no_resource_is_counted_as_unknown() -> None:
 
 
 def test_pods_and_plugins_share_the_bound() -> None:
-    told = scrape(many(30), *(pod(f"a.io/x-{n:03}") for n in range(100)))
-    labels = {*told.resources("device_plugin_registered"), *told.resources("rejected_pods")}
+    metrics = scrape(many(30), *(pod(f"a.io/x-{n:03}") for n in range(100)))
+    labels = {*metrics.resources("device_plugin_registered"), *metrics.resources("rejected_pods")}
     assert len(labels) == MOST_RESOURCES + 1
-    assert told.get("rejected_pods", resource="other", cause="kubelet_restart", pod_outcome="stuck") == 68
+    assert metrics.get("rejected_pods", resource="other", cause="kubelet_restart", pod_outcome="stuck") == 68
 
 
 def test_the_start_of_the_kubelet_is_that_of_its_process() -> None:

@@ -35,15 +35,15 @@ from tests.builders import (
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 ENTRY = Entry("e-1", NOW - HOUR, "run", "9" * 64, "shop/cart", (FILE,), Verdict.RELEASED)
-DARK = Unavailable("journal", "it gave no word")
+UNAVAILABLE = Unavailable("journal", "it gave no word")
 
 
-def told(snapshot: Snapshot, *entries: Entry) -> Timeline:
+def timeline_of(snapshot: Snapshot, *entries: Entry) -> Timeline:
     return build_timeline(scanned(snapshot), entries)
 
 
 def events(snapshot: Snapshot, *kinds: EventKind) -> list[Event]:
-    return [event for event in told(snapshot).events if event.kind in kinds or not kinds]
+    return [event for event in timeline_of(snapshot).events if event.kind in kinds or not kinds]
 
 
 def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
@@ -52,7 +52,7 @@ def rejected(pod: Pod, at: datetime | None, *, by_api: bool = False) -> Pod:
 
 
 def test_the_node_docker_and_the_kubelet_have_start_events() -> None:
-    snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
     assert [(event.kind, NOW - event.at, event.exact) for event in events(snapshot)] == [
         (EventKind.BOOTED, 3 * HOUR, True),
         (EventKind.DOCKER_STARTED, 2 * HOUR, True),
@@ -61,15 +61,15 @@ def test_the_node_docker_and_the_kubelet_have_start_events() -> None:
 
 
 def test_a_process_that_does_not_run_has_no_start_event() -> None:
-    snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=HOUR, docker=None, kubelet=None)], device_plugins=UNAVAILABLE)
     assert [event.kind for event in events(snapshot)] == [EventKind.BOOTED]
 
 
 @pytest.mark.parametrize("happening", TransitionKind)
 def test_every_device_transition_has_an_event(happening: TransitionKind) -> None:
     one = transition(happening, KVM, ago=HOUR, socket=KVM_SOCKET, exact=False)
-    told = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
-    (event,) = (event for event in told if event.source == "device_plugins")
+    timeline_of = [event for event in events(node(device_plugins=device_plugins(one))) if event.at == NOW - HOUR]
+    (event,) = (event for event in timeline_of if event.source == "device_plugins")
     assert not event.exact
     assert event.kind.value in {happening.value, "device_manager_started"}
     assert happening is TransitionKind.KUBELET_STARTED or KVM in event.text
@@ -78,8 +78,11 @@ def test_every_device_transition_has_an_event(happening: TransitionKind) -> None
 def test_a_rejected_pod_has_what_was_missing() -> None:
     (event,) = events(node(refused_pod("shop/render", ago=MINUTE)), EventKind.REJECTED)
     assert (event.at, event.exact, event.subject, event.source) == (NOW - MINUTE, False, "shop/render", "pods")
-    told, _, verdict = event.text.partition("; ")
-    assert told == "pod shop/render was rejected: too few devices of devices.kubevirt.io/kvm (requested 1, available 0)"
+    timeline_of, _, verdict = event.text.partition("; ")
+    assert (
+        timeline_of
+        == "pod shop/render was rejected: too few devices of devices.kubevirt.io/kvm (requested 1, available 0)"
+    )
     assert verdict in {f"{cause.value}, stuck" for cause in RejectionCause}
 
 
@@ -99,7 +102,7 @@ def test_a_long_message_is_cut() -> None:
 
 
 def test_a_rejection_without_a_time_is_only_counted() -> None:
-    timeline = told(node(rejected(refused_pod("shop/render"), None)))
+    timeline = timeline_of(node(rejected(refused_pod("shop/render"), None)))
     assert timeline.undated == 1
     assert EventKind.REJECTED not in {event.kind for event in timeline.events}
 
@@ -144,18 +147,18 @@ def test_an_unconfirmed_leak_has_no_event() -> None:
 
 def test_releases_and_restorations_come_from_the_journal() -> None:
     entry = replace(ENTRY, restored=NOW - MINUTE)
-    found = [event for event in told(node(), entry).events if event.source == "journal"]
-    assert [(event.kind, event.at, event.exact) for event in found] == [
+    listed = [event for event in timeline_of(node(), entry).events if event.source == "journal"]
+    assert [(event.kind, event.at, event.exact) for event in listed] == [
         (EventKind.RELEASED, NOW - HOUR, True),
         (EventKind.RESTORED, NOW - MINUTE, True),
     ]
-    assert found[0].text == "10.244.1.9 of pod shop/cart was released by `run`, journal entry e-1"
+    assert listed[0].text == "10.244.1.9 of pod shop/cart was released by `run`, journal entry e-1"
 
 
 @pytest.mark.parametrize("verdict", [None, *(one for one in Verdict if one is not Verdict.RELEASED)])
 def test_a_failed_release_has_no_event(verdict: Verdict | None) -> None:
-    found = told(node(), replace(ENTRY, verdict=verdict)).events
-    assert "journal" not in {event.source for event in found}
+    listed = timeline_of(node(), replace(ENTRY, verdict=verdict)).events
+    assert "journal" not in {event.source for event in listed}
 
 
 def test_events_of_all_sources_are_in_order() -> None:
@@ -166,8 +169,8 @@ def test_events_of_all_sources_are_in_order() -> None:
         processes=[processes(booted=UPTIME, docker=UPTIME, kubelet=HOUR + SECOND)],
         device_plugins=device_plugins(transition(TransitionKind.KUBELET_STARTED, ago=HOUR), late, kubelet_socket=HOUR),
     )
-    found = told(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
-    assert [event.at for event in found] == sorted(event.at for event in found)
+    listed = timeline_of(snapshot, replace(ENTRY, at=NOW - MINUTE)).events
+    assert [event.at for event in listed] == sorted(event.at for event in listed)
     race = (
         EventKind.KUBELET_STARTED,
         EventKind.LEAKED,
@@ -175,18 +178,20 @@ def test_events_of_all_sources_are_in_order() -> None:
         EventKind.REJECTED,
         EventKind.REGISTERED,
     )
-    assert [event.kind for event in found if event.kind in race] == list(race)
-    assert found[-1].kind is EventKind.RELEASED
+    assert [event.kind for event in listed if event.kind in race] == list(race)
+    assert listed[-1].kind is EventKind.RELEASED
 
 
 def test_at_one_time_starts_come_first() -> None:
-    snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=DARK)
+    snapshot = node(processes=[processes(booted=HOUR, docker=HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
     kinds = [event.kind for event in events(snapshot)]
     assert kinds == [EventKind.BOOTED, EventKind.DOCKER_STARTED, EventKind.KUBELET_STARTED]
 
 
 def test_only_the_requested_duration_is_kept() -> None:
-    timeline = told(node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=DARK))
+    timeline = timeline_of(
+        node(processes=[processes(booted=3 * HOUR, docker=2 * HOUR, kubelet=HOUR)], device_plugins=UNAVAILABLE)
+    )
     assert [event.kind for event in timeline.last(2 * HOUR).events] == [
         EventKind.DOCKER_STARTED,
         EventKind.KUBELET_STARTED,
@@ -197,23 +202,23 @@ def test_only_the_requested_duration_is_kept() -> None:
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "pods", "processes", "device_plugins", "addresses"])
 def test_unavailable_sources_of_events_are_listed(source: str) -> None:
-    timeline = told(without(node(reservation("10.244.1.9")), source))
+    timeline = timeline_of(without(node(reservation("10.244.1.9")), source))
     assert not timeline.complete
     assert source in {one.source for one in timeline.unavailable}
 
 
 @pytest.mark.parametrize("source", ["cni_results", "node"])
 def test_sources_without_times_are_not_listed(source: str) -> None:
-    assert told(without(node(), source)).complete
+    assert timeline_of(without(node(), source)).complete
 
 
 def test_disabled_sources_are_not_listed() -> None:
-    assert told(without_api(node())).complete
+    assert timeline_of(without_api(node())).complete
 
 
 def test_an_unavailable_journal_is_listed() -> None:
-    timeline = build_timeline(scanned(node()), DARK)
-    assert timeline.unavailable == (DARK,)
+    timeline = build_timeline(scanned(node()), UNAVAILABLE)
+    assert timeline.unavailable == (UNAVAILABLE,)
 
 
 def test_a_failed_detector_is_listed() -> None:
@@ -222,7 +227,7 @@ def test_a_failed_detector_is_listed() -> None:
 
 
 def test_without_data_there_are_no_events_and_the_sources_are_listed() -> None:
-    timeline = told(dark_node())
+    timeline = timeline_of(dark_node())
     assert timeline.events == ()
     assert unavailable("processes") in timeline.unavailable
 

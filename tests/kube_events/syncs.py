@@ -14,7 +14,7 @@ INTERVAL = timedelta(seconds=15)
 
 
 class Syncs:
-    """Consecutive looks, `INTERVAL` apart, judged as the daemon judges them."""
+    """Consecutive syncs, `INTERVAL` apart, as the daemon runs them."""
 
     def __init__(self) -> None:
         self._memory: ConfirmationState | None = None
@@ -28,7 +28,7 @@ class Syncs:
 
 
 def confirmed(*findings: Finding, pods: tuple[Pod, ...] | None = None, later: timedelta = timedelta(0)) -> Report:
-    """A round in which these, and nothing else, were confirmed."""
+    """The report of a sync in which exactly these findings are confirmed."""
     report, _ = engine.run(node(pods=pods, later=later), None, grace=GRACE, confirm_after=GRACE)
     return replace(report, findings=tuple(TrackedFinding(one, NOW, confirmed=True) for one in findings))
 

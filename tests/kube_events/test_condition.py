@@ -26,8 +26,8 @@ WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
 
 
 def after(snapshot: Snapshot, syncs: int) -> Condition | None:
-    told = Syncs()
-    (*_, last) = [condition_of(told.report(snapshot)) for _ in range(syncs)]
+    export_all = Syncs()
+    (*_, last) = [condition_of(export_all.report(snapshot)) for _ in range(syncs)]
     return last
 
 
@@ -38,25 +38,25 @@ def test_a_healthy_node_has_no_pressure() -> None:
 
 def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
     assert after(node(node=[TINY]), 1) is None, "a candidate leaves the condition as it is"
-    found = after(node(node=[TINY]), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("True", SCARCE)
-    assert found.message.startswith("kubenet: 3 free addresses for 107 more pods")
+    condition = after(node(node=[TINY]), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", SCARCE)
+    assert condition.message.startswith("kubenet: 3 free addresses for 107 more pods")
 
 
 def test_no_free_address_is_exhausted() -> None:
-    found = after(node(*FULL, node=[TINY]), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("True", EXHAUSTED)
-    assert found.message.startswith("kubenet: no free addresses")
+    condition = after(node(*FULL, node=[TINY]), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", EXHAUSTED)
+    assert condition.message.startswith("kubenet: no free addresses")
 
 
 @pytest.mark.parametrize("source", ["reservations", "node", "pods"])
 def test_without_data_the_status_is_unknown(source: str) -> None:
-    found = after(without(node(), source), 3)
-    assert found is not None
-    assert (found.status, found.reason) == ("Unknown", UNKNOWN)
-    assert found.message
+    condition = after(without(node(), source), 3)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", UNKNOWN)
+    assert condition.message
 
 
 @pytest.mark.parametrize(("standing", "status"), [("", None), ("True", "Unknown")])
@@ -65,26 +65,26 @@ def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(standi
     kubenet = NetworkStore(
         "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     )
-    found = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
-    assert (found.status if found else None) == status
+    condition = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
+    assert (condition.status if condition else None) == status
 
 
 def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
     report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
-    found = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
-    assert found is not None
-    assert found.status == "True"
+    condition = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
+    assert condition is not None
+    assert condition.status == "True"
 
 
 @given(nodes())
 def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
-    found = condition_of(report)
+    condition = condition_of(report)
     findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
-    blind = exhausted_range.NAME in {gap.detector for gap in report.gaps}
-    assert found is not None
-    assert (found.status == "True") == bool(findings)
-    assert (found.status == "False") == (not findings and not blind)
+    has_gap = exhausted_range.NAME in {gap.detector for gap in report.gaps}
+    assert condition is not None
+    assert (condition.status == "True") == bool(findings)
+    assert (condition.status == "False") == (not findings and not has_gap)
 
 
 class FakeQueue:
@@ -113,7 +113,7 @@ class FakeQueue:
         return dict(condition)
 
 
-def told(exporter: ConditionExporter, *reports: Report) -> None:
+def export_all(exporter: ConditionExporter, *reports: Report) -> None:
     for report in reports:
         exporter.export(report, 0.1)
 
@@ -123,7 +123,7 @@ def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None
     exporter = ConditionExporter(queue.put)
     standing = replace(WIDE, address_pressure="False")
     for _ in range(41):
-        told(exporter, syncs.report(node(node=[standing])))
+        export_all(exporter, syncs.report(node(node=[standing])))
     assert [message.kind for message in queue.messages] == [Kind.CONDITION] * 3
     assert queue.last["type"] == "CNIAddressPressure"
     assert queue.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
@@ -133,26 +133,26 @@ def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
     queue, syncs = FakeQueue(), Syncs()
     exporter = ConditionExporter(queue.put)
     for _ in range(9):
-        told(exporter, syncs.report(node()))
+        export_all(exporter, syncs.report(node()))
     assert len(queue.messages) == 3
-    silent = without(node(), "node", "pods")
+    incomplete = without(node(), "node", "pods")
     for _ in range(4):
-        told(exporter, syncs.report(silent))
+        export_all(exporter, syncs.report(incomplete))
     assert [message.reason for message in queue.messages[3:]] == [UNKNOWN], "what the node object has is not known"
 
 
 def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     queue, syncs = FakeQueue(), Syncs()
     exporter = ConditionExporter(queue.put)
-    told(exporter, syncs.report(node()))
+    export_all(exporter, syncs.report(node()))
     assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
     standing = replace(TINY, address_pressure="False")
-    told(exporter, *(syncs.report(node(node=[standing])) for _ in range(3)))
+    export_all(exporter, *(syncs.report(node(node=[standing])) for _ in range(3)))
     assert len(queue.patches) == 2
     assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
-    # Scarce becomes exhausted: told at once, and no transition.
+    # Scarce becomes exhausted: patched at once, without a transition.
     standing = replace(TINY, address_pressure="True")
-    told(exporter, syncs.report(node(*FULL, node=[standing])))
+    export_all(exporter, syncs.report(node(*FULL, node=[standing])))
     assert len(queue.patches) == 3
     assert queue.last["reason"] == EXHAUSTED
     assert "lastTransitionTime" not in queue.last
@@ -161,14 +161,16 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for standing, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         queue = FakeQueue()
-        told(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
+        export_all(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
         assert ("lastTransitionTime" in queue.last) == turned, standing
 
 
 def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
     queue, syncs = FakeQueue(), Syncs()
     exporter = ConditionExporter(queue.put)
-    told(exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1)))
+    export_all(
+        exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1))
+    )
     assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in queue.patches] == [True, False]
 
 

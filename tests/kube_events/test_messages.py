@@ -23,7 +23,7 @@ from tests.strategies import nodes
 NODE = About("Node", "", "worker-1", "worker-1")
 
 
-def told(*findings: Finding) -> list[EventSpec]:
+def events_of(*findings: Finding) -> list[EventSpec]:
     return list(event_specs(confirmed(*findings)))
 
 
@@ -44,16 +44,16 @@ def test_only_a_confirmed_finding_has_an_event() -> None:
 
 
 def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -> None:
-    (one,) = told(*(leak(n) for n in range(2, 9)))
+    (one,) = events_of(*(leak(n) for n in range(2, 9)))
     listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
     assert one.message == f"7 findings in kubenet: {listed} | and 2 more"
-    (five,) = told(*(leak(n) for n in range(2, 7)))
+    (five,) = events_of(*(leak(n) for n in range(2, 7)))
     assert five.message == f"5 findings in kubenet: {listed}"
 
 
 def test_networks_resources_and_detectors_have_events_of_their_own() -> None:
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
-    several = told(leak(2), leak(3), leak(2, network="storage"), late)
+    several = events_of(leak(2), leak(3), leak(2, network="storage"), late)
     assert [(one.reason, one.subject) for one in several] == [
         ("LateDevicePlugin", KVM),
         ("LeakedReservation", "kubenet"),
@@ -72,7 +72,7 @@ def test_networks_resources_and_detectors_have_events_of_their_own() -> None:
     ],
 )
 def test_informational_findings_are_normal_events(severities: list[Severity], kind: str) -> None:
-    (one,) = told(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
+    (one,) = events_of(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
     assert one.type == kind
 
 
@@ -98,24 +98,24 @@ def test_many_rejected_pods_have_an_event_each_and_the_node_has_one() -> None:
     assert rejected_pods[0].subject == KVM
 
 
-def test_a_pod_that_waits_for_a_lost_volume_has_an_event() -> None:
+def test_a_pod_that_waits_for_a_detached_volume_has_an_event() -> None:
     lost = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
-    assert [one.about.kind for one in told(lost)] == ["Node", "Pod"]
+    assert [one.about.kind for one in events_of(lost)] == ["Node", "Pod"]
 
 
 def test_the_successor_of_a_leaked_addresss_pod_has_no_event() -> None:
     lost = replace(leak(9), pod="shop/web")
-    assert [one.about.kind for one in told(lost)] == ["Node"]
+    assert [one.about.kind for one in events_of(lost)] == ["Node"]
 
 
 def test_unknown_pods_have_no_event() -> None:
     refused = Finding("unreserved_pod_ip", "kubenet/10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
     report = confirmed(refused)
-    silent = replace(
+    incomplete = replace(
         report, assessment=replace(report.assessment, snapshot=without(report.assessment.snapshot, "pods"))
     )
     assert [one.about.kind for one in event_specs(report)] == ["Node", "Pod"]
-    assert [one.about.kind for one in event_specs(silent)] == ["Node"]
+    assert [one.about.kind for one in event_specs(incomplete)] == ["Node"]
 
 
 def test_releases_of_a_network_are_one_event_with_their_number() -> None:
@@ -133,7 +133,7 @@ def test_without_a_release_there_is_no_event() -> None:
 
 
 def test_an_event_has_the_fields_that_kubectl_looks_for() -> None:
-    (one,) = told(leak(9))
+    (one,) = events_of(leak(9))
     event = one.event(NOW)
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "worker-1"}
     assert event["metadata"] == {"name": one.name, "namespace": "default"}
@@ -147,7 +147,7 @@ def test_an_event_has_the_fields_that_kubectl_looks_for() -> None:
 
 
 def test_an_event_has_the_same_unique_name_in_every_process() -> None:
-    (one,) = told(leak(9))
+    (one,) = events_of(leak(9))
     assert one.name == "worker-1.nodeleak.ebfed3357c8fbfa8"
     for other in (
         replace(one, node="worker-2"),
@@ -170,7 +170,7 @@ def test_an_events_name_is_valid(name: str, subject: str) -> None:
 
 @given(st.lists(st.text(max_size=600), min_size=1, max_size=12), st.text(max_size=300))
 def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None:
-    for one in told(*(leak(n, network, text or "-") for n, text in enumerate(texts))):
+    for one in events_of(*(leak(n, network, text or "-") for n, text in enumerate(texts))):
         assert len(one.message.encode()) <= LONGEST
         assert one.message.isprintable()
         json.dumps(one.event(NOW))

@@ -30,7 +30,7 @@ LATER = timedelta(minutes=5)
 
 
 def no(status: str, text: str = "no", *headers: str) -> bytes:
-    """Write a refusal as an API server does."""
+    """Return an error as an API server does."""
     answer = http(json.dumps({"kind": "Status", "status": "Failure", "message": text}), status)
     return answer.replace(b"\r\n", b"".join(b"\r\n%b" % one.encode() for one in headers) + b"\r\n", 1)
 

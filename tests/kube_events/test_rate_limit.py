@@ -22,12 +22,12 @@ RELEASED = replace(about(0), reason="ReleasedReservation", lasting=False)
 
 
 def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
-    limiter, told = RateLimiter(), []
+    limiter, sent = RateLimiter(), []
     for number in range(41):
         due, missed = limiter.due([about(1)], UPTIME + INTERVAL * number)
         assert missed == 0
-        told += [number] * len(due)
-    assert told == [0, 20, 40]
+        sent += [number] * len(due)
+    assert sent == [0, 20, 40]
 
 
 def test_an_event_that_returns_within_five_minutes_is_not_sent_again() -> None:
@@ -44,18 +44,18 @@ def test_the_releases_of_every_sync_are_sent() -> None:
 
 
 def test_many_events_are_sent_over_time_each_once_before_any_is_repeated() -> None:
-    limiter, storm, told = RateLimiter(), [about(number) for number in range(200)], []
-    first, missed = limiter.due(storm, UPTIME)
+    limiter, events, sent = RateLimiter(), [about(number) for number in range(200)], []
+    first, missed = limiter.due(events, UPTIME)
     assert (len(first), missed) == (BURST, 200 - BURST)
-    told += first
+    sent += first
     for number in range(1, 5):
-        due, missed = limiter.due(storm, UPTIME + INTERVAL * number)
+        due, missed = limiter.due(events, UPTIME + INTERVAL * number)
         assert missed == 0, "they are counted once"
-        told += due
-    assert len(told) <= BURST + 5, "in the first minute"
+        sent += due
+    assert len(sent) <= BURST + 5, "in the first minute"
     for number in range(5, 200):
-        told += limiter.due(storm, UPTIME + INTERVAL * number)[0]
-    assert {one.name for one in told[:200]} == {one.name for one in storm}
+        sent += limiter.due(events, UPTIME + INTERVAL * number)[0]
+    assert {one.name for one in sent[:200]} == {one.name for one in events}
 
 
 def test_releases_come_before_lasting_events() -> None:
@@ -80,15 +80,15 @@ syncs = st.lists(
 def test_the_limits_hold_for_any_events(
     snapshots: list[tuple[timedelta, set[int]]],
 ) -> None:
-    limiter, now, told = RateLimiter(), UPTIME, []
+    limiter, now, sent = RateLimiter(), UPTIME, []
     for after, present in snapshots:
         now += after
         due, missed = limiter.due([about(number) for number in present], now)
         assert {one.name for one in due} <= {about(number).name for number in present}
         assert 0 <= missed <= len(present) - len(due)
-        told += [(now, one.name) for one in due]
-    for place, (at, name) in enumerate(told):
-        later = told[place:]
+        sent += [(now, one.name) for one in due]
+    for place, (at, name) in enumerate(sent):
+        later = sent[place:]
         for end, _ in later:
             assert sum(moment <= end for moment, _ in later) <= BURST + (end - at) / TOKEN_INTERVAL + 1
         assert not [moment for moment, other in later[1:] if other == name and moment - at < REPEAT_AFTER]

@@ -1,1 +1,1 @@
-"""The nouns: recordings and ranges."""
+"""The data model: recordings and ranges."""

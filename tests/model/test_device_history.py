@@ -1,4 +1,4 @@
-"""The history of the device plugins as text: read back whole, or begun anew with the reason."""
+"""The history of the device plugins as text: read back completely, or empty with the reason."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -24,19 +24,19 @@ def text(*transitions: DeviceTransition, **changes: Any) -> str:
     return json.dumps(tree)
 
 
-def test_what_was_written_is_read_back_in_its_order() -> None:
+def test_a_history_is_read_back_in_order() -> None:
     assert load_history(dump_history([STARTED, APPEARED, KNOWN])) == StoredHistory((STARTED, APPEARED, KNOWN))
 
 
-def test_bytes_will_do() -> None:
+def test_bytes_are_accepted() -> None:
     assert load_history(dump_history([KNOWN]).encode()) == StoredHistory((KNOWN,))
 
 
-def test_an_empty_history_is_one() -> None:
+def test_an_empty_history_is_valid() -> None:
     assert load_history(dump_history([])) == StoredHistory()
 
 
-def test_other_boots_are_history_too() -> None:
+def test_transitions_of_other_boots_are_kept() -> None:
     earlier = transition(TransitionKind.LOST, KVM, ago=timedelta(days=9), boot_id="another")
     assert load_history(dump_history([earlier, KNOWN])).transitions == (earlier, KNOWN)
 
@@ -76,7 +76,7 @@ def test_any_history_is_read_back_to_the_microsecond(history: list[DeviceTransit
         (json.dumps({"schema": HISTORY_SCHEMA, "transitions": {}}), "it has no list of transitions"),
     ],
 )
-def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: str) -> None:
+def test_a_damaged_history_is_empty_and_reported(damaged: str | bytes, why: str) -> None:
     assert load_history(damaged) == StoredHistory((), why)
 
 
@@ -100,13 +100,13 @@ def test_a_damaged_history_begins_anew_and_says_so(damaged: str | bytes, why: st
     ],
     ids=lambda changes: "{}={!r}".format(*next(iter(changes.items()))),
 )
-def test_half_a_history_is_none(changes: dict[str, Any]) -> None:
+def test_a_truncated_history_is_damaged(changes: dict[str, Any]) -> None:
     found = load_history(text(STARTED, KNOWN, **changes))
     assert found.transitions == ()
     assert found.trouble.startswith("transitions[1]")
 
 
-def test_a_field_that_is_missing_is_damage_and_one_that_is_new_is_not() -> None:
+def test_a_missing_field_is_damage_and_a_new_one_is_not() -> None:
     tree = json.loads(dump_history([KNOWN]))
     del tree["transitions"][0]["exact"]
     assert load_history(json.dumps(tree)).trouble == "transitions[0].exact: missing"
@@ -115,7 +115,7 @@ def test_a_field_that_is_missing_is_damage_and_one_that_is_new_is_not() -> None:
 
 @given(st.binary(max_size=80) | st.text(max_size=80))
 @example(json.dumps({"schema": HISTORY_SCHEMA, "transitions": [7]}))
-def test_whatever_the_text_it_is_empty_and_says_so(damaged: bytes | str) -> None:
+def test_any_other_text_is_empty_and_reported(damaged: bytes | str) -> None:
     found = load_history(damaged)
     assert found.transitions == ()
     assert found.trouble

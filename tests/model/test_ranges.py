@@ -19,20 +19,18 @@ from tests.builders import ranges
         ("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", 2**64 - 2),
     ],
 )
-def test_a_subnet_gives_out_all_but_its_own_its_broadcast_and_its_gateway(
-    subnet: str, first: str, last: str, count: int
-) -> None:
+def test_usable_addresses_exclude_network_broadcast_and_gateway(subnet: str, first: str, last: str, count: int) -> None:
     one = subnet_range(subnet)
     assert (str(one), one.usable, one.gateway) == (f"{first}-{last}", count, ip_address(first))
 
 
 @pytest.mark.parametrize("subnet", ["10.0.0.0/31", "10.0.0.0/32", "fd00::/128", "10.0.0.0/33", "banana", ""])
-def test_what_gives_nothing_out_is_no_range(subnet: str) -> None:
+def test_a_subnet_without_usable_addresses_is_no_range(subnet: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         subnet_range(subnet)
 
 
-def test_a_gateway_outside_the_range_takes_no_address() -> None:
+def test_a_gateway_outside_the_range_uses_no_address() -> None:
     assert subnet_range("10.0.0.0/24", "10.0.0.10", "10.0.0.19", "10.0.0.1").usable == 10
     assert subnet_range("10.0.0.0/24", "10.0.0.10", "10.0.0.19", "10.0.0.15").usable == 9
 
@@ -41,13 +39,13 @@ def test_no_range_has_no_address() -> None:
     assert (usable(()), free((), ["10.0.0.2"])) == (0, 0)
 
 
-def test_free_addresses_are_those_that_no_file_is_named_after() -> None:
+def test_free_addresses_are_those_without_a_file() -> None:
     sets = ranges("10.0.0.0/29")
     assert usable(sets) == 5
     assert free(sets, ["10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.7", "10.9.9.9", "fd00::2"]) == 3
 
 
-def test_ranges_of_one_set_add_up_and_the_fullest_set_decides() -> None:
+def test_ranges_of_one_set_are_summed_and_the_fullest_set_decides() -> None:
     (first,), (second,) = ranges("10.0.0.0/29", "10.1.0.0/29")
     both = ((first, second),)
     assert (usable(both), free(both, ["10.0.0.2"])) == (10, 9)

@@ -80,8 +80,8 @@ def recording(*snapshots: Snapshot) -> Recording:
 
 
 def replayed(text: str) -> Report:
-    told = loads(text)
-    return engine.replay(told.snapshots, grace=told.grace, confirm_after=told.confirm_after)
+    exported = loads(text)
+    return engine.replay(exported.snapshots, grace=exported.grace, confirm_after=exported.confirm_after)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_recording_replays_to_the_same_verdicts() -> None:
     assert replayed(dumps(recording(*snapshots))) == engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0))
 
 
-def test_an_unknown_field_is_passed_over() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     assert loads(changed(lambda tree: tree | {"weather": "fine"})) == recording(node(LOST))
 
 
@@ -185,13 +185,13 @@ FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
         ),
     ],
 )
-def test_a_damaged_recording_says_what_and_where(text: str, complaint: str) -> None:
+def test_a_damaged_recording_is_reported_with_the_position(text: str, complaint: str) -> None:
     with pytest.raises(Damaged) as raised:
         loads(text)
     assert complaint in str(raised.value)
 
 
-def test_a_long_value_is_shortened_in_the_complaint() -> None:
+def test_a_long_value_is_truncated_in_the_error() -> None:
     with pytest.raises(Damaged) as raised:
         loads(changed(put("snapshots", 0, "pods", value="x" * 5000)))
     assert len(str(raised.value)) < 200
@@ -207,8 +207,8 @@ NAMES = (
 
 
 def telltale() -> str:
-    """Record a node with every name that a recording can hold, and every trouble; in its second look, one in words."""
-    look = node(
+    """Record a node with every name that a recording can hold, and every finding."""
+    snapshot = node(
         LOST,
         reservation("10.244.1.10", "8" * 64),
         unrecognized("confidential-notes", why="'secretshop' is not a container id"),
@@ -222,7 +222,7 @@ def telltale() -> str:
         pod("secretshop/ledger-0", "10.244.1.20", uid="uid-of-ledger"),
         node=[Node("worker-berlin-7", (CIDR,), 250)],
     )
-    named = replace(look, node_name="worker-berlin-7")
+    named = replace(snapshot, node_name="worker-berlin-7")
     unavailable = Unavailable("processes", "no process of worker-berlin-7 has a comm like billingd in secretshop")
     return dumps(recording(named, replace(named, processes=unavailable)))
 
@@ -236,83 +236,85 @@ def verdicts(report: Report) -> Any:
     )
 
 
-def test_without_names_no_name_is_left() -> None:
+def test_an_anonymous_recording_contains_no_name() -> None:
     plain = telltale()
     text = anonymous(plain, "salt")
     report = replayed(text)
-    told = "\n".join((text, json.dumps(scan_document(report)), scan_table(report)))
+    exported = "\n".join((text, json.dumps(scan_document(report)), scan_table(report)))
     assert [name for name in NAMES if name not in plain] == [], "the node of this test has them all"
-    assert [name for name in NAMES if name in told] == []
+    assert [name for name in NAMES if name in exported] == []
 
 
-def test_without_names_the_verdicts_are_the_same() -> None:
+def test_an_anonymous_recording_has_the_same_states() -> None:
     plain = telltale()
     before = replayed(plain)
     assert {one.finding.detector for one in before.findings} >= {"leaked_reservation", "shared_ip", "unmanaged_address"}
     assert verdicts(replayed(anonymous(plain, "salt"))) == verdicts(before)
 
 
-def test_equal_names_stay_equal_and_another_salt_makes_others() -> None:
+def test_equal_names_stay_equal_and_another_salt_changes_them() -> None:
     plain = dumps(recording(node()))
-    (look,) = loads(anonymous(plain, "salt")).snapshots
-    assert {one.pod for one in look.containers.known() if one.sandbox} == {one.name for one in look.pods.known()}
-    assert look.node_name == the_node(look).name
+    (snapshot,) = loads(anonymous(plain, "salt")).snapshots
+    assert {one.pod for one in snapshot.containers.known() if one.sandbox} == {
+        one.name for one in snapshot.pods.known()
+    }
+    assert snapshot.node_name == the_node(snapshot).name
     assert anonymous(plain, "salt") == anonymous(plain, "salt")
     assert anonymous(plain, "salt") != anonymous(plain, "pepper")
 
 
-def test_a_node_that_is_named_by_its_address_loses_it() -> None:
+def test_a_node_name_that_is_an_address_is_replaced() -> None:
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
     assert "10.12.97.31" not in anonymous(dumps(recording(named)), "salt")
 
 
-def test_the_addresses_and_ids_that_a_diagnosis_needs_stay() -> None:
-    (look,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
-    assert look.reservations == node(LOST).reservations
-    assert look.taken_at == NOW
+def test_addresses_and_ids_needed_for_a_diagnosis_are_kept() -> None:
+    (snapshot,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
+    assert snapshot.reservations == node(LOST).reservations
+    assert snapshot.taken_at == NOW
 
 
 # Device plugins
 
 
-def test_a_recording_from_before_device_plugins_were_read_is_read() -> None:
+def test_an_older_recording_without_device_plugins_is_read() -> None:
     tree = json.loads(dumps(recording(RACE)))
     del tree["snapshots"][0]["device_plugins"], tree["snapshots"][0]["api_skew"]
     for one in tree["snapshots"][0]["pods"]["known"]:
         del one["rejection"], one["wants"], one["controller"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert isinstance(look.device_plugins, NotRequested)
-    assert [one.rejection for one in look.pods.known()] == [None] * 4
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert isinstance(snapshot.device_plugins, NotRequested)
+    assert [one.rejection for one in snapshot.pods.known()] == [None] * 4
 
 
-def test_a_recording_from_before_watches_were_kept_is_read() -> None:
+def test_an_older_recording_without_watches_is_read() -> None:
     tree = json.loads(dumps(recording(node())))
     del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert look.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
-    assert look.server_version == ""
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert snapshot.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
+    assert snapshot.server_version == ""
 
 
-def test_a_word_that_is_none_of_ours_says_where_it_is() -> None:
+def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
     tree = json.loads(dumps(recording(RACE)))
     tree["snapshots"][0]["device_plugins"]["known"]["history"][0]["what"] = "exploded"
     with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
 
 
-def test_without_names_devices_are_still_known_by_their_resources_and_sockets() -> None:
+def test_an_anonymous_recording_keeps_resources_and_sockets() -> None:
     text = anonymous(dumps(recording(RACE)), "salt")
     assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
-    (look,) = loads(text).snapshots
-    devices = look.device_plugins.known()
-    (refused,) = (one for one in look.pods.known() if one.rejection)
+    (snapshot,) = loads(text).snapshots
+    devices = snapshot.device_plugins.known()
+    (refused,) = (one for one in snapshot.pods.known() if one.rejection)
     assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
     assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
     assert refused.controller != "VirtualMachineInstance/vm"
     assert devices.allocations[0].pod_uid == refused.uid
 
 
-def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> None:
+def test_an_anonymous_recording_has_no_instance_id_but_its_comparison_stays() -> None:
     text = dumps(recording(UNKNOWN, UNKNOWN))
     hidden = anonymous(text, "salt")
     for name in ("worker-1", INSTANCE, "i-0123456789abcdef0", WORKER_UID):
@@ -325,13 +327,13 @@ def test_without_names_no_instance_is_named_and_what_its_id_proves_stays() -> No
     assert known.kubelet_name == loads(hidden).snapshots[0].node_name
 
 
-def test_a_recording_of_before_registration_was_read_says_so() -> None:
+def test_an_older_recording_without_registration_is_unavailable() -> None:
     tree = json.loads(dumps(recording(node(LOST))))
-    (look,) = tree["snapshots"]
+    (snapshot,) = tree["snapshots"]
     for source in ("registration", "autoscaler"):
-        del look[source]
+        del snapshot[source]
     for field in ("uid", "created", "provider_id", "taints"):
-        del look["node"]["known"][field]
+        del snapshot["node"]["known"][field]
     (old,) = loads(json.dumps(tree)).snapshots
     for reading in (old.registration, old.autoscaler):
         assert isinstance(reading, NotRequested)

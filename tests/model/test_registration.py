@@ -1,4 +1,4 @@
-"""What is remembered of a Node from look to look, and its text on disk."""
+"""The last-seen record of a Node across snapshots, and its text on disk."""
 
 import json
 from datetime import timedelta
@@ -26,35 +26,33 @@ def seen(*ids: str) -> LastSeen:
 
 
 @pytest.mark.parametrize("ids", [(A,), ("", A), (A, A), (A, "", A), ("", "", "")])
-def test_a_provider_id_that_comes_or_comes_back_is_no_other(ids: tuple[str, ...]) -> None:
+def test_a_provider_id_that_appears_or_returns_is_no_change(ids: tuple[str, ...]) -> None:
     assert (seen(*ids).earlier_id, seen(*ids).changed) == ("", None)
 
 
 @pytest.mark.parametrize(
     ("ids", "earlier", "minute"), [((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2)]
 )
-def test_another_provider_id_is_told_with_the_one_before_and_since_when(
-    ids: tuple[str, ...], earlier: str, minute: int
-) -> None:
+def test_another_provider_id_has_the_previous_one_and_its_time(ids: tuple[str, ...], earlier: str, minute: int) -> None:
     assert seen(*ids).earlier_id == earlier
     assert seen(*ids).changed == NOW + minute * timedelta(minutes=1)
 
 
-def test_one_that_was_lost_is_remembered() -> None:
+def test_a_lost_provider_id_is_remembered() -> None:
     assert (seen(A, "").provider_id, seen(A, "", "").earlier_id) == ("", A)
 
 
-def test_what_is_remembered_of_another_node_is_forgotten() -> None:
+def test_a_record_of_another_node_is_dropped() -> None:
     assert remember(last_seen(name="worker-2"), "worker-1", "u-1", B, LATER) == LastSeen("worker-1", "u-1", B, LATER)
 
 
 @pytest.mark.parametrize("last", [last_seen(), last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id="")])
-def test_what_was_written_is_read(last: LastSeen) -> None:
+def test_a_record_is_read_back(last: LastSeen) -> None:
     assert load_last_seen(dump_last_seen(last)) == last
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'])
-def test_another_text_is_damaged(text: str) -> None:
+def test_any_other_text_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
         load_last_seen(text)
 
@@ -64,7 +62,7 @@ def test_another_text_is_damaged(text: str) -> None:
         st.sampled_from(["name", "uid", "provider_id", "at", "changed"]), st.none() | st.text() | st.integers()
     )
 )
-def test_a_text_with_any_value_exchanged_is_read_or_damaged(changes: dict[str, object]) -> None:
+def test_a_record_with_any_value_replaced_is_read_or_damaged(changes: dict[str, object]) -> None:
     tree = json.loads(dump_last_seen(last_seen())) | changes
     try:
         assert isinstance(load_last_seen(json.dumps(tree)), LastSeen)

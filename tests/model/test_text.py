@@ -24,7 +24,7 @@ def test_escaped_text_is_printable_and_escaping_it_again_changes_nothing(text: s
     assert escape(escaped) == escaped
 
 
-def test_a_foreign_message_is_one_line_of_bounded_length() -> None:
+def test_an_external_message_is_one_line_of_bounded_length() -> None:
     assert truncate("<html>\n  <body>") == "<html> <body>"
     assert truncate("x" * 300) == "x" * 197 + "..."
 
@@ -49,7 +49,7 @@ def test_ages_have_one_or_two_units(seconds: int, text: str) -> None:
     assert format_age(timedelta(seconds=seconds)) == text
 
 
-def test_numbers_are_legible_and_unknown_is_not_zero() -> None:
+def test_numbers_are_readable_and_unknown_is_not_zero() -> None:
     assert [format_number(one) for one in (None, 0, 65534, 2**64)] == ["?", "0", "65,534", "1.8e+19"]
     assert [count_of(1, "pod"), count_of(2, "pod"), count_of(0, "address", "addresses")] == [
         "1 pod", "2 pods", "0 addresses",

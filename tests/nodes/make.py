@@ -159,8 +159,8 @@ def etcd_restored() -> Snapshot:
     """etcd was restored from a backup while one API server lagged: no event is replayed."""
     now = node()
     several = Evidence.RV_RESET, Evidence.OLDER_LIST
-    told = tuple(_shown(now, evidence, "v1.20.2", 1) for evidence in several)
-    return replace(now, server_version="v1.20.2", watches=Known(told))
+    watches = tuple(_shown(now, evidence, "v1.20.2", 1) for evidence in several)
+    return replace(now, server_version="v1.20.2", watches=Known(watches))
 
 
 def _shown(now: Snapshot, evidence: Evidence, server_version: str, count: int) -> Watch:
@@ -188,9 +188,11 @@ NODES: Final = {
 
 def write(names: Iterable[str]) -> None:
     for name in names:
-        look = NODES[name]()
-        again = replace(look, taken_at=look.taken_at + timedelta(seconds=1), uptime=look.uptime + timedelta(seconds=1))
-        text = dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(look, again)))
+        snapshot = NODES[name]()
+        again = replace(
+            snapshot, taken_at=snapshot.taken_at + timedelta(seconds=1), uptime=snapshot.uptime + timedelta(seconds=1)
+        )
+        text = dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot, again)))
         Path(__file__).with_name(f"{name}.json").write_text(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
 
 

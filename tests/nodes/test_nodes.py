@@ -1,4 +1,4 @@
-"""The diagnosis of each recorded node is the one in the file beside it."""
+"""The diagnosis of each recorded node is the one in the file next to it."""
 
 import tomllib
 from pathlib import Path
@@ -37,7 +37,7 @@ def diagnosis(report: Report) -> dict[str, Any]:
     }
     findings = (
         (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.strength)
-        for one in (judged.finding for judged in report.findings)
+        for one in (tracked.finding for tracked in report.findings)
     )
     return {
         **networks,

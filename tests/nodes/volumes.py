@@ -1,4 +1,4 @@
-"""Nodes with volumes that have to be attached: as seen on a real kubelet 1.20, and what only looks like it.
+"""Nodes with volumes that have to be attached: as seen on a real kubelet 1.20, and similar ones without a problem.
 
 The pods and the node are read from raw objects, as the API server sends them.
 """

@@ -15,44 +15,46 @@ Actor = Callable[[World], Iterator[Move]]
 
 def setting_up(world: World) -> Iterator[Move]:
     """RunPodSandbox, with host-local's ADD."""
-    for index, box in enumerate(world.sandboxes):
-        match box.setup:
+    for index, sandbox in enumerate(world.sandboxes):
+        match sandbox.setup:
             case "new":
-                yield f"{box.pod}: docker create", changed(world, index, setup="created", container="created")
+                yield f"{sandbox.pod}: docker create", changed(world, index, setup="created", container="created")
             case "created":
-                yield f"{box.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
+                yield f"{sandbox.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
             case "noted":
-                yield f"{box.pod}: docker start", changed(world, index, setup="started", container="running")
+                yield f"{sandbox.pod}: docker start", changed(world, index, setup="started", container="running")
             case "started" if not world.lock:
-                yield _add(world, index, box)
+                yield _add(world, index, sandbox)
             case "writing":
-                more = len(box.ips) < len(box.families or world.families)
-                written = changed(_write(world, box), index, setup="started" if more else "reserved")
-                yield f"{box.pod}: ADD writes {box.ips[-1]} and unlocks", written._replace(lock="")
-            case "reserved" if box.container != "running":
-                yield f"{box.pod}: ADD finds no namespace to configure", changed(world, index, setup="failed")
+                more = len(sandbox.ips) < len(sandbox.families or world.families)
+                written = changed(_write(world, sandbox), index, setup="started" if more else "reserved")
+                yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", written._replace(lock="")
+            case "reserved" if sandbox.container != "running":
+                yield f"{sandbox.pod}: ADD finds no namespace to configure", changed(world, index, setup="failed")
             case "reserved":
-                configured = changed(world, index, setup="ready", configured=box.ips)
-                yield f"{box.pod}: ADD configures {', '.join(box.ips)}", configured
+                configured = changed(world, index, setup="ready", configured=sandbox.ips)
+                yield f"{sandbox.pod}: ADD configures {', '.join(sandbox.ips)}", configured
             case _:
                 pass
 
 
-def _add(world: World, index: int, box: Sandbox) -> Move:
-    family = (box.families or world.families)[len(box.ips)]
-    free = [ip for ip in family if world.file(ip, box.network) is None]
+def _add(world: World, index: int, sandbox: Sandbox) -> Move:
+    family = (sandbox.families or world.families)[len(sandbox.ips)]
+    free = [ip for ip in family if world.file(ip, sandbox.network) is None]
     if not free:
-        mine = [one for one in world.files if one.content == box.id]
-        return f"{box.pod}: ADD fails, the range is full", changed(without(world, mine), index, setup="failed", ips=())
-    locked = made(world, free[0], "", box.network)._replace(lock=box.id)
-    return f"{box.pod}: ADD locks and creates {free[0]}", changed(
-        locked, index, setup="writing", ips=(*box.ips, free[0])
+        mine = [one for one in world.files if one.content == sandbox.id]
+        return f"{sandbox.pod}: ADD fails, the range is full", changed(
+            without(world, mine), index, setup="failed", ips=()
+        )
+    locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
+    return f"{sandbox.pod}: ADD locks and creates {free[0]}", changed(
+        locked, index, setup="writing", ips=(*sandbox.ips, free[0])
     )
 
 
-def _write(world: World, box: Sandbox) -> World:
+def _write(world: World, sandbox: Sandbox) -> World:
     files = (
-        one._replace(content=box.id) if (one.network, one.ip) == (box.network, box.ips[-1]) else one
+        one._replace(content=sandbox.id) if (one.network, one.ip) == (sandbox.network, sandbox.ips[-1]) else one
         for one in world.files
     )  # fmt: skip
     return world._replace(files=tuple(sorted(files)))
@@ -60,76 +62,82 @@ def _write(world: World, box: Sandbox) -> World:
 
 def host_local_dies(world: World) -> Iterator[Move]:
     """Between creating the file and writing it. An empty file remains, and the kernel releases the lock."""
-    for index, box in enumerate(world.sandboxes):
-        if box.setup == "writing" and world.may("host-local dies"):
-            died = changed(world, index, setup="failed", ips=box.ips[:-1])._replace(lock="")
-            yield f"{box.pod}: host-local dies before it writes {box.ips[-1]}", spent(died, "host-local dies")
+    for index, sandbox in enumerate(world.sandboxes):
+        if sandbox.setup == "writing" and world.may("host-local dies"):
+            died = changed(world, index, setup="failed", ips=sandbox.ips[:-1])._replace(lock="")
+            yield f"{sandbox.pod}: host-local dies before it writes {sandbox.ips[-1]}", spent(died, "host-local dies")
 
 
 def tearing_down(world: World) -> Iterator[Move]:
     """StopPodSandbox and RemovePodSandbox, for deleted pods and for sandboxes that look dead to the kubelet."""
-    for index, box in enumerate(world.sandboxes):
-        if not box.known or not (box.orphaned or box.setup in {"ready", "failed", "killed"}):
+    for index, sandbox in enumerate(world.sandboxes):
+        if not sandbox.known or not (sandbox.orphaned or sandbox.setup in {"ready", "failed", "killed"}):
             continue
-        match box.teardown:
-            case "" if _to_be_torn_down(box):
+        match sandbox.teardown:
+            case "" if _to_be_torn_down(sandbox):
                 if not world.ready:
-                    yield f"{box.pod}: no DEL, the kubelet has no pod CIDR", changed(world, index, teardown="untorn")
+                    yield (
+                        f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR",
+                        changed(world, index, teardown="untorn"),
+                    )
                 elif not world.lock:
-                    mine = [one for one in world.files if one.content == box.id]
+                    mine = [one for one in world.files if one.content == sandbox.id]
                     torn = changed(without(world, mine), index, teardown="torn", ips=())
-                    yield f"{box.pod}: DEL", torn
+                    yield f"{sandbox.pod}: DEL", torn
             case "torn" | "untorn":
-                yield _stop(world, index, box)
+                yield _stop(world, index, sandbox)
             case "stopped":
-                yield f"{box.pod}: docker rm", changed(world, index, teardown="removed", container="")
+                yield f"{sandbox.pod}: docker rm", changed(world, index, teardown="removed", container="")
             case "removed":
-                yield f"{box.pod}: the checkpoint is removed", changed(world, index, teardown="", checkpoint=False)
+                yield f"{sandbox.pod}: the checkpoint is removed", changed(world, index, teardown="", checkpoint=False)
             case _:
                 pass
 
 
-def _to_be_torn_down(box: Sandbox) -> bool:
-    return box.leaves or box.setup != "ready" or not box.listed or box.container == "exited"
+def _to_be_torn_down(sandbox: Sandbox) -> bool:
+    return sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
 
 
-def _stop(world: World, index: int, box: Sandbox) -> Move:
+def _stop(world: World, index: int, sandbox: Sandbox) -> Move:
     """Without a container the kubelet drops the checkpoint, even if DEL did not run: this is the known leak."""
-    if not box.listed:
-        return f"{box.pod}: docker knows no such container, the checkpoint is dropped", changed(
+    if not sandbox.listed:
+        return f"{sandbox.pod}: docker knows no such container, the checkpoint is dropped", changed(
             world, index, teardown="", checkpoint=False
         )
-    after = "stopped" if box.teardown == "torn" else ""
-    return f"{box.pod}: docker stop", changed(world, index, teardown=after, container="exited", configured=())
+    after = "stopped" if sandbox.teardown == "torn" else ""
+    return f"{sandbox.pod}: docker stop", changed(world, index, teardown=after, container="exited", configured=())
 
 
 def kubelet_restarts(world: World) -> Iterator[Move]:
     """It forgets what it was doing, its plugins die with it, and it has no pod CIDR for a while."""
     if world.may("kubelet restarts"):
         after = spent(world, "kubelet restarts")._replace(ready=False, kubelet_started=world.clock)
-        for index, box in enumerate(world.sandboxes):
-            if box.setup not in {"new", "ready", "failed"}:
-                after = _killed(after, index, box)
+        for index, sandbox in enumerate(world.sandboxes):
+            if sandbox.setup not in {"new", "ready", "failed"}:
+                after = _killed(after, index, sandbox)
             after = changed(after, index, teardown="")
         yield "the kubelet restarts", after
     if not world.ready:
         yield "the kubelet learns its pod CIDR", world._replace(ready=True)
 
 
-def _killed(world: World, index: int, box: Sandbox) -> World:
-    if world.may("plugins survive the kubelet") and box.setup in {"started", "writing", "reserved"}:
+def _killed(world: World, index: int, sandbox: Sandbox) -> World:
+    if world.may("plugins survive the kubelet") and sandbox.setup in {"started", "writing", "reserved"}:
         return changed(world, index, orphaned=True)
-    if box.setup == "writing":
+    if sandbox.setup == "writing":
         world = world._replace(lock="")
-        box = box._replace(ips=box.ips[:-1])
-    return changed(world, index, setup="killed", ips=box.ips)
+        sandbox = sandbox._replace(ips=sandbox.ips[:-1])
+    return changed(world, index, setup="killed", ips=sandbox.ips)
 
 
 def operator_removes(world: World) -> Iterator[Move]:
     """`docker rm -f` of a running pod."""
-    for index, box in enumerate(world.sandboxes):
-        if box.setup == "ready" and box.listed and box.container == "running" and world.may("docker rm -f"):
-            yield f"{box.pod}: an operator's docker rm -f", spent(changed(world, index, container=""), "docker rm -f")
+    for index, sandbox in enumerate(world.sandboxes):
+        if sandbox.setup == "ready" and sandbox.listed and sandbox.container == "running" and world.may("docker rm -f"):
+            yield (
+                f"{sandbox.pod}: an operator's docker rm -f",
+                spent(changed(world, index, container=""), "docker rm -f"),
+            )
 
 
 def late_del(world: World) -> Iterator[Move]:
@@ -140,19 +148,19 @@ def late_del(world: World) -> Iterator[Move]:
         ):
             mine = [one for one in world.files if one.content == gone]
             after = spent(without(world, mine), "late DEL")
-            for index, box in enumerate(world.sandboxes):
-                if box.id == gone:
+            for index, sandbox in enumerate(world.sandboxes):
+                if sandbox.id == gone:
                     after = changed(after, index, ips=())
             yield f"a late DEL of {gone[:2]}", after
 
 
 def _has_container(world: World, container_id: str) -> bool:
-    return any(box.id == container_id and box.container for box in world.sandboxes)
+    return any(sandbox.id == container_id and sandbox.container for sandbox in world.sandboxes)
 
 
 def docker_forgets(world: World) -> Iterator[Move]:
     """docker restarts, or loses containers without a restart. Its list lacks some or all of them for a while."""
-    there = [index for index, box in enumerate(world.sandboxes) if box.listed]
+    there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.listed]
     for why, started in (("docker restarts", world.clock), ("docker forgets", world.docker_started)):
         if world.may(why):
             for some in chain.from_iterable(combinations(there, many) for many in range(1, len(there) + 1)):
@@ -160,7 +168,7 @@ def docker_forgets(world: World) -> Iterator[Move]:
                 for index in some:
                     after = changed(after, index, hidden=True)
                 yield f"{why}, without {', '.join(world.sandboxes[index].pod for index in some)}", after
-    if any(box.hidden and box.container for box in world.sandboxes) and world.may("docker remembers"):
+    if any(sandbox.hidden and sandbox.container for sandbox in world.sandboxes) and world.may("docker remembers"):
         after = spent(world, "docker remembers")
         for index in range(len(world.sandboxes)):
             after = changed(after, index, hidden=False)
@@ -169,18 +177,18 @@ def docker_forgets(world: World) -> Iterator[Move]:
 
 def status_follows(world: World) -> Iterator[Move]:
     """The API server learns a pod's addresses, and that they are gone, some time later."""
-    for index, box in enumerate(world.sandboxes):
-        now = box.active
-        if box.status != now:
+    for index, sandbox in enumerate(world.sandboxes):
+        now = sandbox.active
+        if sandbox.status != now:
             yield (
-                f"{box.pod}: the API server learns of {', '.join(now) or 'its end'}",
+                f"{sandbox.pod}: the API server learns of {', '.join(now) or 'its end'}",
                 changed(world, index, status=now),
             )
 
 
 def time_passes(world: World) -> Iterator[Move]:
     """No ADD takes ten minutes: the kubelet limits a plugin to 220 s."""
-    adding = any(box.setup in {"started", "writing", "reserved"} for box in world.sandboxes)
+    adding = any(sandbox.setup in {"started", "writing", "reserved"} for sandbox in world.sandboxes)
     for rare, clock, jumped in (
         ("ten minutes pass", 600, 0),
         ("the wall clock is set forward", 0, 3600),

@@ -11,13 +11,13 @@ Law = Callable[[World], str]
 
 def reserved(world: World) -> str:
     """A sandbox whose container exists has its reservation, from when the file is created until DEL."""
-    for box in world.sandboxes:
-        if not box.exists:
+    for sandbox in world.sandboxes:
+        if not sandbox.exists:
             continue
-        for ip in box.ips:
-            file = world.file(ip, box.network)
-            if file is None or file.content != _content(box, ip):
-                return f"{box.pod} exists and has lost its reservation of {ip}"
+        for ip in sandbox.ips:
+            file = world.file(ip, sandbox.network)
+            if file is None or file.content != _content(sandbox, ip):
+                return f"{sandbox.pod} exists and has lost its reservation of {ip}"
     return ""
 
 
@@ -26,22 +26,22 @@ def in_use(world: World) -> str:
 
     Weaker than `reserved`: a sandbox whose ADD died before it configured anything has no address to lose.
     """
-    for box in world.sandboxes:
-        adding = box.ips if box.setup in {"started", "writing", "reserved"} else ()
-        for ip in {*adding, *box.configured}.intersection(box.ips) if box.exists else ():
-            file = world.file(ip, box.network)
-            if file is None or file.content != _content(box, ip):
-                return f"{box.pod} uses {ip} and has lost its reservation"
+    for sandbox in world.sandboxes:
+        adding = sandbox.ips if sandbox.setup in {"started", "writing", "reserved"} else ()
+        for ip in {*adding, *sandbox.configured}.intersection(sandbox.ips) if sandbox.exists else ():
+            file = world.file(ip, sandbox.network)
+            if file is None or file.content != _content(sandbox, ip):
+                return f"{sandbox.pod} uses {ip} and has lost its reservation"
     return ""
 
 
-def _content(box: Sandbox, ip: str) -> str:
-    return "" if box.setup == "writing" and ip == box.ips[-1] else box.id
+def _content(sandbox: Sandbox, ip: str) -> str:
+    return "" if sandbox.setup == "writing" and ip == sandbox.ips[-1] else sandbox.id
 
 
 def owned_once(world: World) -> str:
     """No two live sandboxes have the same address."""
-    held = [(box.network, ip) for box in world.sandboxes if box.exists for ip in box.ips]
+    held = [(sandbox.network, ip) for sandbox in world.sandboxes if sandbox.exists for ip in sandbox.ips]
     twice = {one for one in held if held.count(one) > 1}
     return f"two live sandboxes have {min(twice)[1]}" if twice else ""
 
@@ -79,10 +79,10 @@ def _partly_released(world: World, entry: Entry) -> str:
 def clean(before: World, after: World) -> str:
     """Every leak is gone, if docker's list is complete and the API server is up to date."""
     truthful = all(
-        not box.hidden
-        and (not box.status or box.listed)
-        and (box.container != "running" or box.checkpoint)
-        for box in before.sandboxes
+        not sandbox.hidden
+        and (not sandbox.status or sandbox.listed)
+        and (sandbox.container != "running" or sandbox.checkpoint)
+        for sandbox in before.sandboxes
     )  # fmt: skip
     if truthful and (left := [one for one in unowned(before) if one in after.files]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"

@@ -125,7 +125,7 @@ def _nanoseconds(seconds: int) -> int:
 
 
 def checkpoints(world: World, _who: str) -> Answers:
-    yield _checkpoints(tuple((box.id, box.pod) for box in world.sandboxes if box.checkpoint)), world
+    yield _checkpoints(tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)), world
 
 
 @cache
@@ -134,7 +134,12 @@ def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
 
 
 def containers(world: World, _who: str) -> Answers:
-    yield _containers(tuple((box.id, box.container, box.pod) for box in world.sandboxes if box.listed)), world
+    yield (
+        _containers(
+            tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
+        ),
+        world,
+    )
 
 
 @cache
@@ -154,7 +159,7 @@ def _start_times(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
 
 
 def addresses(world: World, _who: str) -> Answers:
-    yield _addresses(tuple(ip for box in world.sandboxes for ip in box.active)), world
+    yield _addresses(tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)), world
 
 
 @cache
@@ -163,7 +168,7 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
 
 
 def pods(world: World, _who: str) -> Answers:
-    yield _pods(tuple((box.pod, box.status) for box in world.sandboxes if box.status)), world
+    yield _pods(tuple((sandbox.pod, sandbox.status) for sandbox in world.sandboxes if sandbox.status)), world
 
 
 @cache
@@ -177,15 +182,15 @@ def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...
 
 
 def has_container(world: World, _who: str, container_id: str) -> Answers:
-    yield any(box.id == container_id and box.listed for box in world.sandboxes), world
+    yield any(sandbox.id == container_id and sandbox.listed for sandbox in world.sandboxes), world
 
 
 def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
-    yield any(box.id == container_id and box.checkpoint for box in world.sandboxes), world
+    yield any(sandbox.id == container_id and sandbox.checkpoint for sandbox in world.sandboxes), world
 
 
 def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield any(set(ips).intersection(box.active) for box in world.sandboxes), world
+    yield any(set(ips).intersection(sandbox.active) for sandbox in world.sandboxes), world
 
 
 # File operations.

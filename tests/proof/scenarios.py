@@ -23,13 +23,13 @@ DEFAULTS = Setup(grace=timedelta(minutes=5), confirm=timedelta(seconds=3), settl
 V4, V6 = ("10.244.1.2",), ("fd00::2",)
 
 
-def box(container_id: str, **more: object) -> Sandbox:
+def sandbox(container_id: str, **more: object) -> Sandbox:
     return Sandbox(container_id, f"pod-{container_id[0]}")._replace(**more)  # type: ignore[arg-type]
 
 
 def running(container_id: str, *ips: str, **more: object) -> Sandbox:
     usual = {"container": "running", "checkpoint": True, "ips": ips, "configured": ips, "setup": "ready"}
-    return box(container_id, **(usual | more))
+    return sandbox(container_id, **(usual | more))
 
 
 def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
@@ -54,18 +54,18 @@ def rarely(*what: str) -> tuple[tuple[str, int], ...]:
 
 CHURN = Scenario(
     name="pods come and go beside a leak",
-    start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
+    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
 )
-SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(box(ONE), leaks=(leak("10.244.1.4"),)))
+SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(sandbox(ONE), leaks=(leak("10.244.1.4"),)))
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
-    start=node(box(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
+    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
 )
 RESTART = Scenario(
     name="the known leak: docker rm -f, a kubelet without pod CIDR, and reuse",
     start=node(
         running(ONE, "10.244.1.2"),
-        box(TWO, leaves=False),
+        sandbox(TWO, leaves=False),
         families=(V4,),
         left=rarely("docker rm -f", "kubelet restarts"),
     ),
@@ -73,26 +73,26 @@ RESTART = Scenario(
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
     start=node(
-        box(ONE), box(TWO, leaves=False, setup="started", container="running", checkpoint=True),
+        sandbox(ONE), sandbox(TWO, leaves=False, setup="started", container="running", checkpoint=True),
         families=(V4,), left=rarely("kubelet restarts"),
     ),
 )  # fmt: skip
 EMPTY = Scenario(
     name="host-local dies between creating a file and writing it",
     start=node(
-        box(ONE),
-        box(TWO, leaves=False, setup="noted", container="created", checkpoint=True),
+        sandbox(ONE),
+        sandbox(TWO, leaves=False, setup="noted", container="created", checkpoint=True),
         left=rarely("host-local dies"),
     ),
 )
 TWO_CLEANERS = Scenario(
     name="two cleaners, one leak, and its address reused at once",
-    start=node(box(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), cleaners=2),
+    start=node(sandbox(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), cleaners=2),
 )
 KILLED = Scenario(
     name="two cleaners, one of them killed at any time and started again",
     start=node(
-        box(ONE, leaves=False, setup="started", container="running", checkpoint=True),
+        sandbox(ONE, leaves=False, setup="started", container="running", checkpoint=True),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("the cleaner is killed"),
@@ -102,7 +102,7 @@ KILLED = Scenario(
 DUAL = Scenario(
     name="dual stack: the two files of a leak, and the cleaner is killed at any time",
     start=node(
-        box(ONE),
+        sandbox(ONE),
         leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
         families=(V4, V6),
         left=rarely("the cleaner is killed", "late DEL"),
@@ -111,7 +111,7 @@ DUAL = Scenario(
 UNAVAILABLE = Scenario(
     name="one source is unavailable, once, at any time",
     start=node(
-        box(ONE, setup="noted", container="created", checkpoint=True),
+        sandbox(ONE, setup="noted", container="created", checkpoint=True),
         leaks=(leak("10.244.1.4"),),
         left=rarely("a source is unavailable"),
     ),
@@ -119,7 +119,7 @@ UNAVAILABLE = Scenario(
 DISK = Scenario(
     name="dual stack: the disk fails twice, and the cleaner is killed, at any time",
     start=node(
-        box(ONE, setup="started", container="running", checkpoint=True),
+        sandbox(ONE, setup="started", container="running", checkpoint=True),
         leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
         families=(V4, V6),
         left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
@@ -128,7 +128,7 @@ DISK = Scenario(
 API = Scenario(
     name="with the API server, which lags",
     start=node(
-        box(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
+        sandbox(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
         running(TWO, "10.244.1.2", status=("10.244.1.2",)),
         leaks=(leak("10.244.1.3"),),
         families=(V4,),
@@ -140,7 +140,7 @@ API = Scenario(
 LYING = rarely("docker restarts", "docker remembers", "kubelet restarts")
 DOCKER = Scenario(
     name="docker restarts with an empty list and recovers; the kubelet restarts; at any time in the life of a sandbox",
-    start=node(box(ONE), left=LYING),
+    start=node(sandbox(ONE), left=LYING),
     laws=IN_USE,
 )
 PARTLY = Scenario(
@@ -162,7 +162,7 @@ FORGETFUL = replace(
 CLOCK = Scenario(
     name="the default settings, while the clock is set and time passes",
     start=node(
-        box(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
+        sandbox(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
@@ -171,7 +171,7 @@ CLOCK = Scenario(
     check_recovery=False,
 )
 SURVIVOR_START = node(
-    box(ONE, setup="started", container="running", checkpoint=True),
+    sandbox(ONE, setup="started", container="running", checkpoint=True),
     left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
 )
 SETTLED = Scenario(
@@ -184,7 +184,7 @@ SETTLED = Scenario(
 SYNCS = Scenario(
     name="three syncs of the daemon beside a leak on a full range",
     start=node(
-        box(ONE, setup="noted", container="created", checkpoint=True),
+        sandbox(ONE, setup="noted", container="created", checkpoint=True),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("late DEL"),
@@ -195,8 +195,8 @@ SYNCS = Scenario(
 UNRECOGNIZED = Scenario(
     name="sandboxes of another runtime: in a network of their own, and in kubenet outside its range",
     start=node(
-        box(ONE, docker=False, setup="started", container="running", network="podman"),
-        box(TWO, docker=False, setup="started", container="running", families=(("10.99.0.2",),)),
+        sandbox(ONE, docker=False, setup="started", container="running", network="podman"),
+        sandbox(TWO, docker=False, setup="started", container="running", families=(("10.99.0.2",),)),
         leaks=(leak("10.244.1.2"),),
     ),
     setup=Setup(networks=("kubenet", "podman")),
@@ -288,14 +288,14 @@ DEEP = (
     replace(
         FULL,
         name="two new pods, a leak, and a full range of two",
-        start=node(box(ONE), box(TWO), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
+        start=node(sandbox(ONE), sandbox(TWO), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
     ),
     replace(
         DYING,
         name="the kubelet restarts, host-local dies",
         start=node(
-            box(ONE),
-            box(TWO),
+            sandbox(ONE),
+            sandbox(TWO),
             families=(V4,),
             left=rarely("kubelet restarts", "host-local dies"),
         ),

@@ -20,13 +20,13 @@ def explore(without: Without) -> Explored:
 
 
 @pytest.mark.parametrize("name", DETECTED)
-def test_without_this_the_checker_finds_a_counterexample(name: str) -> None:
+def test_without_this_guard_the_checker_finds_a_counterexample(name: str) -> None:
     with pytest.raises(Counterexample):
         explore(DETECTED[name])
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_without_this_alone_the_others_suffice(name: str) -> None:
+def test_without_this_guard_alone_the_others_suffice(name: str) -> None:
     assert explore(COVERED[name].holds).states > 0
 
 

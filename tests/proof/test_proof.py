@@ -36,7 +36,7 @@ def test_larger_nodes(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", [*POLICY, *ASSUMED], ids=lambda one: one.name)
-def test_where_an_assumption_fails_a_guard_is_left(scenario: Scenario) -> None:
+def test_if_an_assumption_fails_another_guard_protects(scenario: Scenario) -> None:
     explore(scenario, 1)
 
 

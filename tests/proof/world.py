@@ -139,9 +139,9 @@ def unowned(world: World) -> tuple[File, ...]:
 
 def _owned(world: World, file: File) -> bool:
     return any(
-        (file.content == box.id and (box.container or box.checkpoint))
-        or file.ip in box.active
-        or file.ip in box.status
-        or (file.ip in box.ips and box.setup == "writing")
-        for box in world.sandboxes
+        (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint))
+        or file.ip in sandbox.active
+        or file.ip in sandbox.status
+        or (file.ip in sandbox.ips and sandbox.setup == "writing")
+        for sandbox in world.sandboxes
     )

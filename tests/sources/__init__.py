@@ -1,1 +1,1 @@
-"""Reading: each source against the real thing, or against a stand-in that says exactly given bytes."""
+"""Each source is read from the real service, or from a fake that sends exactly the given bytes."""

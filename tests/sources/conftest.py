@@ -1,4 +1,4 @@
-"""A place to make unreadable things in."""
+"""A directory for unreadable files."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One look: each source once, in the order that is safe, and what fails is told and not guessed."""
+"""One snapshot: each source once, in a safe order, and failures are reported and never guessed."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,7 +37,7 @@ from tests.builders import (
     sandbox,
     waiting_pod,
 )
-from tests.sources.told import Told
+from tests.sources.recorded import RecordedSources
 
 NOW = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
 
@@ -50,205 +50,211 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-def look(sources: Told) -> Snapshot:
+def read(sources: RecordedSources) -> Snapshot:
     return take_snapshot(sources.sources, "worker-1", NOW, ticking())
 
 
 ORPHAN = reservation("10.244.1.9", GONE)
-EVERY_TROUBLE = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
-"""Each source has something to say."""
+ALL_SOURCES_NEEDED = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
+"""A node for which every source is read."""
 
 
-def test_promises_are_read_before_owners_and_the_api_server_last() -> None:
+def test_reservations_are_read_before_owners_and_the_api_server_last() -> None:
     # On docker a sandbox exists before its address is reserved: in this order a race can orphan none.
-    sources = Told(node(ORPHAN))
-    look(sources)
-    order = {source: place for place, source in enumerate(sources.asked)}
+    sources = RecordedSources(node(ORPHAN))
+    read(sources)
+    order = {source: place for place, source in enumerate(sources.requested)}
     assert order["reservations"] == 0
     assert order["reservations"] < order["containers"]
     assert order["containers"] < order["addresses"]
     assert max(order["pods"], order["node"]) > order["containers"]
 
 
-def test_device_plugins_are_read_before_the_pods_that_were_refused_for_them() -> None:
-    # A pod is refused for what the kubelet did not know: what it knows later would be an alibi that comes too late.
-    sources = Told(node())
-    look(sources)
-    assert sources.asked.index("device_plugins") < sources.asked.index("pods")
+def test_device_plugins_are_read_before_rejected_pods() -> None:
+    # A pod is rejected for what the kubelet did not know then; what it learns later must not be attributed to it.
+    sources = RecordedSources(node())
+    read(sources)
+    assert sources.requested.index("device_plugins") < sources.requested.index("pods")
 
 
-def test_the_api_servers_clock_is_asked_for_when_it_has_answered() -> None:
-    sources = Told(replace(node(), api_skew=timedelta(seconds=2)))
-    assert look(sources).api_skew == timedelta(seconds=2)
-    assert {"pods", "node"} <= set(sources.skew_asked_after)
-    assert look(Told(node())).api_skew is None
+def test_the_api_server_clock_is_read_after_its_answer() -> None:
+    sources = RecordedSources(replace(node(), api_skew=timedelta(seconds=2)))
+    assert read(sources).api_skew == timedelta(seconds=2)
+    assert {"pods", "node"} <= set(sources.skew_read_after)
+    assert read(RecordedSources(node())).api_skew is None
 
 
-def test_what_the_api_server_calls_its_version_is_kept() -> None:
-    assert look(Told(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
-    assert look(Told(node())).server_version == ""
+def test_the_server_version_is_stored() -> None:
+    assert read(RecordedSources(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
+    assert read(RecordedSources(node())).server_version == ""
 
 
-def test_each_source_is_asked_once() -> None:
-    sources = Told(EVERY_TROUBLE)
-    look(sources)
-    assert sorted(sources.asked) == sorted(SOURCES)
+def test_each_source_is_read_once() -> None:
+    sources = RecordedSources(ALL_SOURCES_NEEDED)
+    read(sources)
+    assert sorted(sources.requested) == sorted(SOURCES)
 
 
-def test_what_was_read_is_what_is_in_it() -> None:
-    told = EVERY_TROUBLE
-    snapshot = look(Told(told))
-    assert list(snapshot.readings()) == list(with_history(replace(told, uptime=NOW.uptime)).readings())
+def test_the_snapshot_contains_what_was_read() -> None:
+    recorded = ALL_SOURCES_NEEDED
+    snapshot = read(RecordedSources(recorded))
+    assert list(snapshot.readings()) == list(with_history(replace(recorded, uptime=NOW.uptime)).readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
     assert snapshot.unavailable() == ()
 
 
-def test_a_healthy_node_does_not_pay_for_namespaces() -> None:
-    sources = Told(node())
-    snapshot = look(sources)
-    assert "addresses" not in sources.asked
+def test_on_a_healthy_node_namespaces_are_not_read() -> None:
+    sources = RecordedSources(node())
+    snapshot = read(sources)
+    assert "addresses" not in sources.requested
     assert snapshot.addresses == NotRequested("addresses", "no reservation is known to be without an owner")
 
 
 @pytest.mark.parametrize("ids", ["containers", "checkpoints"])
-def test_an_owner_of_any_kind_is_an_owner(ids: str) -> None:
+def test_an_owner_of_any_kind_makes_namespaces_unnecessary(ids: str) -> None:
     owner = sandbox(GONE, "shop/old", "exited") if ids == "containers" else Checkpoint(GONE, "shop/old")
-    sources = Told(node(ORPHAN, owner))
-    look(sources)
-    assert "addresses" not in sources.asked
+    sources = RecordedSources(node(ORPHAN, owner))
+    read(sources)
+    assert "addresses" not in sources.requested
 
 
 def test_an_empty_file_has_no_owner() -> None:
-    sources = Told(node(builders.empty_file("10.244.1.9")))
-    look(sources)
-    assert "addresses" in sources.asked
+    sources = RecordedSources(node(builders.empty_file("10.244.1.9")))
+    read(sources)
+    assert "addresses" in sources.requested
 
 
-def test_when_docker_is_silent_nobody_is_known_to_be_without_owner() -> None:
-    sources = Told(node(ORPHAN), broken="containers")
-    snapshot = look(sources)
-    assert "addresses" not in sources.asked
+def test_without_docker_no_reservation_is_known_to_be_ownerless() -> None:
+    sources = RecordedSources(node(ORPHAN), broken="containers")
+    snapshot = read(sources)
+    assert "addresses" not in sources.requested
     assert snapshot.containers == Unavailable("containers", "it broke")
 
 
 @pytest.mark.parametrize("source", ["checkpoints", "containers", "cni_results", "processes", "addresses"])
-def test_a_source_that_fails_is_unread_and_the_others_are_read(source: str) -> None:
-    snapshot = look(Told(node(ORPHAN), broken=source))
+def test_a_failing_source_is_unavailable_and_the_others_are_read(source: str) -> None:
+    snapshot = read(RecordedSources(node(ORPHAN), broken=source))
     assert getattr(snapshot, source) == Unavailable(source, "it broke")
     others = {one.source for one in snapshot.unavailable()} - {source}
     assert others == ({"addresses"} if source == "processes" else set())
 
 
-def test_doubts_are_heeded() -> None:
-    empty = look(Told(node(ORPHAN, containers=[])))
+def test_crosschecks_are_applied() -> None:
+    empty = read(RecordedSources(node(ORPHAN, containers=[])))
     assert isinstance(empty.containers, Unavailable)
-    assert isinstance(look(Told(node(pods=[], node=[], containers=[]))).pods, Unavailable)
-    assert look(Told(node(pods=[], node=[WORKER], containers=[]))).pods == Known(())
+    assert isinstance(read(RecordedSources(node(pods=[], node=[], containers=[]))).pods, Unavailable)
+    assert read(RecordedSources(node(pods=[], node=[WORKER], containers=[]))).pods == Known(())
 
 
-def test_nobody_is_convicted_by_the_pods_of_a_vanished_node() -> None:
+def test_the_pods_of_a_deleted_node_make_nothing_leaked() -> None:
     some = node(ORPHAN, pods=builders.PODS[:1], node=[], registration=registration(last_seen()))
-    snapshot = look(Told(some))
+    snapshot = read(RecordedSources(some))
     assert isinstance(snapshot.pods, Unavailable)
     assert builders.state(snapshot, "10.244.1.9") is State.UNKNOWN
-    assert builders.state(look(Told(node(ORPHAN))), "10.244.1.9") is State.LEAKED
+    assert builders.state(read(RecordedSources(node(ORPHAN))), "10.244.1.9") is State.LEAKED
 
 
 MISSING = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
 
 
-def test_a_directory_for_devices_that_nobody_asks_for_may_be_missing() -> None:
-    snapshot = look(Told(node(device_plugins=MISSING)))
+def test_the_device_plugin_directory_may_be_missing_if_not_needed() -> None:
+    snapshot = read(RecordedSources(node(device_plugins=MISSING)))
     assert isinstance(snapshot.device_plugins, NotRequested)
     assert snapshot.unavailable() == ()
-    assert look(Told(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
+    assert read(RecordedSources(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
         Unavailable("device_plugins", f"{MISSING.why}, but shop/gpu uses devices: is it mounted?"),
     )
 
 
-def test_what_knows_nothing_of_addresses_has_no_say_in_them() -> None:
+def test_non_address_sources_do_not_affect_addresses() -> None:
     closed: dict[str, Any] = {source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES}
-    snapshot = replace(look(Told(node(ORPHAN), broken="checkpoints")), **closed)
+    snapshot = replace(read(RecordedSources(node(ORPHAN), broken="checkpoints")), **closed)
     assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
     assert snapshot.unavailable_about_addresses() == (Unavailable("checkpoints", "it broke"),)
 
 
-def test_without_the_api_server_the_others_are_read() -> None:
-    snapshot = look(Told(node(ORPHAN, pods=NO_API, node=NotRequested("node", "--api=off"), processes=[processes()])))
+def test_without_the_api_server_the_other_sources_are_read() -> None:
+    snapshot = read(
+        RecordedSources(node(ORPHAN, pods=NO_API, node=NotRequested("node", "--api=off"), processes=[processes()]))
+    )
     assert snapshot.pods == NO_API
     assert snapshot.unavailable() == ()
 
 
-def test_an_unread_network_does_not_hide_another() -> None:
-    snapshot = look(Told(node(ORPHAN, unread_networks=["cbr0"])))
+def test_an_unavailable_network_does_not_hide_another() -> None:
+    snapshot = read(RecordedSources(node(ORPHAN, unread_networks=["cbr0"])))
     assert [one.source for one in snapshot.unavailable()] == ["reservations"]
     assert isinstance(snapshot.addresses, Known)
 
 
-def test_the_time_of_each_reading_is_kept() -> None:
-    snapshot = look(Told(EVERY_TROUBLE))
+def test_the_duration_of_each_reading_is_stored() -> None:
+    snapshot = read(RecordedSources(ALL_SOURCES_NEEDED))
     assert sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
     assert {timing.seconds for timing in snapshot.timings} == {1.0}
 
 
-def test_a_bug_in_a_source_is_loud() -> None:
-    class Broken(Told):
+def test_a_bug_in_a_source_is_raised() -> None:
+    class Broken(RecordedSources):
         def _read(self, source: str, so_far: Snapshot) -> Any:
             if source == "containers":
                 raise ZeroDivisionError
             return super()._read(source, so_far)
 
     with pytest.raises(ZeroDivisionError):
-        look(Broken(node()))
+        read(Broken(node()))
 
 
 # Volumes
 
 
-def test_a_healthy_node_does_not_pay_for_volumes() -> None:
-    sources = Told(node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]))
-    snapshot = look(sources)
-    assert not {"mounts", "attachments"} & {*sources.asked}
+def test_on_a_healthy_node_attachments_are_not_read() -> None:
+    sources = RecordedSources(node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]))
+    snapshot = read(sources)
+    assert not {"mounts", "attachments"} & {*sources.requested}
     assert snapshot.mounts == NotRequested("mounts", "no volume is missing from the node's volumesAttached")
     assert snapshot.attachments == NotRequested("attachments", "no pod waits for a volume that is missing")
 
 
-def test_while_a_volume_is_attached_the_api_server_is_left_alone() -> None:
+def test_for_an_attached_volume_the_api_server_is_not_queried() -> None:
     just_now = waiting_pod(ago=timedelta(seconds=119))
-    sources = Told(node(just_now, node=[node_using(DISK)]))
-    look(sources)
-    assert "mounts" in sources.asked
-    assert "attachments" not in sources.asked
+    sources = RecordedSources(node(just_now, node=[node_using(DISK)]))
+    read(sources)
+    assert "mounts" in sources.requested
+    assert "attachments" not in sources.requested
 
 
-def test_what_is_asked_about_volumes_is_of_those_that_are_missing_and_those_that_wait() -> None:
-    sources = Told(
+def test_only_missing_volumes_and_waiting_pods_are_queried() -> None:
+    sources = RecordedSources(
         node(
             waiting_pod(),
             waiting_pod("shop/new", ago=timedelta(0)),
             node=[node_using(DISK, "kubernetes.io/a/b", attached=["kubernetes.io/a/b"])],
         )
     )
-    look(sources)
-    assert sources.asked_about == (DISK, "shop/db-0")
-    assert sources.asked.index("attachments") > sources.asked.index("node")
+    read(sources)
+    assert sources.queried == (DISK, "shop/db-0")
+    assert sources.requested.index("attachments") > sources.requested.index("node")
 
 
-def test_the_mount_table_of_a_container_is_not_believed() -> None:
-    snapshot = look(Told(EVERY_TROUBLE, broken="processes"))
+def test_the_mount_table_of_a_container_is_rejected() -> None:
+    snapshot = read(RecordedSources(ALL_SOURCES_NEEDED, broken="processes"))
     assert snapshot.mounts == Unavailable("mounts", "it broke")
 
 
-def test_volumes_have_no_say_in_addresses() -> None:
-    silent = replace(EVERY_TROUBLE, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no"))
-    snapshot = look(Told(silent))
+def test_volumes_do_not_affect_addresses() -> None:
+    incomplete = replace(
+        ALL_SOURCES_NEEDED, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no")
+    )
+    snapshot = read(RecordedSources(incomplete))
     assert [one.source for one in snapshot.unavailable()] == ["mounts", "attachments"]
     assert snapshot.unavailable_about_addresses() == ()
 
 
-def test_on_a_node_of_another_runtime_no_address_is_called_leaked_whatever_a_docker_beside_it_lists() -> None:
+def test_with_another_runtime_no_address_is_leaked_whatever_docker_lists() -> None:
     elsewhere = replace(WORKER, runtime="containerd://1.6.20")
-    snapshot = look(Told(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere])))
+    snapshot = read(
+        RecordedSources(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere]))
+    )
     assert isinstance(snapshot.containers, NotRequested)
     assessment = classify(snapshot, timedelta(0))
     assert {one.state for one in assessment.reservations} == {State.UNKNOWN}

@@ -1,4 +1,4 @@
-"""Readings that contradict each other: which of them is no longer believed, and which still is."""
+"""Readings that contradict each other: which become unavailable, and which are accepted."""
 
 from dataclasses import replace
 
@@ -50,11 +50,11 @@ NO_DIRECTORY: Reading[tuple[Checkpoint, ...]] = Unavailable(
 )
 
 NO_API = NotRequested("pods", "--api=off")
-STRANGER: Reading[Registration] = Known(registration())
-"""Nobody on this node says that it is the one of that name."""
+UNPROVEN_NAME: Reading[Registration] = Known(registration())
+"""No evidence on this node confirms its name."""
 
 
-def why(
+def error_of(
     reading: Reading[tuple[Container, ...]]
     | Reading[tuple[Checkpoint, ...]]
     | Reading[tuple[Pod, ...]]
@@ -65,7 +65,7 @@ def why(
     return reading.why
 
 
-def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -> None:
+def test_a_mount_table_needs_the_process_table_of_the_node() -> None:
     mounts = Known((Mount("kubernetes.io/gce-pd/d-1"),))
     assert crosscheck.mounts(mounts, Known(processes())) == mounts
     assert crosscheck.mounts(mounts, Unavailable("processes", "not the node's")) == Unavailable(
@@ -75,59 +75,59 @@ def test_a_mount_table_is_believed_only_where_the_process_table_is_the_nodes() -
     assert crosscheck.mounts(left_alone, Unavailable("processes", "not the node's")) == left_alone
 
 
-def test_unread_is_not_empty_no_container_on_a_node_with_running_pods_is_unread() -> None:
-    assert why(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
+def test_an_empty_list_on_a_node_with_running_pods_is_unavailable() -> None:
+    assert error_of(crosscheck.containers(NO_CONTAINERS, Known(PODS))) == (
         "the runtime lists no container of the 3 pods that run here according to the API server"
     )
 
 
-def test_a_list_without_any_of_the_running_pods_is_unread() -> None:
+def test_a_list_without_any_running_pod_is_unavailable() -> None:
     strangers = Known((sandbox("f" * 64, "other/pod"), Container("e" * 64, "running", 0, "", "", sandbox=False)))
-    assert why(crosscheck.containers(strangers, Known(PODS))) == (
+    assert error_of(crosscheck.containers(strangers, Known(PODS))) == (
         "the runtime lists 2 containers and none of the 3 pods that run here according to the API server"
     )
 
 
-def test_a_list_with_one_of_the_running_pods_is_believed() -> None:
+def test_a_list_with_one_running_pod_is_accepted() -> None:
     reading = Known((sandbox(WEB_ID, "shop/web"),))
     assert crosscheck.containers(reading, Known(PODS)) == reading
 
 
-def test_a_node_that_runs_nothing_may_list_nothing() -> None:
+def test_an_empty_list_is_accepted_without_running_pods() -> None:
     for pods in ((), (pod("a/b", phase="Pending"),), (pod("a/b", phase="Succeeded"),), (pod("a/b", deleting=True),)):
         assert crosscheck.containers(NO_CONTAINERS, Known(pods)) == NO_CONTAINERS
 
 
-def test_without_the_api_server_docker_is_believed() -> None:
+def test_without_the_api_server_the_list_of_docker_is_accepted() -> None:
     assert crosscheck.containers(NO_CONTAINERS, NO_API) == NO_CONTAINERS
     assert crosscheck.containers(NO_CONTAINERS, Unavailable("pods", "timed out")) == NO_CONTAINERS
 
 
-def test_what_was_unread_stays_unread_with_its_own_reason() -> None:
+def test_an_unavailable_source_keeps_its_own_reason() -> None:
     assert crosscheck.containers(SILENT, Known(PODS)) == SILENT
     assert crosscheck.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
     gone: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
-    assert crosscheck.pods(gone, Known(None), STRANGER, "worker-1") == gone
+    assert crosscheck.pods(gone, Known(None), UNPROVEN_NAME, "worker-1") == gone
 
 
-def test_no_checkpoint_directory_is_none_where_no_sandbox_would_be_in_it() -> None:
+def test_a_missing_checkpoint_directory_is_empty_without_sandboxes() -> None:
     unrelated = Known((Container("e" * 64, "running", 0, "", "", sandbox=False),))
     assert crosscheck.checkpoints(NO_DIRECTORY, unrelated) == Known(())
     assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS) == Known(())
 
 
-def test_unread_is_not_empty_no_checkpoint_directory_beside_sandboxes_is_unread() -> None:
+def test_a_missing_checkpoint_directory_with_sandboxes_is_unavailable() -> None:
     assert crosscheck.checkpoints(NO_DIRECTORY, Known(CONTAINERS)) == NO_DIRECTORY
 
 
-def test_a_checkpoint_directory_we_may_not_open_is_unread_whatever_runs() -> None:
+def test_an_unreadable_checkpoint_directory_is_unavailable() -> None:
     closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
         "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
     )
     assert crosscheck.checkpoints(closed, NO_CONTAINERS) == closed
 
 
-def test_checkpoints_that_were_read_are_believed() -> None:
+def test_checkpoints_that_were_read_are_accepted() -> None:
     assert crosscheck.checkpoints(Known(CHECKPOINTS), NO_CONTAINERS) == Known(CHECKPOINTS)
 
 
@@ -148,7 +148,7 @@ KUBENET, CNI = plugged("kubenet"), plugged("cni")
 
 
 @pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)])
-def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Reading[tuple[Container, ...]]) -> None:
+def test_docker_is_unavailable_if_the_kubelet_has_another_runtime(reading: Reading[tuple[Container, ...]]) -> None:
     assert crosscheck.runtime(reading, CONTAINERD) == NotRequested(
         "containers", "the runtime of this node is containerd://1.6.20, not docker"
     )
@@ -157,12 +157,12 @@ def test_docker_has_no_say_where_the_kubelet_has_another_runtime(reading: Readin
 @pytest.mark.parametrize(
     "node", [DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NotRequested("node", "off")]
 )
-def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node | None]) -> None:
+def test_a_docker_stopped_for_a_moment_is_unavailable(node: Reading[Node | None]) -> None:
     assert crosscheck.runtime(REFUSED, node) == REFUSED
 
 
 @pytest.mark.parametrize(
-    ("node", "table", "why"),
+    ("node", "table", "error_of"),
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
         (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
@@ -170,15 +170,15 @@ def test_a_docker_that_is_stopped_for_a_moment_is_unread(node: Reading[Node | No
         (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
     ],
 )
-def test_without_kubenet_nobody_misses_its_reservations(
-    node: Reading[Node | None], table: Reading[ProcessStartTimes], why: str
+def test_without_kubenet_missing_reservations_are_empty(
+    node: Reading[Node | None], table: Reading[ProcessStartTimes], error_of: str
 ) -> None:
     stores = crosscheck.reservations([NO_STORE], table, node)
-    assert [store.reading for store in stores] == [NotRequested("reservations", why)]
+    assert [store.reading for store in stores] == [NotRequested("reservations", error_of)]
 
 
 @pytest.mark.parametrize("table", [KUBENET, plugged(None), Unavailable("processes", "not the node's")])
-def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: Reading[ProcessStartTimes]) -> None:
+def test_missing_reservations_on_a_kubenet_node_are_unavailable(table: Reading[ProcessStartTimes]) -> None:
     assert crosscheck.reservations([NO_STORE], table, DOCKER) == (NO_STORE,)
 
 
@@ -190,11 +190,11 @@ def test_reservations_that_are_missing_from_a_node_of_kubenet_are_unread(table: 
         NetworkStore("kubenet", Known(())),
     ],
 )
-def test_other_networks_and_other_faults_are_told_as_they_are(store: NetworkStore) -> None:
+def test_other_networks_and_errors_keep_their_reason(store: NetworkStore) -> None:
     assert crosscheck.reservations([store], CNI, CONTAINERD) == (store,)
 
 
-def test_without_docker_nobody_misses_checkpoints_and_those_there_are_stay() -> None:
+def test_without_docker_missing_checkpoints_are_empty_and_existing_ones_stay() -> None:
     no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
     assert crosscheck.checkpoints(NO_DIRECTORY, no_docker) == NotRequested("checkpoints", no_docker.why)
     assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker) == Known(CHECKPOINTS)
@@ -204,7 +204,7 @@ def test_without_docker_nobody_misses_checkpoints_and_those_there_are_stay() -> 
     assert crosscheck.checkpoints(closed, no_docker) == closed
 
 
-def test_without_a_network_nobody_misses_the_cache_of_its_results() -> None:
+def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
     no_cache: Reading[tuple[CniResult, ...]] = Unavailable(
         "cni_results", "none of these exists: /var/lib/cni/cache/results"
     )
@@ -216,20 +216,20 @@ def test_without_a_network_nobody_misses_the_cache_of_its_results() -> None:
     assert crosscheck.cni_results(closed, (no_kubenet,)) == closed
 
 
-def test_namespaces_seen_through_a_containers_process_table_are_unread() -> None:
+def test_namespaces_read_in_a_container_are_unavailable() -> None:
     table = Unavailable("processes", "/proc shows no kubelet and no container runtime: not the node's (hostPID?)")
-    assert why(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
+    assert error_of(crosscheck.addresses(Known(ADDRESSES), table)) == table.why
     assert crosscheck.addresses(Known(ADDRESSES), Known(processes())) == Known(ADDRESSES)
 
 
-def test_no_pod_on_a_node_that_does_not_exist_is_unread() -> None:
-    assert why(crosscheck.pods(Known(()), Known(None), STRANGER, "wrker-1")) == (
+def test_an_empty_pod_list_of_a_missing_node_is_unavailable() -> None:
+    assert error_of(crosscheck.pods(Known(()), Known(None), UNPROVEN_NAME, "wrker-1")) == (
         "the API server has no Node named wrker-1: check --node"
     )
 
 
-def test_no_pod_on_a_node_that_exists_is_none() -> None:
-    assert crosscheck.pods(Known(()), Known(WORKER), STRANGER, "worker-1") == Known(())
+def test_an_empty_pod_list_of_an_existing_node_is_empty() -> None:
+    assert crosscheck.pods(Known(()), Known(WORKER), UNPROVEN_NAME, "worker-1") == Known(())
 
 
 @pytest.mark.parametrize("listed", [(), PODS[:1], PODS])
@@ -238,34 +238,32 @@ def test_no_pod_on_a_node_that_exists_is_none() -> None:
     [registration(last_seen()), registration(kubelet_name="worker-1"), registration(listed_pods=1)],
     ids=["remembered", "the kubelet's own name", "pods of it"],
 )
-def test_unread_is_not_empty_the_pods_of_a_vanished_node_are_swept_and_convict_nobody(
-    listed: tuple[Pod, ...], known: Registration
-) -> None:
-    assert why(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
+def test_the_pods_of_a_deleted_node_are_unavailable(listed: tuple[Pod, ...], known: Registration) -> None:
+    assert error_of(crosscheck.pods(Known(listed), Known(None), Known(known), "worker-1")) == (
         "the Node worker-1 was deleted together with its pods, so the list of pods is not reliable"
     )
 
 
-def test_pods_that_were_not_asked_for_stay_so() -> None:
-    assert crosscheck.pods(NO_API, Known(None), STRANGER, "worker-1") == NO_API
+def test_pods_not_requested_stay_not_requested() -> None:
+    assert crosscheck.pods(NO_API, Known(None), UNPROVEN_NAME, "worker-1") == NO_API
 
 
-def test_no_pods_of_a_node_that_may_not_exist_are_not_believed() -> None:
-    doubted = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), STRANGER, "worker-1")
-    assert isinstance(doubted, Unavailable)
-    assert "worker-1" in doubted.why
-    assert "403 forbidden" in doubted.why
-    assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), STRANGER, "worker-1") == Known(PODS)
+def test_an_empty_pod_list_of_a_node_that_may_not_exist_is_unavailable() -> None:
+    checked = crosscheck.pods(Known(()), Unavailable("node", "403 forbidden"), UNPROVEN_NAME, "worker-1")
+    assert isinstance(checked, Unavailable)
+    assert "worker-1" in checked.why
+    assert "403 forbidden" in checked.why
+    assert crosscheck.pods(Known(PODS), Unavailable("node", "403 forbidden"), UNPROVEN_NAME, "worker-1") == Known(PODS)
 
 
-def test_a_directory_without_the_sandboxes_that_run_is_not_the_kubelets() -> None:
+def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> None:
     running = sandbox("1" * 64, "shop/web")
-    doubted = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
-    assert isinstance(doubted, Unavailable)
-    assert "check --checkpoint-dir" in doubted.why
+    checked = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
+    assert isinstance(checked, Unavailable)
+    assert "check --checkpoint-dir" in checked.why
 
 
-def test_a_directory_with_some_of_the_sandboxes_that_run_is_believed() -> None:
+def test_a_checkpoint_directory_with_some_running_sandboxes_is_accepted() -> None:
     reading = Known((Checkpoint("1" * 64, "shop/web"),))
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
     assert crosscheck.checkpoints(reading, Known(running)) == reading
@@ -289,7 +287,7 @@ no_kubelets = pytest.mark.parametrize(
 
 
 @no_kubelets
-def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devices(
+def test_another_plugin_directory_is_accepted_if_no_devices_are_requested(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
     left_alone = NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
@@ -300,48 +298,52 @@ def test_a_directory_that_is_no_kubelets_is_no_fault_where_nobody_asks_for_devic
 
 @no_kubelets
 @pytest.mark.parametrize("asking", [refused_pod("shop/gpu"), replace(pod("shop/gpu"), wants=(KVM,))])
-def test_unread_is_not_empty_a_pod_that_asks_for_devices_needs_the_directory(
+def test_with_a_pod_that_requests_devices_the_directory_is_needed(
     reading: Reading[DevicePlugins], reason: str, asking: Pod
 ) -> None:
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
-    assert why(doubted) == f"{reason}, but shop/gpu uses devices: check --device-plugins-dir, and that it is mounted"
-
-
-@no_kubelets
-def test_unread_is_not_empty_a_node_with_devices_needs_the_directory(
-    reading: Reading[DevicePlugins], reason: str
-) -> None:
-    worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known((*PODS, asking)), Known(WORKER))
     assert (
-        why(doubted) == f"{reason}, but node worker-1 uses devices: check --device-plugins-dir, and that it is mounted"
+        error_of(checked) == f"{reason}, but shop/gpu uses devices: check --device-plugins-dir, and that it is mounted"
     )
 
 
 @no_kubelets
-def test_what_an_uninstalled_plugin_left_in_the_nodes_status_asks_for_nothing(
-    reading: Reading[DevicePlugins], reason: str
-) -> None:
-    worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
-    doubted = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
-    assert doubted == NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
+def test_with_devices_on_the_node_the_directory_is_needed(reading: Reading[DevicePlugins], reason: str) -> None:
+    worker = replace(WORKER, devices=(NodeDevices(KVM, 3, 0),))
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
+    assert (
+        error_of(checked)
+        == f"{reason}, but node worker-1 uses devices: check --device-plugins-dir, and that it is mounted"
+    )
 
 
 @no_kubelets
-def test_unread_is_not_empty_who_asks_is_not_known_without_the_pods(
+def test_leftovers_of_an_uninstalled_plugin_do_not_need_the_directory(
     reading: Reading[DevicePlugins], reason: str
 ) -> None:
-    silent = Unavailable("pods", "timed out")
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), silent, Known(WORKER))) == reason
-    assert why(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403"))) == reason
+    worker = replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))
+    checked = crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(worker))
+    assert checked == NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
 
 
-def test_a_directory_that_may_not_be_read_is_unread_whoever_asks() -> None:
+@no_kubelets
+def test_without_the_pods_it_is_unknown_whether_the_directory_is_needed(
+    reading: Reading[DevicePlugins], reason: str
+) -> None:
+    unavailable_pods = Unavailable("pods", "timed out")
+    assert error_of(crosscheck.device_plugins(reading, Known(CONTAINERS), unavailable_pods, Known(WORKER))) == reason
+    assert (
+        error_of(crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Unavailable("node", "403")))
+        == reason
+    )
+
+
+def test_an_unreadable_plugin_directory_is_unavailable() -> None:
     closed: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
     assert crosscheck.device_plugins(closed, Known(CONTAINERS), Known(PODS), Known(WORKER)) == closed
 
 
-def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> None:
+def test_an_empty_directory_is_accepted_without_known_running_pods() -> None:
     for runtime in (NO_CONTAINERS, Known((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
         assert crosscheck.device_plugins(EMPTY, runtime, Known(PODS), Known(WORKER)) == EMPTY
 
@@ -355,11 +357,11 @@ def test_an_empty_directory_is_one_where_no_pod_runs_yet_or_nobody_knows() -> No
     ],
     ids=["the kubelet's socket", "a plugin's socket", "a checkpoint"],
 )
-def test_a_directory_with_anything_of_the_kubelets_is_believed(devices: DevicePlugins) -> None:
+def test_a_directory_with_any_kubelet_file_is_accepted(devices: DevicePlugins) -> None:
     reading = Known(devices)
     assert crosscheck.device_plugins(reading, Known(CONTAINERS), Known(PODS), Known(WORKER)) == reading
 
 
-def test_what_was_left_alone_stays_so() -> None:
+def test_a_disabled_source_stays_disabled() -> None:
     off = NotRequested("device_plugins", "--device-plugins-dir=off")
     assert crosscheck.device_plugins(off, Known(CONTAINERS), Known((refused_pod("shop/gpu"),)), Known(WORKER)) == off

@@ -1,4 +1,4 @@
-"""A bound for a whole answer, however it drips."""
+"""A deadline for a complete answer, even if it arrives slowly."""
 
 from threading import Event, current_thread
 
@@ -9,11 +9,11 @@ from agent.sources.error import SourceError
 from tests.wire import until
 
 
-def test_an_answer_in_time_is_the_answer() -> None:
+def test_an_answer_in_time_is_returned() -> None:
     assert Deadline("docker", 5.0)(lambda: (1, 2)) == (1, 2)
 
 
-def test_what_reading_raises_is_raised() -> None:
+def test_an_exception_of_the_reader_is_raised() -> None:
     def refused() -> None:
         raise SourceError("docker: refused")
 
@@ -21,7 +21,7 @@ def test_what_reading_raises_is_raised() -> None:
         Deadline("docker", 5.0)(refused)
 
 
-def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
+def test_a_reader_that_never_ends_is_unavailable_and_not_called_twice() -> None:
     enough, asked = Event(), []
 
     def dripping() -> str:
@@ -38,7 +38,7 @@ def test_an_answer_that_never_ends_is_unread_and_not_asked_for_twice() -> None:
     enough.set()
 
 
-def test_a_late_answer_is_never_given_to_another_question() -> None:
+def test_a_late_answer_is_never_returned_for_another_request() -> None:
     """`Is there this container?` must not be answered with what was said of another."""
     enough, gone = Event(), Event()
 
@@ -67,7 +67,7 @@ def test_a_late_answer_is_never_given_to_another_question() -> None:
     assert answers == [True]
 
 
-def test_a_late_failure_is_never_raised_for_another_question() -> None:
+def test_a_late_failure_is_never_raised_for_another_request() -> None:
     enough = Event()
 
     def late() -> None:
@@ -88,7 +88,7 @@ def test_a_late_failure_is_never_raised_for_another_question() -> None:
     until(answered, "it is asked again")
 
 
-def test_whatever_is_asked_is_asked_in_one_thread_which_is_not_ours() -> None:
+def test_all_reads_run_in_one_other_thread() -> None:
     deadline = Deadline("docker", 5.0)
     threads = {deadline(current_thread) for _ in range(3)}
     assert len(threads) == 1
@@ -96,7 +96,7 @@ def test_whatever_is_asked_is_asked_in_one_thread_which_is_not_ours() -> None:
     assert (thread.name, thread.daemon, thread is current_thread()) == ("docker", True, False)
 
 
-def test_even_what_would_end_a_thread_is_raised_where_it_was_asked_for() -> None:
+def test_an_exception_that_ends_a_thread_is_raised_in_the_caller() -> None:
     def ends() -> None:
         raise SystemExit(3)
 

@@ -1,4 +1,4 @@
-"""The history on disk: written when there is news, whole or not at all, and never the end of the daemon."""
+"""The history on disk: written when it changes, completely or not at all, and errors never end the daemon."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ def report(snapshot: Snapshot) -> Report:
 
 
 def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
-    """Take the next look: its source reads what was written."""
+    """Take the next snapshot: its source reads what was written."""
     devices = snapshot.device_plugins.known()
     stored = load_history((state_dir / HISTORY_FILE).read_text()).transitions
     return replace(snapshot, device_plugins=Known(replace(devices, history=stored)))
@@ -40,14 +40,14 @@ def inode(state_dir: Path) -> int:
     return (state_dir / HISTORY_FILE).stat().st_ino
 
 
-def test_what_was_written_is_what_the_next_look_reads(tmp_path: Path) -> None:
+def test_a_stored_history_is_read_by_the_next_snapshot(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     assert derive(read_back(SEEN, tmp_path)) == derive(SEEN)
     assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
 
 
-def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_the_file_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "nodeleak"
     DeviceHistoryStore(state_dir).export(report(SEEN), 0.1)
     assert (state_dir / HISTORY_FILE).stat().st_mode & 0o777 == 0o600
@@ -55,7 +55,7 @@ def test_the_file_is_ours_alone_and_nothing_is_left_beside_it(tmp_path: Path) ->
     assert os.listdir(state_dir) == [HISTORY_FILE]
 
 
-def test_without_news_nothing_is_written(tmp_path: Path) -> None:
+def test_without_changes_nothing_is_written(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = inode(tmp_path)
@@ -64,7 +64,7 @@ def test_without_news_nothing_is_written(tmp_path: Path) -> None:
     assert inode(tmp_path) == before
 
 
-def test_news_replace_the_file(tmp_path: Path) -> None:
+def test_changes_replace_the_file(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     later = read_back(SEEN, tmp_path)
@@ -76,7 +76,7 @@ def test_news_replace_the_file(tmp_path: Path) -> None:
     ] == "socket_gone"
 
 
-def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
+def test_a_lost_file_is_written_again(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     (tmp_path / HISTORY_FILE).unlink()
@@ -84,7 +84,7 @@ def test_a_file_that_was_lost_is_written_anew(tmp_path: Path) -> None:
     assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
 
 
-def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_a_sync_without_device_plugins_does_not_change_the_file(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = (tmp_path / HISTORY_FILE).read_text()
@@ -92,13 +92,13 @@ def test_a_round_without_word_of_the_plugins_leaves_the_file_alone(tmp_path: Pat
     assert (tmp_path / HISTORY_FILE).read_text() == before
 
 
-def test_a_node_without_a_kubelet_has_nothing_to_keep(tmp_path: Path) -> None:
+def test_without_a_kubelet_nothing_is_stored(tmp_path: Path) -> None:
     empty = DevicePlugins(None, (), None, (), ())
     DeviceHistoryStore(tmp_path).export(report(node(device_plugins=empty)), 0.1)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_state_directory_is_logged_and_ends_nothing(tmp_path: Path) -> None:
     in_the_way = tmp_path / "nodeleak"
     in_the_way.write_text("a file")
     exporter = DeviceHistoryStore(in_the_way)
@@ -110,7 +110,7 @@ def test_a_state_directory_that_cannot_be_written_is_told_and_ends_nothing(tmp_p
     assert (in_the_way / HISTORY_FILE).exists()
 
 
-def test_a_disk_that_takes_only_a_part_leaves_the_old_file_whole_and_no_rest(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
     before = (tmp_path / HISTORY_FILE).read_text()

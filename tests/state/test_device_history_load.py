@@ -1,4 +1,4 @@
-"""The stored history of the device plugins: what is there, and what is said of damage."""
+"""The stored history of the device plugins: its content, and how damage is reported."""
 
 import os
 from collections.abc import Callable
@@ -16,17 +16,17 @@ SEEN = transition(TransitionKind.REGISTERED, KVM)
 LOST = transition(TransitionKind.LOST, KVM)
 
 
-def test_what_is_stored_is_read(tmp_path: Path) -> None:
+def test_a_stored_history_is_read(tmp_path: Path) -> None:
     (tmp_path / HISTORY_FILE).write_text(dump_history([SEEN, LOST]))
     assert DeviceHistoryStore(tmp_path).read() == StoredHistory((SEEN, LOST))
 
 
-def test_without_a_file_or_its_directory_there_is_no_history_and_nothing_is_wrong(tmp_path: Path) -> None:
+def test_without_a_file_or_directory_the_history_is_empty_without_error(tmp_path: Path) -> None:
     assert DeviceHistoryStore(tmp_path).read() == StoredHistory()
     assert DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
 
 
-def test_what_is_read_once_stays_in_memory(tmp_path: Path) -> None:
+def test_the_history_is_read_once(tmp_path: Path) -> None:
     stored = DeviceHistoryStore(tmp_path)
     (tmp_path / HISTORY_FILE).write_text(dump_history([SEEN]))
     assert stored.read() == StoredHistory((SEEN,))
@@ -47,7 +47,7 @@ def test_what_is_read_once_stays_in_memory(tmp_path: Path) -> None:
     ],
     ids=["empty", "half", "another's", "huge"],
 )
-def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, content: bytes, why: str) -> None:
+def test_a_damaged_history_is_empty_and_reported(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / HISTORY_FILE).write_bytes(content)
     stored = DeviceHistoryStore(tmp_path)
     for _ in range(2):
@@ -55,12 +55,12 @@ def test_a_damaged_history_is_none_and_the_damage_is_told(tmp_path: Path, conten
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
-def test_what_is_no_file_is_damage(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_a_history_that_is_no_file_is_reported(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / HISTORY_FILE)
     assert DeviceHistoryStore(tmp_path).read().trouble.startswith(f"{tmp_path}/{HISTORY_FILE}: ")
 
 
-def test_a_history_that_may_not_be_read_is_told() -> None:
+def test_an_unreadable_history_is_reported() -> None:
     with open_directory() as open_dir:
         (open_dir / HISTORY_FILE).write_text(dump_history([SEEN]))
         (open_dir / HISTORY_FILE).chmod(0o600)
@@ -70,7 +70,7 @@ def test_a_history_that_may_not_be_read_is_told() -> None:
             )
 
 
-def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_state_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     assert DeviceHistoryStore(tmp_path / "state").read() == StoredHistory(
         (), f"{tmp_path}/state/{HISTORY_FILE}: Not a directory"

@@ -1,4 +1,4 @@
-"""The Node as it was last seen, on disk: seldom written, and exactly where it matters."""
+"""The last-seen Node on disk: rarely written, and exactly when it matters."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ def stored(state_dir: Path) -> LastSeen:
     return load_last_seen((state_dir / LAST_SEEN_FILE).read_text())
 
 
-def test_what_was_seen_is_kept_and_kept_fresh_but_not_in_every_round(tmp_path: Path) -> None:
+def test_the_record_is_stored_and_updated_but_not_in_every_sync(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path / "state")
     for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
         exporter.export(report(ago), 0.1)
@@ -32,14 +32,14 @@ def test_what_was_seen_is_kept_and_kept_fresh_but_not_in_every_round(tmp_path: P
     assert stored(tmp_path / "state") == last_seen(NOTHING)
 
 
-def test_another_provider_id_is_kept_at_once(tmp_path: Path) -> None:
+def test_another_provider_id_is_stored_at_once(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(timedelta(seconds=15)), 0.1)
     exporter.export(report(NOTHING, "kind://b"), 0.1)
     assert stored(tmp_path) == last_seen(NOTHING, provider_id="kind://b")
 
 
-def test_when_it_is_gone_the_moment_is_kept_once(tmp_path: Path) -> None:
+def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(timedelta(minutes=2)), 0.1)
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
@@ -49,18 +49,18 @@ def test_when_it_is_gone_the_moment_is_kept_once(tmp_path: Path) -> None:
     assert (tmp_path / LAST_SEEN_FILE).stat().st_ino == before
 
 
-def test_a_round_that_remembers_nothing_leaves_it_alone(tmp_path: Path) -> None:
+def test_a_sync_without_a_record_does_not_change_the_file(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(NOTHING), 0.1)
-    for silent in (node(registration=unavailable("registration")), node(registration=registration())):
-        exporter.export(engine.run(silent, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
+    for incomplete in (node(registration=unavailable("registration")), node(registration=registration())):
+        exporter.export(engine.run(incomplete, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
     assert stored(tmp_path) == last_seen(NOTHING)
 
 
-def test_a_state_directory_that_cannot_be_written_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_state_directory_is_logged_once_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "nodeleak").write_text("a file")
-    told: list[str] = []
-    exporter = LastSeenExporter(tmp_path / "nodeleak", told.append)
+    logged: list[str] = []
+    exporter = LastSeenExporter(tmp_path / "nodeleak", logged.append)
     exporter.export(report(NOTHING), 0.1)
     exporter.export(report(NOTHING), 0.1)
-    assert told == [f"{tmp_path}/nodeleak: File exists"]
+    assert logged == [f"{tmp_path}/nodeleak: File exists"]

@@ -1,4 +1,4 @@
-"""What each reservation is: one test for each owner that can save an address, and for each doubt."""
+"""The state of each reservation: one test for each kind of owner, and for each kind of missing data."""
 
 from datetime import timedelta
 
@@ -14,10 +14,10 @@ from tests.builders import (
     RESERVATIONS,
     WEB_ID,
     assessment,
+    classify_one,
     cni_result,
     dark_node,
     empty_file,
-    judged,
     node,
     pod,
     reservation,
@@ -46,8 +46,8 @@ def test_a_container_with_processes_uses_its_address(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["created", "removing", "exited", "dead", "a word of a later docker"])
-def test_a_stopped_container_holds_its_address(word: str) -> None:
-    classified = judged(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
+def test_a_stopped_container_owns_its_address(word: str) -> None:
+    classified = classify_one(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
     assert (classified.state, classified.why) == (State.NOT_READY, f"its container is {word}")
 
 
@@ -56,35 +56,35 @@ def test_any_container_owns_its_address_not_only_a_pods_sandbox() -> None:
     assert state(node(reservation("10.244.1.9", plain.id)), "10.244.1.9") is State.NOT_READY
 
 
-def test_what_the_kubelet_has_a_checkpoint_of_it_will_tear_down() -> None:
+def test_a_reservation_with_a_checkpoint_is_teardown_pending() -> None:
     assert state(node(LOST, Checkpoint(GONE, "shop/cart")), LOST.ip) is State.TEARDOWN_PENDING
 
 
-def test_an_address_in_a_namespace_is_alive() -> None:
-    classified = judged(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
+def test_an_address_configured_in_a_namespace_is_in_use() -> None:
+    classified = classify_one(node(LOST, Address(LOST.ip, 4711, "java")), LOST.ip)
     assert classified.state is State.UNMANAGED
     assert "process 4711 (java)" in classified.why
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Unknown", ""])
-def test_the_address_of_a_live_pod_is_alive(phase: str) -> None:
+def test_the_address_of_a_live_pod_is_in_use(phase: str) -> None:
     assert state(node(LOST, pod("shop/cart", LOST.ip, phase=phase)), LOST.ip) is State.UNMANAGED
 
 
-def test_the_address_of_a_pod_that_is_being_deleted_is_alive() -> None:
+def test_the_address_of_a_terminating_pod_is_in_use() -> None:
     assert state(node(LOST, pod("shop/cart", LOST.ip, deleting=True)), LOST.ip) is State.UNMANAGED
 
 
-def test_a_live_pods_second_address_counts_too() -> None:
+def test_the_second_address_of_a_live_pod_is_in_use() -> None:
     assert state(node(LOST, pod("shop/cart", "fd00::9", LOST.ip)), LOST.ip) is State.UNMANAGED
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_owns_nothing(phase: str) -> None:
+def test_a_terminated_pod_owns_no_address(phase: str) -> None:
     assert state(node(LOST, pod("shop/cart", LOST.ip, phase=phase)), LOST.ip) is State.LEAKED
 
 
-def test_a_pod_on_the_hosts_network_owns_nothing() -> None:
+def test_a_host_network_pod_owns_no_address() -> None:
     assert state(node(LOST, pod("kube-system/agent", LOST.ip, host_network=True)), LOST.ip) is State.LEAKED
 
 
@@ -95,7 +95,7 @@ def test_the_strongest_owner_is_named_first() -> None:
     assert state(node(LOST, *everyone[2:]), LOST.ip) is State.UNMANAGED
 
 
-def test_an_id_is_compared_whole() -> None:
+def test_an_id_is_compared_in_full() -> None:
     almost = GONE[:-1] + "8"
     assert state(node(LOST, sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart")), LOST.ip) is State.LEAKED
 
@@ -115,30 +115,30 @@ def test_an_id_is_compared_whole() -> None:
         (timedelta(days=20000), State.LEAKED),
     ],
 )
-def test_only_age_makes_an_ownerless_reservation_suspect(age: timedelta, expected: State) -> None:
+def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period(age: timedelta, expected: State) -> None:
     assert state(node(reservation("10.244.1.9", age=age)), "10.244.1.9") is expected
     assert state(node(empty_file("10.244.1.9", age=age)), "10.244.1.9") is expected
 
 
-def test_without_grace_even_the_newest_file_is_judged() -> None:
+def test_without_a_grace_period_the_newest_file_is_leaked_too() -> None:
     assert state(node(reservation("10.244.1.9", age=timedelta(0))), "10.244.1.9", grace=timedelta(0)) is State.LEAKED
 
 
-def test_a_file_from_the_future_is_said_to_be_one() -> None:
-    classified = judged(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
+def test_a_file_from_the_future_is_reported_as_such() -> None:
+    classified = classify_one(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
     assert classified.why == "its file is 1h newer than this snapshot: the clock was changed"
 
 
 @pytest.mark.parametrize("mtime_ns", [-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)])
-def test_a_file_beyond_the_calendar_is_judged_without_a_crash(mtime_ns: int) -> None:
+def test_a_file_with_an_mtime_out_of_range_is_classified(mtime_ns: int) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
-    classified = judged(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
+    classified = classify_one(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip)
     assert classified.state is (State.UNKNOWN if mtime_ns > 0 else State.LEAKED)
 
 
 @pytest.mark.parametrize("age", [timedelta(days=-1), timedelta(0), timedelta(days=400)])
-def test_the_clock_does_not_matter_to_an_address_in_use(age: timedelta) -> None:
+def test_an_address_in_use_does_not_depend_on_the_clock(age: timedelta) -> None:
     assert state(node(reservations=[reservation("10.244.1.2", WEB_ID, age=age)]), "10.244.1.2") is State.IN_USE
 
 
@@ -149,32 +149,32 @@ def test_an_old_empty_file_is_leaked() -> None:
     assert state(node(empty_file("10.244.1.9")), "10.244.1.9") is State.LEAKED
 
 
-def test_an_empty_file_whose_address_is_configured_is_alive() -> None:
+def test_an_empty_file_whose_address_is_configured_is_in_use() -> None:
     assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.UNMANAGED
 
 
-def test_an_empty_file_needs_no_word_from_docker() -> None:
+def test_an_empty_file_is_classified_without_docker() -> None:
     snapshot = without(node(empty_file("10.244.1.9")), "containers", "checkpoints")
     assert state(snapshot, "10.244.1.9") is State.LEAKED
 
 
-def test_empty_files_do_not_save_each_other() -> None:
-    young, old = empty_file("10.244.1.8", age=timedelta(0)), empty_file("10.244.1.9")
-    snapshot = node(young, old)
-    assert (state(snapshot, young.ip), state(snapshot, old.ip)) == (State.CANDIDATE, State.LEAKED)
+def test_empty_files_are_classified_separately() -> None:
+    recent, old = empty_file("10.244.1.8", age=timedelta(0)), empty_file("10.244.1.9")
+    snapshot = node(recent, old)
+    assert (state(snapshot, recent.ip), state(snapshot, old.ip)) == (State.CANDIDATE, State.LEAKED)
 
 
 # Unread
 
 
-def test_a_dark_node_has_no_reservations_to_judge() -> None:
+def test_a_node_without_data_has_no_reservations_to_classify() -> None:
     assert assessment(dark_node()).reservations == ()
 
 
-def test_when_docker_is_silent_everything_is_unknown() -> None:
+def test_without_docker_everything_is_unknown() -> None:
     snapshot = without(node(LOST), "containers")
     assert {one.state for one in assessment(snapshot).reservations} == {State.UNKNOWN}
-    assert judged(snapshot, LOST.ip).why == "containers: it gave no word"
+    assert classify_one(snapshot, LOST.ip).why == "containers: it gave no word"
 
 
 @pytest.mark.parametrize(
@@ -187,27 +187,27 @@ def test_when_docker_is_silent_everything_is_unknown() -> None:
     ],
     ids=["checkpoints unread", "addresses unread", "addresses not asked", "pods unread"],
 )
-def test_a_silent_source_makes_unknown_only_what_depends_on_it(snapshot: Snapshot) -> None:
+def test_an_unavailable_source_makes_only_its_dependents_unknown(snapshot: Snapshot) -> None:
     assert state(snapshot, LOST.ip) is State.UNKNOWN
     assert state(snapshot, "10.244.1.2") is State.IN_USE
     assert state(snapshot, "10.244.1.3") in {State.IN_USE, State.NOT_READY}
 
 
-def test_a_checkpoint_speaks_where_namespaces_and_pods_are_unread() -> None:
+def test_a_checkpoint_is_enough_without_namespaces_and_pods() -> None:
     snapshot = without(node(LOST, Checkpoint(GONE, "shop/cart")), "addresses", "pods")
     assert state(snapshot, LOST.ip) is State.TEARDOWN_PENDING
 
 
-def test_a_namespace_speaks_where_the_api_server_is_silent() -> None:
+def test_a_namespace_is_enough_without_the_api_server() -> None:
     assert state(without(node(LOST, Address(LOST.ip, 1, "java")), "pods"), LOST.ip) is State.UNMANAGED
 
 
-def test_without_the_api_on_purpose_the_other_owners_decide() -> None:
+def test_with_the_api_disabled_the_other_owners_decide() -> None:
     assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED
 
 
 @pytest.mark.parametrize("source", ["cni_results", "node", "processes"])
-def test_what_only_names_things_changes_no_verdict(source: str) -> None:
+def test_sources_that_only_name_pods_change_no_state(source: str) -> None:
     snapshot = without(node(LOST), source)
     assert [one.state for one in assessment(snapshot).reservations] == [
         one.state for one in assessment(node(LOST)).reservations
@@ -219,71 +219,71 @@ def test_what_only_names_things_changes_no_verdict(source: str) -> None:
 V6 = reservation("fd00::9")
 
 
-def test_a_dual_stack_sandbox_leaks_whole() -> None:
+def test_a_dual_stack_sandbox_is_leaked_as_a_whole() -> None:
     snapshot = node(LOST, V6)
     assert (state(snapshot, LOST.ip), state(snapshot, V6.ip)) == (State.LEAKED, State.LEAKED)
 
 
 @pytest.mark.parametrize(
-    ("saviour", "expected"),
+    ("owner", "expected"),
     [(Address(V6.ip, 1, "java"), State.UNMANAGED), (pod("shop/cart", V6.ip), State.UNMANAGED)],
     ids=["in a namespace", "of a live pod"],
 )
-def test_one_live_address_saves_the_other(saviour: Address, expected: State) -> None:
-    classified = judged(node(LOST, V6, saviour), LOST.ip)
+def test_one_address_in_use_keeps_the_other_in_use(owner: Address, expected: State) -> None:
+    classified = classify_one(node(LOST, V6, owner), LOST.ip)
     assert classified.state is expected
     assert classified.why.startswith(f"same sandbox as {V6.ip}: ")
 
 
-def test_one_young_address_saves_the_other() -> None:
+def test_one_candidate_address_keeps_the_other_a_candidate() -> None:
     assert state(node(LOST, reservation(V6.ip, age=timedelta(0))), LOST.ip) is State.CANDIDATE
 
 
-def test_one_address_from_the_future_puts_the_other_in_doubt() -> None:
+def test_one_address_from_the_future_keeps_the_other_from_being_leaked() -> None:
     assert state(node(LOST, reservation(V6.ip, age=timedelta(days=-1))), LOST.ip) is State.UNKNOWN
 
 
-def test_alive_outweighs_young_and_unknown() -> None:
-    young, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
-    snapshot = node(young, strange, LOST, Address(LOST.ip, 1, "java"))
-    assert {state(snapshot, one.ip) for one in (young, strange, LOST)} == {State.UNMANAGED}
+def test_in_use_takes_precedence_over_candidate_and_unknown() -> None:
+    recent, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
+    snapshot = node(recent, strange, LOST, Address(LOST.ip, 1, "java"))
+    assert {state(snapshot, one.ip) for one in (recent, strange, LOST)} == {State.UNMANAGED}
 
 
-def test_a_sandbox_is_judged_whole_across_networks() -> None:
+def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
     second = reservation("10.99.0.9", network="storage", ifname="net1")
     snapshot = node(LOST, second, Address(second.ip, 1, "java"))
     assert (state(snapshot, LOST.ip), state(snapshot, second.ip, "storage")) == (State.UNMANAGED, State.UNMANAGED)
 
 
-def test_where_another_network_is_unread_a_sandbox_may_be_alive_there() -> None:
+def test_with_another_network_unavailable_a_sandbox_may_be_in_use_there() -> None:
     snapshot = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
     assert state(snapshot, LOST.ip) is State.UNKNOWN
     assert state(snapshot, "10.244.1.2") is State.IN_USE
-    assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox to be alive elsewhere"
-    alive = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
-    assert state(alive, LOST.ip) is State.UNMANAGED
+    assert state(snapshot, "10.244.1.10") is State.LEAKED, "an empty file has no sandbox that could be in use elsewhere"
+    in_use = node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"])
+    assert state(in_use, LOST.ip) is State.UNMANAGED
 
 
 # Names
 
 
-def test_a_leaks_pod_is_known_from_whichever_record_remembers_it() -> None:
-    assert judged(node(LOST), LOST.ip).pod == ""
-    assert judged(node(LOST, cni_result(GONE, "shop/from-cni", CIDR)), LOST.ip).pod == "shop/from-cni"
+def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
+    assert classify_one(node(LOST), LOST.ip).pod == ""
+    assert classify_one(node(LOST, cni_result(GONE, "shop/from-cni", CIDR)), LOST.ip).pod == "shop/from-cni"
     remembered = node(LOST, cni_result(GONE, "shop/from-cni"), Checkpoint(GONE, "shop/from-checkpoint"))
-    assert judged(remembered, LOST.ip).pod == "shop/from-checkpoint"
+    assert classify_one(remembered, LOST.ip).pod == "shop/from-checkpoint"
     listed = node(LOST, Checkpoint(GONE, "shop/from-checkpoint"), sandbox(GONE, "shop/from-docker"))
-    assert judged(listed, LOST.ip).pod == "shop/from-docker"
+    assert classify_one(listed, LOST.ip).pod == "shop/from-docker"
 
 
-def test_what_is_not_host_locals_is_listed_and_never_judged() -> None:
-    classified = judged(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
+def test_files_not_written_by_host_local_are_listed_as_unrecognized() -> None:
+    classified = classify_one(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
     assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
 
 
-def test_foreign_entries_are_foreign_whatever_is_unread() -> None:
+def test_unrecognized_entries_do_not_depend_on_other_sources() -> None:
     assert state(without(node(unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED
 
 
-def test_reservations_of_healthy_pods_are_those_of_the_builders() -> None:
+def test_healthy_pods_have_the_reservations_of_the_builders() -> None:
     assert [one.entry for one in assessment(node()).reservations] == list(RESERVATIONS)

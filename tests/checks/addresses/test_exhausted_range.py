@@ -1,4 +1,4 @@
-"""Networks with fewer addresses than pods to come."""
+"""Networks with fewer free addresses than possible pods."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tests.builders import (
     WORKER,
     cni_result,
     empty_file,
-    found,
+    findings_of,
     node,
     pod,
     reservation,
@@ -34,126 +34,128 @@ def leaks(first: int, last: int) -> tuple[Reservation, ...]:
     return tuple(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(first, last + 1))
 
 
-def small(*things: Reservation, max_pods: int | None = 3) -> Snapshot:
-    return node(*things, node=[replace(SMALL_NODE, max_pods=max_pods)])
+def small(*records: Reservation, max_pods: int | None = 3) -> Snapshot:
+    return node(*records, node=[replace(SMALL_NODE, max_pods=max_pods)])
 
 
 def only(snapshot: Snapshot) -> Finding:
-    (finding,) = found(exhausted_range, snapshot)
+    (finding,) = findings_of(exhausted_range, snapshot)
     return finding
 
 
-def test_a_healthy_node_has_addresses_for_every_pod_to_come() -> None:
-    assert found(exhausted_range, node()) == []
+def test_a_healthy_node_has_an_address_for_every_possible_pod() -> None:
+    assert findings_of(exhausted_range, node()) == []
 
 
-def test_a_full_range_is_found_with_how_many_are_leaked() -> None:
+def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
     finding = only(small(*leaks(4, 14)))
     assert finding.subject == finding.network == "kubenet"
     assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
 
 
-def test_the_last_free_address_is_enough_where_no_more_pods_may_come() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13))) == []
+def test_the_last_free_address_is_enough_if_no_more_pods_fit() -> None:
+    assert findings_of(exhausted_range, small(*leaks(4, 13))) == []
 
 
-def test_fewer_addresses_than_pods_to_come_are_found() -> None:
+def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
     finding = only(small(*leaks(4, 13), max_pods=5))
     assert finding.message == ("kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)")
 
 
-def test_as_many_addresses_as_pods_to_come_are_enough() -> None:
-    assert found(exhausted_range, small(*leaks(4, 12), max_pods=5)) == []
+def test_as_many_free_addresses_as_possible_pods_are_enough() -> None:
+    assert findings_of(exhausted_range, small(*leaks(4, 12), max_pods=5)) == []
 
 
-def test_the_gateway_is_never_given_out_so_a_file_of_its_name_takes_nothing() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13), reservation("10.244.1.1"))) == []
+def test_a_file_named_after_the_gateway_takes_no_usable_address() -> None:
+    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.244.1.1"))) == []
 
 
-def test_files_outside_the_range_take_nothing() -> None:
-    assert found(exhausted_range, small(*leaks(4, 13), reservation("10.250.0.9"), reservation("fd00::9"))) == []
+def test_files_outside_the_range_take_no_address() -> None:
+    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.250.0.9"), reservation("fd00::9"))) == []
 
 
-def test_empty_and_foreign_files_take_their_address() -> None:
+def test_empty_and_unrecognized_files_take_their_address() -> None:
     finding = only(
         node(*leaks(4, 12), empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True), node=[SMALL_NODE])
     )
     assert finding.message.endswith("13 of 13 addresses are reserved (10 leaked)")
 
 
-def test_addresses_that_only_look_taken_are_free() -> None:
-    assert found(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
+def test_files_that_take_no_address_leave_it_free() -> None:
+    assert findings_of(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
 
 
-def test_pods_that_have_ended_leave_room_for_others() -> None:
+def test_terminated_pods_do_not_count_toward_the_limit() -> None:
     ended = [*PODS, pod("shop/job", phase="Succeeded"), pod("shop/crash", phase="Failed")]
-    assert found(exhausted_range, node(*leaks(4, 12), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])) == []
-    assert len(found(exhausted_range, node(*leaks(4, 13), pods=ended, node=[replace(SMALL_NODE, max_pods=5)]))) == 1
+    assert findings_of(exhausted_range, node(*leaks(4, 12), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])) == []
+    assert (
+        len(findings_of(exhausted_range, node(*leaks(4, 13), pods=ended, node=[replace(SMALL_NODE, max_pods=5)]))) == 1
+    )
 
 
-def test_a_node_with_more_pods_than_it_takes_has_room_for_none() -> None:
-    assert found(exhausted_range, small(max_pods=0)) == []
+def test_a_node_over_its_pod_limit_has_room_for_none() -> None:
+    assert findings_of(exhausted_range, small(max_pods=0)) == []
 
 
-def test_of_two_families_the_fuller_decides() -> None:
+def test_the_fuller_of_two_families_decides() -> None:
     dual = Node("worker-1", ("10.244.0.0/16", "fd00::/124"), 3)
     sixes = tuple(reservation(f"fd00::{n:x}", f"{n:064x}") for n in range(2, 16))
     finding = only(node(*sixes, node=[dual]))
     assert "no free addresses" in finding.message
-    assert found(exhausted_range, node(*sixes[1:], node=[dual])) == []
+    assert findings_of(exhausted_range, node(*sixes[1:], node=[dual])) == []
 
 
-def test_a_second_network_is_exhausted_only_when_it_is_full() -> None:
-    told = cni_result("5" * 64, "shop/other", "10.99.0.0/30", network="storage")
+def test_a_second_network_is_reported_only_when_it_is_full() -> None:
+    result = cni_result("5" * 64, "shop/other", "10.99.0.0/30", network="storage")
     one = reservation("10.99.0.2", "5" * 64, network="storage")
-    assert only(node(told, one)).network == "storage"
+    assert only(node(result, one)).network == "storage"
     wide = cni_result("5" * 64, "shop/other", "10.99.0.0/29", network="storage")
-    assert found(exhausted_range, node(wide, one)) == []
+    assert findings_of(exhausted_range, node(wide, one)) == []
 
 
-def test_without_the_api_only_a_full_range_is_found() -> None:
-    told = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
-    assert found(exhausted_range, without_api(node(told, *leaks(4, 13)))) == []
-    assert len(found(exhausted_range, without_api(node(told, *leaks(4, 14))))) == 1
+def test_without_the_api_only_a_full_range_is_reported() -> None:
+    result = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
+    assert findings_of(exhausted_range, without_api(node(result, *leaks(4, 13)))) == []
+    assert len(findings_of(exhausted_range, without_api(node(result, *leaks(4, 14))))) == 1
 
 
-def test_what_is_taken_but_not_known_to_be_leaked_is_said_to_be_unknown() -> None:
+def test_without_owner_data_the_number_of_leaks_is_unknown() -> None:
     finding = only(without(node(*leaks(4, 14), node=[SMALL_NODE]), "containers"))
     assert finding.message.endswith("(0 leaked, 13 unknown)")
 
 
-def test_a_full_range_is_found_without_pods_and_docker() -> None:
-    assert len(found(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
+def test_a_full_range_is_reported_without_pods_and_docker() -> None:
+    assert len(findings_of(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
 
 
 @pytest.mark.parametrize("source", ["reservations", "pods", "node"])
-def test_without_what_it_counts_it_is_blind(source: str) -> None:
+def test_without_its_sources_the_check_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
-        found(exhausted_range, without(node(), source))
+        findings_of(exhausted_range, without(node(), source))
 
 
-def test_a_node_that_does_not_say_how_many_pods_it_takes_blinds_it() -> None:
+def test_a_node_without_a_pod_limit_is_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match=r"allocatable\.pods"):
-        found(exhausted_range, small(max_pods=None))
+        findings_of(exhausted_range, small(max_pods=None))
 
 
 @pytest.mark.parametrize("cidr", ["10.244.1.0/32", "10.244.1.0/31", "not a subnet", ""])
-def test_a_pod_cidr_that_nothing_can_be_given_out_of_blinds_it(cidr: str) -> None:
+def test_a_pod_cidr_without_usable_addresses_is_insufficient_data(cidr: str) -> None:
     with pytest.raises(InsufficientData, match="pod CIDR"):
-        found(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
+        findings_of(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
 
 
-def test_without_a_range_it_is_blind() -> None:
+def test_without_a_range_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="range of network kubenet"):
-        found(exhausted_range, node(node=[], cni_results=[]))
+        findings_of(exhausted_range, node(node=[], cni_results=[]))
 
 
-def test_the_newest_of_libcnis_results_tells_the_range() -> None:
+def test_the_newest_cached_cni_result_has_the_range() -> None:
     older = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(days=3))
-    assert found(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
+    assert findings_of(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
 
 
-def test_one_network_that_cannot_be_judged_does_not_hide_the_others() -> None:
+def test_a_network_without_data_does_not_hide_the_others() -> None:
     snapshot = node(*leaks(4, 14), node=[SMALL_NODE])
     stores = node(unread_networks=["storage"], reservations=[]).reservations
     (missing,) = (store for store in stores if store.network == "storage")

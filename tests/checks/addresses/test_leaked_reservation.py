@@ -1,4 +1,4 @@
-"""Leaks: which reservations are found, why they most likely leaked, and what blinds the detector."""
+"""Leaks: which reservations are reported, their likely cause, and which missing data prevents the check."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.builders import (
     assessment,
     cni_result,
     empty_file,
-    found,
+    findings_of,
     node,
     processes,
     reservation,
@@ -32,24 +32,24 @@ AN_HOUR_AGO = timedelta(hours=1)
 
 
 def test_a_healthy_node_has_no_leak() -> None:
-    assert found(leaked_reservation, node()) == []
+    assert findings_of(leaked_reservation, node()) == []
 
 
-def test_a_leak_is_found_with_its_address_and_its_container() -> None:
-    (finding,) = found(leaked_reservation, node(LOST))
+def test_a_leak_has_its_address_and_container() -> None:
+    (finding,) = findings_of(leaked_reservation, node(LOST))
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
 
 
-def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
-    (finding,) = found(leaked_reservation, node(LOST, cni_result(GONE, "shop/cart", CIDR)))
+def test_a_leak_names_its_pod_if_a_source_knows_it() -> None:
+    (finding,) = findings_of(leaked_reservation, node(LOST, cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(LOST, sandbox(GONE, "shop/cart", "exited")),
         node(LOST, Checkpoint(GONE, "shop/cart")),
@@ -59,26 +59,26 @@ def test_a_leak_names_its_pod_where_a_record_remembers_it() -> None:
     ],
     ids=["not_ready", "teardown_pending", "candidate", "from the future", "unrecognized"],
 )
-def test_what_is_not_leaked_is_not_found(innocent: Snapshot) -> None:
-    assert found(leaked_reservation, innocent) == []
+def test_other_states_are_no_finding(harmless: Snapshot) -> None:
+    assert findings_of(leaked_reservation, harmless) == []
 
 
-def test_both_addresses_of_a_dual_stack_sandbox_are_found() -> None:
-    findings = found(leaked_reservation, node(LOST, reservation("fd00::9")))
+def test_both_addresses_of_a_dual_stack_sandbox_are_reported() -> None:
+    findings = findings_of(leaked_reservation, node(LOST, reservation("fd00::9")))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
 
 
 def test_one_address_in_two_networks_is_two_findings() -> None:
     other = reservation("10.244.1.9", "8" * 64, network="storage")
-    assert {finding.key for finding in found(leaked_reservation, node(LOST, other))} >= {
+    assert {finding.key for finding in findings_of(leaked_reservation, node(LOST, other))} >= {
         ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns)
     }
-    assert {finding.network for finding in found(leaked_reservation, node(LOST, other))} == {"kubenet", "storage"}
+    assert {finding.network for finding in findings_of(leaked_reservation, node(LOST, other))} == {"kubenet", "storage"}
 
 
-def test_a_file_made_anew_is_another_finding() -> None:
-    (before,) = found(leaked_reservation, node(LOST))
-    (after,) = found(leaked_reservation, node(reservation(LOST.ip, age=OLD / 2)))
+def test_a_recreated_file_is_another_finding() -> None:
+    (before,) = findings_of(leaked_reservation, node(LOST))
+    (after,) = findings_of(leaked_reservation, node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
     assert before.key != after.key
 
@@ -103,22 +103,24 @@ def test_a_file_made_anew_is_another_finding() -> None:
     ],
     ids=["nothing", "kubelet", "docker", "docker, then kubelet", "reboot", "docker, kubelet stopped", "all stopped"],
 )
-def test_the_likely_cause_is_what_restarted_since(
+def test_the_likely_cause_is_the_process_that_restarted_since(
     since_then: ProcessStartTimes, cause: LeakCause, began: timedelta
 ) -> None:
-    (finding,) = found(leaked_reservation, node(LOST, processes=[since_then]))
+    (finding,) = findings_of(leaked_reservation, node(LOST, processes=[since_then]))
     assert (finding.cause, finding.since) == (cause, NOW - began)
     assert f"{NOW - began:%Y-%m-%d %H:%M:%S}Z" in finding.message
 
 
 def test_an_empty_file_is_its_own_cause() -> None:
-    (finding,) = found(leaked_reservation, node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
+    (finding,) = findings_of(
+        leaked_reservation, node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)])
+    )
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
     assert "no container (the file is empty)" in finding.message
 
 
-def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
-    (finding,) = found(leaked_reservation, without(node(LOST), "processes"))
+def test_without_start_times_no_cause_is_named() -> None:
+    (finding,) = findings_of(leaked_reservation, without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
     assert "nothing has restarted" not in finding.message
 
@@ -127,21 +129,21 @@ def test_where_nobody_knows_what_restarted_nothing_is_said_about_it() -> None:
 
 
 @pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
-def test_without_a_word_from_an_owner_the_detector_is_blind(source: str) -> None:
+def test_without_an_owner_source_the_check_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
-        found(leaked_reservation, without(node(LOST), source))
+        findings_of(leaked_reservation, without(node(LOST), source))
 
 
-def test_an_unread_directory_blinds_it() -> None:
+def test_an_unavailable_directory_is_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="reservations"):
-        found(leaked_reservation, without(node(), "reservations"))
+        findings_of(leaked_reservation, without(node(), "reservations"))
 
 
-def test_without_the_api_on_purpose_it_sees() -> None:
-    assert len(found(leaked_reservation, without_api(node(LOST)))) == 1
+def test_with_the_api_disabled_the_check_runs() -> None:
+    assert len(findings_of(leaked_reservation, without_api(node(LOST)))) == 1
 
 
-def test_what_was_seen_before_the_gap_stays_found() -> None:
+def test_findings_raised_before_the_gap_are_kept() -> None:
     findings = leaked_reservation.find(_half_seen())
     assert next(findings).subject == "kubenet/10.244.1.9"
     with pytest.raises(InsufficientData):

@@ -5,7 +5,7 @@ import pytest
 from agent.checks.addresses import shared_ip
 from agent.model.snapshot import InsufficientData, Snapshot
 from tests.builders import (
-    found,
+    findings_of,
     node,
     pod,
     reservation,
@@ -17,41 +17,41 @@ from tests.builders import (
 CART = sandbox("4" * 64, "shop/cart")
 
 
-def test_on_a_healthy_node_nobody_shares() -> None:
-    assert found(shared_ip, node()) == []
+def test_on_a_healthy_node_no_address_is_shared() -> None:
+    assert findings_of(shared_ip, node()) == []
 
 
-def test_two_running_pods_with_one_address_are_found_once() -> None:
-    (finding,) = found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2")))
+def test_two_running_pods_with_one_address_are_reported_once() -> None:
+    (finding,) = findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2")))
     assert finding.message == "2 running pods have the address 10.244.1.2: shop/cart and shop/web"
     assert finding.identity == ("uid of shop/cart", "uid of shop/web")
 
 
 def test_three_pods_with_one_address_are_one_finding() -> None:
     third = (sandbox("5" * 64, "shop/pay"), pod("shop/pay", "10.244.1.2"))
-    (finding,) = found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), *third))
+    (finding,) = findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), *third))
     assert finding.message.startswith("3 running pods")
 
 
-def test_a_pod_that_is_being_deleted_still_gets_the_others_traffic() -> None:
-    assert len(found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2", deleting=True)))) == 1
+def test_a_terminating_pod_still_shares_the_address() -> None:
+    assert len(findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2", deleting=True)))) == 1
 
 
-def test_each_shared_address_of_a_dual_stack_pair_is_found() -> None:
+def test_each_shared_address_of_a_dual_stack_pair_is_reported() -> None:
     pods = [pod("shop/web", "10.244.1.2", "fd00::2"), pod("shop/cart", "10.244.1.2", "fd00::2")]
-    assert [one.subject for one in found(shared_ip, node(CART, pods=pods))] == [
+    assert [one.subject for one in findings_of(shared_ip, node(CART, pods=pods))] == [
         "10.244.1.2 of shop/cart and shop/web",
         "fd00::2 of shop/cart and shop/web",
     ]
 
 
-def test_the_second_address_of_one_may_be_the_first_of_the_other() -> None:
+def test_the_order_of_a_pods_addresses_does_not_matter() -> None:
     snapshot = node(CART, pod("shop/cart", "fd00::9", "10.244.1.2"))
-    assert len(found(shared_ip, snapshot)) == 1
+    assert len(findings_of(shared_ip, snapshot)) == 1
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(CART, pod("shop/cart", "10.244.1.2", host_network=True)),
         node(CART, pod("shop/cart", "10.244.1.2", phase="Succeeded")),
@@ -63,36 +63,36 @@ def test_the_second_address_of_one_may_be_the_first_of_the_other() -> None:
     ],
     ids=["host network", "succeeded", "failed", "no sandbox", "sandbox stopped", "no address", "named twice"],
 )
-def test_what_only_looks_shared_is_not_found(innocent: Snapshot) -> None:
-    assert found(shared_ip, innocent) == []
+def test_addresses_that_only_seem_shared_are_no_finding(harmless: Snapshot) -> None:
+    assert findings_of(shared_ip, harmless) == []
 
 
-def test_host_network_pods_share_the_nodes_address_by_design() -> None:
+def test_host_network_pods_may_share_the_node_address() -> None:
     second = pod("kube-system/agent", "192.168.0.7", host_network=True)
-    assert found(shared_ip, node(sandbox("4" * 64, "kube-system/agent"), second)) == []
+    assert findings_of(shared_ip, node(sandbox("4" * 64, "kube-system/agent"), second)) == []
 
 
 @pytest.mark.parametrize("source", ["containers", "pods"])
-def test_without_docker_or_pods_it_is_blind(source: str) -> None:
+def test_without_docker_or_pods_the_check_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
-        found(shared_ip, without(node(), source))
+        findings_of(shared_ip, without(node(), source))
 
 
-def test_without_the_api_it_is_blind() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(InsufficientData, match="--api=off"):
-        found(shared_ip, without_api(node()))
+        findings_of(shared_ip, without_api(node()))
 
 
-def test_without_reservations_it_is_blind() -> None:
+def test_without_reservations_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="reservations"):
-        found(shared_ip, without(node(CART, pod("shop/cart", "10.244.1.2")), "reservations"))
+        findings_of(shared_ip, without(node(CART, pod("shop/cart", "10.244.1.2")), "reservations"))
 
 
-def test_a_status_that_has_not_followed_a_new_sandbox_is_no_second_holder() -> None:
+def test_a_stale_pod_status_is_no_second_owner() -> None:
     made_anew = reservation("10.244.1.9", CART.id)
-    assert found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), made_anew)) == []
+    assert findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), made_anew)) == []
 
 
-def test_a_second_interface_does_not_excuse_the_first() -> None:
+def test_a_second_interface_does_not_hide_a_shared_first_address() -> None:
     elsewhere = reservation("192.168.7.7", CART.id, ifname="net1")
-    assert len(found(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), elsewhere))) == 1
+    assert len(findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2"), elsewhere))) == 1

@@ -1,4 +1,4 @@
-"""Pods whose address nobody reserved."""
+"""Pods whose address has no reservation."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.builders import (
     WEB_ID,
     cni_result,
     empty_file,
-    found,
+    findings_of,
     node,
     pod,
     reservation,
@@ -25,27 +25,27 @@ CART = sandbox("4" * 64, "shop/cart")
 DB = reservation("10.244.1.3", DB_ID)
 
 
-def test_on_a_healthy_node_every_pods_address_is_reserved() -> None:
-    assert found(unreserved_pod_ip, node()) == []
+def test_on_a_healthy_node_every_pod_address_is_reserved() -> None:
+    assert findings_of(unreserved_pod_ip, node()) == []
 
 
-def test_a_pod_whose_file_was_removed_is_found() -> None:
-    (finding,) = found(unreserved_pod_ip, node(reservations=[DB]))
+def test_a_pod_whose_reservation_was_removed_is_reported() -> None:
+    (finding,) = findings_of(unreserved_pod_ip, node(reservations=[DB]))
     assert finding.subject == "kubenet/10.244.1.2 of pod shop/web"
     assert (finding.pod, finding.network) == ("shop/web", "kubenet")
     assert "the next pod can get the same address" in finding.message
 
 
-def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
+def test_a_recreated_pod_with_the_same_name_is_another_finding() -> None:
     def key(uid: str) -> object:
-        (finding,) = found(unreserved_pod_ip, node(CART, pod("shop/cart", "10.244.1.9", uid=uid)))
+        (finding,) = findings_of(unreserved_pod_ip, node(CART, pod("shop/cart", "10.244.1.9", uid=uid)))
         return finding.key
 
     assert key("first") != key("second")
 
 
 @pytest.mark.parametrize(
-    "innocent",
+    "harmless",
     [
         node(CART, pod("shop/cart", "10.244.1.9", host_network=True)),
         node(CART, pod("shop/cart", "10.244.1.9", phase="Succeeded")),
@@ -77,12 +77,12 @@ def test_a_pod_made_anew_under_its_old_name_is_another_finding() -> None:
         "a status that has not followed a new sandbox",
     ],
 )
-def test_what_cannot_be_handed_out_twice_is_not_found(innocent: Snapshot) -> None:
-    assert found(unreserved_pod_ip, innocent) == []
+def test_addresses_that_cannot_be_allocated_twice_are_not_reported(harmless: Snapshot) -> None:
+    assert findings_of(unreserved_pod_ip, harmless) == []
 
 
-def test_a_foreign_entry_that_is_no_address_reserves_nothing() -> None:
-    assert len(found(unreserved_pod_ip, node(CART, unrecognized("notes"), pod("shop/cart", "10.244.1.9")))) == 1
+def test_an_unrecognized_entry_that_is_no_address_reserves_nothing() -> None:
+    assert len(findings_of(unreserved_pod_ip, node(CART, unrecognized("notes"), pod("shop/cart", "10.244.1.9")))) == 1
 
 
 def test_each_family_of_a_dual_stack_pod_needs_its_own_reservation() -> None:
@@ -90,45 +90,45 @@ def test_each_family_of_a_dual_stack_pod_needs_its_own_reservation() -> None:
     snapshot = node(
         CART, reservation("10.244.1.9", CART.id), pod("shop/cart", "10.244.1.9", "fd00::9"), node=[dual]
     )  # fmt: skip
-    (finding,) = found(unreserved_pod_ip, snapshot)
+    (finding,) = findings_of(unreserved_pod_ip, snapshot)
     assert finding.subject == "kubenet/fd00::9 of pod shop/cart"
-    assert found(unreserved_pod_ip, node(reservation("fd00::9", CART.id), node=[dual])) == []
+    assert findings_of(unreserved_pod_ip, node(reservation("fd00::9", CART.id), node=[dual])) == []
 
 
-def test_each_of_several_networks_is_looked_into() -> None:
+def test_each_of_several_networks_is_checked() -> None:
     storage = cni_result("5" * 64, "shop/other", "10.99.0.0/24", network="storage")
     other = reservation("10.99.0.7", "5" * 64, network="storage")
-    (finding,) = found(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.9")))
+    (finding,) = findings_of(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.9")))
     assert finding.network == "storage"
-    assert found(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.7"))) == []
+    assert findings_of(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.7"))) == []
 
 
 @pytest.mark.parametrize("source", ["reservations", "containers", "pods"])
-def test_without_what_it_compares_it_is_blind(source: str) -> None:
+def test_without_its_sources_it_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
-        found(unreserved_pod_ip, without(node(), source))
+        findings_of(unreserved_pod_ip, without(node(), source))
 
 
-def test_without_the_api_it_is_blind() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(InsufficientData, match="--api=off"):
-        found(unreserved_pod_ip, without_api(node()))
+        findings_of(unreserved_pod_ip, without_api(node()))
 
 
-def test_without_a_known_range_it_is_blind() -> None:
+def test_without_a_known_range_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="range of network kubenet"):
-        found(unreserved_pod_ip, node(node=[], cni_results=[]))
+        findings_of(unreserved_pod_ip, node(node=[], cni_results=[]))
 
 
-def test_libcnis_cache_tells_the_range_where_the_node_object_is_silent() -> None:
-    (finding,) = found(unreserved_pod_ip, without(node(reservations=[DB]), "node"))
+def test_the_cni_cache_has_the_range_if_the_node_object_has_none() -> None:
+    (finding,) = findings_of(unreserved_pod_ip, without(node(reservations=[DB]), "node"))
     assert finding.pod == "shop/web"
 
 
-def test_an_unread_second_network_may_hold_the_reservation() -> None:
+def test_an_unavailable_second_network_may_have_the_reservation() -> None:
     with pytest.raises(InsufficientData, match="reservations"):
-        found(unreserved_pod_ip, node(reservations=[DB], unread_networks=["storage"]))
+        findings_of(unreserved_pod_ip, node(reservations=[DB], unread_networks=["storage"]))
 
 
-def test_a_sandbox_of_a_pod_is_not_any_container_of_it() -> None:
+def test_only_the_sandbox_of_a_pod_counts() -> None:
     only_the_app = [one for one in CONTAINERS if one.id != WEB_ID]
-    assert found(unreserved_pod_ip, node(reservations=[DB], containers=only_the_app)) == []
+    assert findings_of(unreserved_pod_ip, node(reservations=[DB], containers=only_the_app)) == []

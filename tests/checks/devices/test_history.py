@@ -1,4 +1,4 @@
-"""What happened to device plugins: the stored course of things, and what a look adds to it."""
+"""The history of device plugins: stored transitions, and the new ones of each snapshot."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -47,16 +47,16 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def look(
-    *things: PluginSocket | Registered | Allocation | DeviceTransition,
+def snapshot_of(
+    *records: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet: float | None = 30,
     written: float | None = None,
     at: float = 0,
     **others: Any,
 ) -> Snapshot:
-    """A look so many seconds after NOW; the times of files are seconds before NOW."""
+    """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
     devices = device_plugins(
-        *things,
+        *records,
         kubelet_socket=None if kubelet is None else seconds(kubelet),
         checkpoint_written=None if written is None else seconds(written),
     )
@@ -64,12 +64,12 @@ def look(
 
 
 def after(before: Snapshot, now: Snapshot) -> Snapshot:
-    """Say that the daemon kept what the look before knew."""
+    """Return `now` with the stored history of the snapshot before."""
     devices = now.device_plugins.known()
     return with_history(replace(now, device_plugins=Known(replace(devices, history=derive(before)))))
 
 
-def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
+def transitions_of(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
     """What, of whom, how many seconds before NOW, and whether that is exact."""
     return [
         (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
@@ -78,7 +78,7 @@ def told(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
 
 
 def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
-    return told(after(before, now))[len(derive(before)) :]
+    return transitions_of(after(before, now))[len(derive(before)) :]
 
 
 def devices_of(snapshot: Snapshot) -> DevicePlugins:
@@ -90,40 +90,42 @@ def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
     return one
 
 
-# What a look tells
+# Transitions of a snapshot
 
 
-def test_a_first_look_tells_what_files_tell() -> None:
+def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
     """As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later."""
-    seen = look(plugin_socket(ago=seconds(20.476)), registered(KVM, "d0"), kubelet=30, written=20.464)
-    assert told(seen) == [
+    snapshot = snapshot_of(plugin_socket(ago=seconds(20.476)), registered(KVM, "d0"), kubelet=30, written=20.464)
+    assert transitions_of(snapshot) == [
         ("kubelet_started", "", 30, True),
         ("socket_appeared", KVM_SOCKET, 20.476, True),
         ("registered", KVM, 20.464, True),
     ]
-    assert {one.boot_id for one in derive(seen)} == {BOOT_ID}
+    assert {one.boot_id for one in derive(snapshot)} == {BOOT_ID}
 
 
-def test_the_same_look_twice_adds_nothing() -> None:
-    seen = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU), kubelet=30, written=20)
-    assert added(seen, seen) == []
+def test_the_same_snapshot_twice_adds_no_transition() -> None:
+    snapshot = snapshot_of(
+        plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU), kubelet=30, written=20
+    )
+    assert added(snapshot, snapshot) == []
 
 
-def test_a_healthy_node_adds_nothing_as_time_goes_by() -> None:
-    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
-    assert added(look(*things, written=20), look(*things, written=20, at=7200)) == []
+def test_a_healthy_node_adds_no_transition_over_time() -> None:
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    assert added(snapshot_of(*records, written=20), snapshot_of(*records, written=20, at=7200)) == []
 
 
-def test_devices_in_a_checkpoint_older_than_the_kubelet_are_no_registration() -> None:
+def test_devices_in_a_checkpoint_older_than_the_kubelet_are_not_registered() -> None:
     """The checkpoint is not written when the kubelet starts."""
-    seen = look(registered(KVM, "d0"), kubelet=30, written=7200)
-    assert told(seen) == [("kubelet_started", "", 30, True)]
-    assert (state(seen).registered, state(seen).devices) == (False, 0)
+    snapshot = snapshot_of(registered(KVM, "d0"), kubelet=30, written=7200)
+    assert transitions_of(snapshot) == [("kubelet_started", "", 30, True)]
+    assert (state(snapshot).registered, state(snapshot).devices) == (False, 0)
 
 
-def test_a_kubelet_that_restarts_forgets_every_plugin_until_each_registers() -> None:
-    before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
-    restarted = look(registered(KVM, "d0"), kubelet=5, written=8000)
+def test_after_a_kubelet_restart_each_plugin_must_register_again() -> None:
+    before = snapshot_of(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
+    restarted = snapshot_of(registered(KVM, "d0"), kubelet=5, written=8000)
     assert added(before, restarted) == [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)]
     assert state(after(before, restarted)).registered is False
 
@@ -131,60 +133,67 @@ def test_a_kubelet_that_restarts_forgets_every_plugin_until_each_registers() -> 
 OLDER = seconds(8000)
 
 
-def test_what_registers_between_two_looks_is_told_with_the_time_of_the_file() -> None:
-    before = look(registered(KVM, "d0"), kubelet=30, written=8000)
-    later = look(plugin_socket(ago=seconds(-9)), registered(KVM, "d0"), kubelet=30, written=-10, at=15)
+def test_a_registration_between_two_snapshots_has_the_time_of_the_file() -> None:
+    before = snapshot_of(registered(KVM, "d0"), kubelet=30, written=8000)
+    later = snapshot_of(plugin_socket(ago=seconds(-9)), registered(KVM, "d0"), kubelet=30, written=-10, at=15)
     assert added(before, later) == [("socket_appeared", KVM_SOCKET, -9, True), ("registered", KVM, -10, True)]
 
 
-def test_two_that_register_between_two_looks_have_no_time_of_their_own() -> None:
-    before = look(kubelet=30)
-    both = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=-10, at=15)
+def test_two_registrations_between_two_snapshots_have_approximate_times() -> None:
+    before = snapshot_of(kubelet=30)
+    both = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=-10, at=15)
     assert added(before, both) == [("registered", KVM, -10, False), ("registered", GPU, -10, False)]
 
 
-def test_a_checkpoint_that_is_seen_late_need_not_be_the_first_that_told_it() -> None:
-    assert told(look(registered(KVM, "d0"), kubelet=9000, written=500))[-1] == ("registered", KVM, 500, False)
+def test_a_checkpoint_seen_late_may_not_be_the_first_with_the_resource() -> None:
+    assert transitions_of(snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500))[-1] == (
+        "registered",
+        KVM,
+        500,
+        False,
+    )
 
 
-def test_a_checkpoint_that_was_written_for_a_pod_tells_no_registration() -> None:
+def test_a_checkpoint_written_for_a_pod_shows_no_registration() -> None:
     """As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450."""
-    seen = look(plugin_socket(ago=seconds(12.998)), registered(KVM, "d0"), kubelet=18, written=5.55)
-    assert told(seen)[-1] == ("registered", KVM, 12.998, True)
-    assert state(seen).delay == seconds(5.002)
-    kept = after(look(kubelet=18, at=-14), seen)
-    assert told(kept)[-1] == ("registered", KVM, 12.998, True)
+    snapshot = snapshot_of(plugin_socket(ago=seconds(12.998)), registered(KVM, "d0"), kubelet=18, written=5.55)
+    assert transitions_of(snapshot)[-1] == ("registered", KVM, 12.998, True)
+    assert state(snapshot).delay == seconds(5.002)
+    kept = after(snapshot_of(kubelet=18, at=-14), snapshot)
+    assert transitions_of(kept)[-1] == ("registered", KVM, 12.998, True)
 
 
-def test_a_socket_that_a_look_saw_without_its_resource_registered_later() -> None:
+def test_a_socket_seen_without_its_resource_registered_later() -> None:
     socket = plugin_socket(ago=seconds(20))
-    before = look(socket, registered(KVM, "d0"), kubelet=30, written=7200)
+    before = snapshot_of(socket, registered(KVM, "d0"), kubelet=30, written=7200)
     before = replace(before, device_plugins=Known(replace(devices_of(before), sockets=(socket,))))
-    assert told(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
-    assert added(before, look(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
+    assert transitions_of(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
+    assert added(before, snapshot_of(socket, registered(KVM, "d0"), kubelet=30, written=-10, at=15)) == [
         ("registered", KVM, -10, True)
     ]
 
 
-def test_where_it_is_not_known_whose_a_socket_is_a_first_look_tells_no_registration_exactly() -> None:
+def test_with_an_unassigned_socket_the_first_registration_is_approximate() -> None:
     sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
-    seen = look(*sockets, registered(TPU, "t0"), kubelet=30, written=14)
-    assert told(seen)[-1] == ("registered", TPU, 14, False)
-    assert state(seen, TPU).delay is None
-    assert added(look(kubelet=30, at=-25), seen)[-1] == ("registered", TPU, 14, True)
+    snapshot = snapshot_of(*sockets, registered(TPU, "t0"), kubelet=30, written=14)
+    assert transitions_of(snapshot)[-1] == ("registered", TPU, 14, False)
+    assert state(snapshot, TPU).delay is None
+    assert added(snapshot_of(kubelet=30, at=-25), snapshot)[-1] == ("registered", TPU, 14, True)
 
 
-def test_a_plugin_that_comes_back_is_registered_when_it_has_bound_its_socket_anew() -> None:
-    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
-    dead = after(before, look(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20))
-    back = look(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-27, at=30)
+def test_a_returning_plugin_registers_when_it_recreates_its_socket() -> None:
+    before = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    dead = after(
+        before, snapshot_of(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20)
+    )
+    back = snapshot_of(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-27, at=30)
     assert added(dead, back)[-1] == ("registered", KVM, -20, True)
 
 
-def test_two_plugins_of_known_sockets_have_a_time_each() -> None:
-    things = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
-    seen = look(*things, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
-    assert told(seen)[2:] == [
+def test_two_plugins_with_known_sockets_have_their_own_times() -> None:
+    records = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
+    snapshot = snapshot_of(*records, registered(KVM, "d0"), registered(GPU, "g0"), kubelet=30, written=9.9)
+    assert transitions_of(snapshot)[2:] == [
         ("registered", KVM, 20, True),
         ("socket_appeared", "nvidia-gpu.sock", 10, True),
         ("registered", GPU, 9.9, True),
@@ -192,105 +201,114 @@ def test_two_plugins_of_known_sockets_have_a_time_each() -> None:
 
 
 def test_a_plugin_that_sends_an_empty_list_is_lost() -> None:
-    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
-    empty = look(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
+    before = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    empty = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
     assert added(before, empty) == [("lost", KVM, -10, True)]
 
 
-def test_a_plugin_that_dies_is_lost_though_no_checkpoint_is_written() -> None:
-    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
-    dead = look(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20, at=15)
+def test_a_dead_plugin_is_lost_even_without_a_new_checkpoint() -> None:
+    before = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    dead = snapshot_of(plugin_socket(ago=seconds(20), connected=False), registered(KVM, "d0"), written=20, at=15)
     assert added(before, dead) == [("lost", KVM, -15, False)]
     assert state(after(before, dead)).registered is False
-    again = look(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-21, at=30)
+    again = snapshot_of(plugin_socket(ago=seconds(-20)), registered(KVM, "d0"), written=-21, at=30)
     assert added(after(before, dead), again) == [
         ("socket_appeared", KVM_SOCKET, -20, True),
         ("registered", KVM, -21, True),
     ]
 
 
-def test_where_connections_cannot_be_read_nobody_is_lost_for_that() -> None:
-    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
-    assert added(before, look(plugin_socket(ago=seconds(20), connected=None), registered(KVM, "d0"), written=20)) == []
+def test_without_connections_no_plugin_is_lost() -> None:
+    before = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20)
+    assert (
+        added(before, snapshot_of(plugin_socket(ago=seconds(20), connected=None), registered(KVM, "d0"), written=20))
+        == []
+    )
 
 
-def test_a_resource_that_vanishes_from_the_checkpoint_was_dropped() -> None:
-    before = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
-    restarted = after(before, look(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2))
-    gone = look(registered(GPU, "g0"), kubelet=5, written=-297, at=310)
+def test_a_resource_that_disappears_from_the_checkpoint_was_dropped() -> None:
+    before = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
+    restarted = after(before, snapshot_of(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2))
+    gone = snapshot_of(registered(GPU, "g0"), kubelet=5, written=-297, at=310)
     assert added(restarted, gone) == [("dropped", KVM, -297, True)]
     assert added(after(restarted, gone), gone) == []
 
 
-def test_before_five_minutes_have_passed_a_resource_that_is_not_listed_is_not_called_dropped() -> None:
+def test_a_missing_resource_is_dropped_only_after_five_minutes() -> None:
     """Somebody removed the checkpoint: this kubelet never knew it."""
-    before = look(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
-    assert [one[0] for one in added(before, look(registered(GPU, "g0"), kubelet=50, written=40))] == [
+    before = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
+    assert [one[0] for one in added(before, snapshot_of(registered(GPU, "g0"), kubelet=50, written=40))] == [
         "kubelet_started",
         "registered",
     ]
 
 
-def test_a_checkpoint_that_somebody_removed_tells_nothing() -> None:
-    before = look(registered(KVM, "d0"), kubelet=9000, written=8000)
-    removed = look(kubelet=9000, at=15)
+def test_a_removed_checkpoint_adds_no_transition() -> None:
+    before = snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000)
+    removed = snapshot_of(kubelet=9000, at=15)
     assert added(before, removed) == []
     assert state(after(before, removed)).registered is True
 
 
-def test_a_socket_that_is_made_anew_appears_again() -> None:
-    before = look(plugin_socket(ago=seconds(20)))
-    assert added(before, look(plugin_socket(ago=seconds(-5)), at=15)) == [("socket_appeared", KVM_SOCKET, -5, True)]
+def test_a_recreated_socket_appears_again() -> None:
+    before = snapshot_of(plugin_socket(ago=seconds(20)))
+    assert added(before, snapshot_of(plugin_socket(ago=seconds(-5)), at=15)) == [
+        ("socket_appeared", KVM_SOCKET, -5, True)
+    ]
 
 
 # Clocks and boots
 
 
-def test_a_socket_of_the_kubelet_that_outlived_a_reboot_registers_nobody() -> None:
-    before = look(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
-    booted = replace(after(before, look(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
+def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
+    before = snapshot_of(plugin_socket(ago=OLDER), registered(KVM, "d0"), kubelet=9000, written=8000)
+    booted = replace(after(before, snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
     booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
     assert state(booted).registered is False
     assert kubelet_up_for(with_history(booted)) is None
 
 
-def test_a_file_of_before_the_boot_is_not_said_to_be_of_this_one() -> None:
-    first = replace(look(kubelet=9000), uptime=seconds(40))
+def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
+    first = replace(snapshot_of(kubelet=9000), uptime=seconds(40))
     assert [one.boot_id for one in derive(first)] == [""]
 
 
-def test_a_clock_that_is_set_after_the_kubelet_has_started_inverts_nothing() -> None:
+def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     """Without a battery the node boots in the past; the plugin registers when the clock is right."""
     past = 10**8
-    young = replace(look(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
-    things = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
-    stepped = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
-    assert [one[0] for one in told(after(young, stepped))] == ["kubelet_started", "socket_appeared", "registered"]
-    assert kubelet_up_for(with_history(after(young, stepped))) == seconds(100)
-    assert state(after(young, stepped)).registered is True
-    back = replace(look(*things, kubelet=past + 20, written=59), uptime=seconds(140))
-    assert [one[0] for one in told(back)][:2] == ["kubelet_started", "socket_appeared"]
+    just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
+    records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
+    stepped = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
+    assert [one[0] for one in transitions_of(after(just_booted, stepped))] == [
+        "kubelet_started",
+        "socket_appeared",
+        "registered",
+    ]
+    assert kubelet_up_for(with_history(after(just_booted, stepped))) == seconds(100)
+    assert state(after(just_booted, stepped)).registered is True
+    back = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
+    assert [one[0] for one in transitions_of(back)][:2] == ["kubelet_started", "socket_appeared"]
 
 
-def test_a_clock_that_is_set_back_takes_no_registration_away() -> None:
-    things = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
-    before = look(*things, written=20)
-    back = replace(look(*things, written=20, at=15), taken_at=NOW - timedelta(days=2))
+def test_a_clock_set_back_removes_no_registration() -> None:
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    before = snapshot_of(*records, written=20)
+    back = replace(snapshot_of(*records, written=20, at=15), taken_at=NOW - timedelta(days=2))
     assert added(before, back) == []
     assert state(after(before, back)).registered is True
 
 
-def test_how_long_the_kubelet_is_up_is_told_by_the_boot_clock_where_the_other_was_set_back() -> None:
-    before = look(kubelet=30)
-    back = replace(look(kubelet=30, at=90), taken_at=NOW - seconds(20))
+def test_after_a_clock_step_kubelet_uptime_uses_the_boot_clock() -> None:
+    before = snapshot_of(kubelet=30)
+    back = replace(snapshot_of(kubelet=30, at=90), taken_at=NOW - seconds(20))
     assert kubelet_up_for(with_history(after(before, back))) == seconds(90)
-    assert kubelet_up_for(with_history(look(kubelet=30, at=90))) == seconds(120)
+    assert kubelet_up_for(with_history(snapshot_of(kubelet=30, at=90))) == seconds(120)
 
 
 # Bounds
 
 
-def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
+def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
     standing = (
         transition(STARTED, ago=UPTIME),
         transition(REGISTERED, GPU, ago=UPTIME),
@@ -299,12 +317,16 @@ def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
     noise = [
         transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(MAX_TRANSITIONS) for what in (APPEARED, GONE)
     ]
-    seen = look(*standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
-    history = derive(seen)
+    snapshot = snapshot_of(
+        *standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds()
+    )
+    history = derive(snapshot)
     assert len(history) == MAX_TRANSITIONS
     assert history[:3] == standing
     assert history[-1] == noise[-1]
-    assert added(seen, look(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []
+    assert (
+        added(snapshot, snapshot_of(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []
+    )
 
 
 # Whose socket
@@ -319,12 +341,12 @@ def test_the_course_is_bounded_and_how_things_stand_is_not_forgotten() -> None:
         ("intel.com/qat", "kubevirt-intel.com-qat.sock"),
     ],
 )
-def test_conventions_pair_a_socket_with_its_resource(resource: str, socket: str) -> None:
+def test_naming_conventions_map_a_socket_to_its_resource(resource: str, socket: str) -> None:
     devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
     assert dict(socket_pairs((), devices)) == {resource: socket}
 
 
-def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_own() -> None:
+def test_a_single_new_socket_before_a_single_registration_is_mapped() -> None:
     history = (
         transition(STARTED, ago=seconds(100)),
         transition(APPEARED, socket="tpu.sock", ago=seconds(90)),
@@ -337,7 +359,7 @@ def test_a_socket_that_appeared_alone_before_a_resource_registered_alone_is_its_
     assert dict(socket_pairs(history, devices)) == {TPU: "tpu.sock"}
 
 
-def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_own() -> None:
+def test_an_old_socket_is_not_mapped_to_a_new_registration() -> None:
     history = (
         transition(APPEARED, socket="tpu.sock", ago=seconds(900)),
         transition(REGISTERED, TPU, ago=seconds(89)),
@@ -346,7 +368,7 @@ def test_a_socket_that_is_long_there_when_a_resource_registers_need_not_be_its_o
     assert dict(socket_pairs(history, devices)) == {}
 
 
-def test_the_one_socket_is_of_the_one_resource() -> None:
+def test_a_single_socket_is_mapped_to_a_single_resource() -> None:
     assert dict(socket_pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
     two = device_plugins(plugin_socket("x.sock"), registered(TPU), registered("example.org/fpga"))
     assert dict(socket_pairs((), two)) == {}
@@ -355,8 +377,8 @@ def test_the_one_socket_is_of_the_one_resource() -> None:
 # How a resource stands
 
 
-def test_a_resource_says_how_late_it_was_and_who_has_its_devices() -> None:
-    seen = look(
+def test_a_resource_has_its_delay_and_allocations() -> None:
+    snapshot = snapshot_of(
         plugin_socket(ago=seconds(20.5)),
         registered(KVM, "d0", "d1", "d2"),
         allocation("shop/web", KVM, "d0", container="init"),
@@ -365,7 +387,7 @@ def test_a_resource_says_how_late_it_was_and_who_has_its_devices() -> None:
         kubelet=30,
         written=20,
     )
-    assert state(seen) == ResourceState(
+    assert state(snapshot) == ResourceState(
         resource=KVM,
         devices=3,
         allocated=1,
@@ -376,46 +398,46 @@ def test_a_resource_says_how_late_it_was_and_who_has_its_devices() -> None:
         socket_present=True,
         connected=True,
     )
-    assert state(without(seen, "pods")).allocated is None
+    assert state(without(snapshot, "pods")).allocated is None
 
 
-def test_how_late_a_resource_was_is_told_by_its_socket_where_the_checkpoint_is_seen_late() -> None:
-    seen = look(plugin_socket(ago=seconds(8990)), registered(KVM, "d0"), kubelet=9000, written=500)
-    assert state(seen).delay == seconds(10)
-    assert state(look(registered(KVM, "d0"), kubelet=9000, written=500)).delay is None
+def test_with_a_late_checkpoint_the_delay_comes_from_the_socket() -> None:
+    snapshot = snapshot_of(plugin_socket(ago=seconds(8990)), registered(KVM, "d0"), kubelet=9000, written=500)
+    assert state(snapshot).delay == seconds(10)
+    assert state(snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500)).delay is None
 
 
-def test_how_late_a_resource_was_stays_when_its_plugin_restarts_later() -> None:
-    before = look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), kubelet=30, written=20)
-    lost = after(before, look(registered(KVM), kubelet=30, written=-100, at=101))
-    back = after(lost, look(plugin_socket(ago=seconds(-200)), registered(KVM, "d0"), written=-201, at=202))
+def test_the_delay_stays_when_the_plugin_restarts_later() -> None:
+    before = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), kubelet=30, written=20)
+    lost = after(before, snapshot_of(registered(KVM), kubelet=30, written=-100, at=101))
+    back = after(lost, snapshot_of(plugin_socket(ago=seconds(-200)), registered(KVM, "d0"), written=-201, at=202))
     assert state(back).delay == seconds(10)
     assert state(back).registered_since == NOW + seconds(201)
 
 
-def test_a_connected_plugin_is_registered_before_the_checkpoint_says_so() -> None:
-    seen = look(plugin_socket(ago=seconds(2)), registered(KVM, "d0"), kubelet=30, written=7200)
-    assert (state(seen).registered, state(seen).registered_since) == (True, None)
+def test_a_connected_plugin_is_registered_before_the_checkpoint_lists_it() -> None:
+    snapshot = snapshot_of(plugin_socket(ago=seconds(2)), registered(KVM, "d0"), kubelet=30, written=7200)
+    assert (state(snapshot).registered, state(snapshot).registered_since) == (True, None)
 
 
-def test_a_resource_of_which_only_the_node_tells_is_awaited_where_its_capacity_is_0_and_a_pod_asks_for_it() -> None:
+def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and_requested() -> None:
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
-    assert expected_resources(with_history(look(kubelet=900, node=[dropped]))) == (), (
+    assert expected_resources(with_history(snapshot_of(kubelet=900, node=[dropped]))) == (), (
         "so it stays for ever where a plugin is uninstalled"
     )
-    seen = look(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
-    assert expected_resources(with_history(seen)) == (KVM,)
-    assert (state(seen).registered, state(seen).socket, state(seen).socket_present) == (False, "", None)
+    snapshot = snapshot_of(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
+    assert expected_resources(with_history(snapshot)) == (KVM,)
+    assert (state(snapshot).registered, state(snapshot).socket, state(snapshot).socket_present) == (False, "", None)
 
 
-def test_a_resource_that_was_dropped_before_the_kubelet_started_is_not_expected_resources() -> None:
+def test_a_resource_dropped_before_the_kubelet_start_is_not_expected() -> None:
     history = (transition(STARTED, ago=OLDER), transition(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    assert expected_resources(with_history(look(*history, kubelet=8000, node=node_object))) == (KVM,)
-    assert expected_resources(with_history(look(*history, kubelet=30, node=node_object))) == ()
+    assert expected_resources(with_history(snapshot_of(*history, kubelet=8000, node=node_object))) == (KVM,)
+    assert expected_resources(with_history(snapshot_of(*history, kubelet=30, node=node_object))) == ()
 
 
-def test_without_the_device_plugins_there_is_no_word() -> None:
+def test_without_device_plugins_the_history_is_unavailable() -> None:
     for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
         with pytest.raises(InsufficientData):
             derive(node(device_plugins=reading))
@@ -423,7 +445,7 @@ def test_without_the_device_plugins_there_is_no_word() -> None:
             resource_states(with_history(node(device_plugins=reading)))
 
 
-def test_a_boot_that_is_not_known_is_not_guessed() -> None:
-    seen = without(look(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "processes")
-    assert {one.boot_id for one in derive(seen)} == {""}
-    assert state(seen).registered is True
+def test_an_unknown_boot_time_is_not_guessed() -> None:
+    snapshot = without(snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "processes")
+    assert {one.boot_id for one in derive(snapshot)} == {""}
+    assert state(snapshot).registered is True

@@ -17,7 +17,7 @@ from tests.builders import (
     WORKER,
     assessment,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     refused_pod,
@@ -33,95 +33,98 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def look(*things: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
+def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
-    devices = device_plugins(*things, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
+    devices = device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(device_plugins=devices, **others)
 
 
-def late(snapshot: Snapshot) -> Finding:
-    (one,) = found(late_device_plugin, snapshot)
+def only_finding(snapshot: Snapshot) -> Finding:
+    (one,) = findings_of(late_device_plugin, snapshot)
     return one
 
 
-def test_a_plugin_has_a_minute_to_notice_that_the_kubelet_restarted() -> None:
-    assert found(late_device_plugin, look(registered(KVM, "d0"), kubelet=59)) == []
-    one = late(look(registered(KVM, "d0"), kubelet=61))
+def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
+    assert findings_of(late_device_plugin, snapshot_of(registered(KVM, "d0"), kubelet=59)) == []
+    one = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
     assert (one.subject, one.resource, one.since) == (KVM, KVM, NOW - seconds(61))
     assert "the kubelet started 1m1s ago" in one.message
     assert "drops it after 5 minutes" in one.message
 
 
-def test_a_plugin_that_has_registered_again_is_not_late() -> None:
-    seen = look(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
-    assert found(late_device_plugin, seen) == []
+def test_a_plugin_that_registered_again_is_not_late() -> None:
+    snapshot = snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
+    assert findings_of(late_device_plugin, snapshot) == []
 
 
-def test_after_five_minutes_the_kubelet_has_dropped_it_and_the_node_says_so() -> None:
-    told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    asking = [refused_pod("lab/vm")]
-    one = late(look(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=told, pods=asking))
+def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource() -> None:
+    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    requesting = [refused_pod("lab/vm")]
+    one = only_finding(
+        snapshot_of(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=node_objects, pods=requesting)
+    )
     assert one.subject == KVM
     assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in one.message
 
 
-def test_without_the_api_server_it_says_what_files_say() -> None:
-    seen = without_api(look(registered(KVM, "d0"), kubelet=400))
-    assert late(seen).message.endswith("the kubelet no longer offers it")
+def test_without_the_api_server_files_are_enough() -> None:
+    snapshot = without_api(snapshot_of(registered(KVM, "d0"), kubelet=400))
+    assert only_finding(snapshot).message.endswith("the kubelet no longer offers it")
 
 
-def test_an_unread_node_is_admitted_after_what_files_say() -> None:
-    findings = late_device_plugin.find(assessment(without(look(registered(KVM, "d0"), kubelet=400), "node")))
+def test_an_unavailable_node_object_leaves_a_gap_after_the_findings_from_files() -> None:
+    findings = late_device_plugin.find(assessment(without(snapshot_of(registered(KVM, "d0"), kubelet=400), "node")))
     assert next(findings).subject == KVM
     with pytest.raises(InsufficientData):
         next(findings)
 
 
-def test_what_earlier_looks_knew_is_awaited_though_the_checkpoint_is_gone() -> None:
+def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_checkpoint_is_gone() -> None:
     history = (
         transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)),
         transition(TransitionKind.REGISTERED, KVM),
     )
     devices = device_plugins(*history, kubelet_socket=seconds(100))
-    assert late(node(device_plugins=devices)).subject == KVM
+    assert only_finding(node(device_plugins=devices)).subject == KVM
 
 
-def test_what_was_dropped_before_the_kubelet_started_is_not_awaited() -> None:
+def test_a_resource_dropped_before_the_kubelet_started_is_not_late() -> None:
     """Somebody took the plugin away; the node's status keeps the key for ever."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)), transition(TransitionKind.DROPPED, KVM))
-    told = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     devices = device_plugins(*history, kubelet_socket=seconds(100))
-    assert found(late_device_plugin, node(device_plugins=devices, node=told)) == []
+    assert findings_of(late_device_plugin, node(device_plugins=devices, node=node_objects)) == []
 
 
-def test_devices_that_are_all_sick_are_another_trouble() -> None:
+def test_unhealthy_devices_are_not_a_late_plugin() -> None:
     """Their plugin is connected, or the kubelet would have dropped it."""
-    connected = look(plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199)
-    assert found(late_device_plugin, connected) == []
+    connected = snapshot_of(plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199)
+    assert findings_of(late_device_plugin, connected) == []
     untold = plugin_socket(ago=seconds(800), connected=None)
-    assert found(late_device_plugin, look(untold, registered(KVM), kubelet=900, written=799)) == []
-    assert late(look(untold, registered(KVM), kubelet=100, written=50)).subject == KVM
+    assert findings_of(late_device_plugin, snapshot_of(untold, registered(KVM), kubelet=900, written=799)) == []
+    assert only_finding(snapshot_of(untold, registered(KVM), kubelet=100, written=50)).subject == KVM
 
 
 @pytest.mark.parametrize(
     ("connected", "words"), [(False, "the kubelet is not connected to its plugin's socket"), (None, "exists;")]
 )
-def test_what_is_seen_of_its_socket_is_said(connected: bool | None, words: str) -> None:
-    seen = look(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
-    assert words in late(seen).message
+def test_the_message_describes_the_socket(connected: bool | None, words: str) -> None:
+    snapshot = snapshot_of(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
+    assert words in only_finding(snapshot).message
 
 
-def test_a_socket_that_is_gone_is_said_to_be() -> None:
+def test_a_missing_socket_is_reported() -> None:
     history = (
         transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET),
         transition(TransitionKind.REGISTERED, KVM),
     )
     assert (
-        f"its plugin's socket {KVM_SOCKET} is gone" in late(look(*history, registered(KVM, "d0"), kubelet=100)).message
+        f"its plugin's socket {KVM_SOCKET} is gone"
+        in only_finding(snapshot_of(*history, registered(KVM, "d0"), kubelet=100)).message
     )
 
 
-def test_a_plugin_that_was_lost_later_has_a_minute_as_well() -> None:
+def test_a_plugin_lost_later_has_a_minute_too() -> None:
     def lost(ago: float) -> Snapshot:
         history = (
             transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)),
@@ -129,27 +132,27 @@ def test_a_plugin_that_was_lost_later_has_a_minute_as_well() -> None:
             transition(TransitionKind.LOST, KVM, ago=seconds(ago)),
         )
         dead = plugin_socket(ago=seconds(8991), connected=False)
-        return look(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
+        return snapshot_of(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
 
-    assert found(late_device_plugin, lost(59)) == []
-    assert "and lost it at" in late(lost(61)).message
+    assert findings_of(late_device_plugin, lost(59)) == []
+    assert "and lost it at" in only_finding(lost(61)).message
 
 
-def test_a_finding_stays_the_same_from_look_to_look() -> None:
+def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
     def after(n: float) -> Snapshot:
         devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(100))
         return node(device_plugins=devices, later=seconds(n))
 
-    assert {late(after(n)).key for n in (0, 15, 300)} == {(late_device_plugin.NAME, KVM)}
+    assert {only_finding(after(n)).key for n in (0, 15, 300)} == {(late_device_plugin.NAME, KVM)}
 
 
-def test_a_kubelet_that_has_not_started_since_the_boot_awaits_nobody() -> None:
-    seen = replace(look(registered(KVM, "d0"), kubelet=900), uptime=seconds(300))
-    assert found(late_device_plugin, seen) == []
+def test_without_a_kubelet_start_since_boot_no_plugin_is_late() -> None:
+    snapshot = replace(snapshot_of(registered(KVM, "d0"), kubelet=900), uptime=seconds(300))
+    assert findings_of(late_device_plugin, snapshot) == []
 
 
-def test_it_is_blind_where_the_plugins_were_not_read_and_by_choice_where_they_were_left_alone() -> None:
+def test_unavailable_plugins_are_insufficient_data_and_disabled_plugins_disable_it() -> None:
     with pytest.raises(InsufficientData):
-        found(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
+        findings_of(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
     with pytest.raises(SourceDisabled):
-        found(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))
+        findings_of(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))

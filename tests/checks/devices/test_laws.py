@@ -1,4 +1,4 @@
-"""What holds of every history, every refused pod and every node with device plugins."""
+"""Properties of every history, every rejected pod and every node with device plugins."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,15 +26,15 @@ _LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profi
 
 @st.composite
 def pods(draw: st.DrawFn) -> list[Pod]:
-    """Pods with devices, refused or running, of few controllers."""
+    """Pods with devices, rejected or running, of few controllers."""
     several = []
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
-        refused = refused_pod(
+        rejected = refused_pod(
             f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
         )
         pod = replace(
-            refused,
+            rejected,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
             started=draw(st.one_of(st.none(), agos.map(lambda one: NOW - one))),
             controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
@@ -57,11 +57,13 @@ def pods(draw: st.DrawFn) -> list[Pod]:
 @st.composite
 def device_nodes(draw: st.DrawFn) -> Snapshot:
     """A node of which everything was read, and on which everything about devices may be wrong."""
-    told = draw(st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1))
+    node_devices = draw(
+        st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1)
+    )
     snapshot = node(
         device_plugins=draw(device_managers()),
         pods=draw(pods()),
-        node=[replace(WORKER, devices=tuple(told))],
+        node=[replace(WORKER, devices=tuple(node_devices))],
     )
     skew = draw(st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)]))
     uptime = draw(st.sampled_from([snapshot.uptime, timedelta(seconds=700), timedelta(seconds=5)]))
@@ -69,7 +71,7 @@ def device_nodes(draw: st.DrawFn) -> Snapshot:
 
 
 def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
-    """Say that what a look knew was written down, and read by the next: itself, if no other is given."""
+    """Return the next snapshot (by default the same) with the stored history of the first."""
     later = later or snapshot
     devices = later.device_plugins.known()
     text = stored_history.dump_history(derive(snapshot))
@@ -78,7 +80,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 
 
-def found(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
+def finding_keys(snapshot: Snapshot) -> tuple[set[tuple[str | int, ...]], set[str]]:
     findings, gaps = engine.detect(assessment(snapshot), DETECTORS)
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key for finding in findings}, {gap.detector for gap in gaps}
@@ -96,22 +98,22 @@ def test_a_history_is_completed_once(snapshot: Snapshot) -> None:
 
 @_LONGEST
 @given(device_nodes())
-def test_the_same_look_twice_adds_nothing(snapshot: Snapshot) -> None:
+def test_the_same_snapshot_twice_adds_no_transition(snapshot: Snapshot) -> None:
     once = derive(snapshot)
     assert derive(kept(snapshot)) == once
 
 
 @_LONGEST
 @given(device_nodes())
-def test_the_same_look_twice_is_judged_the_same(snapshot: Snapshot) -> None:
+def test_the_same_snapshot_twice_has_the_same_rejections(snapshot: Snapshot) -> None:
     assert resource_states(with_history(kept(snapshot))) == resource_states(with_history(snapshot))
     assert rejections.rejected_pods(with_history(kept(snapshot))) == rejections.rejected_pods(with_history(snapshot))
 
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
-def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float, noise: float) -> None:
-    """Also where the clocks are compared anew, which is never twice the same."""
+def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, noise: float) -> None:
+    """Even if the clocks are compared again, with a slightly different result."""
     passed = timedelta(seconds=later)
     again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
     if snapshot.api_skew == timedelta(0):
@@ -125,13 +127,13 @@ def test_a_verdict_stays_while_nothing_happens(snapshot: Snapshot, later: float,
 
 @_LONGEST
 @given(device_nodes(), device_nodes())
-def test_what_is_known_stays_and_what_is_new_comes_after(first: Snapshot, second: Snapshot) -> None:
+def test_known_transitions_stay_and_new_ones_are_appended(first: Snapshot, second: Snapshot) -> None:
     before, after = derive(first), derive(kept(first, second))
     assert after[: len(before)] == before
 
 
 @given(device_nodes(), st.lists(moments, min_size=MAX_TRANSITIONS, max_size=MAX_TRANSITIONS + 20))
-def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, past: list[Any]) -> None:
+def test_a_bounded_history_keeps_the_current_state(snapshot: Snapshot, past: list[Any]) -> None:
     devices = snapshot.device_plugins.known()
     full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
     history = derive(full)
@@ -144,7 +146,7 @@ def test_a_history_is_bounded_and_keeps_how_things_stand(snapshot: Snapshot, pas
 
 
 @given(device_nodes(), st.randoms(use_true_random=False))
-def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot, random: Any) -> None:
+def test_the_order_of_the_files_does_not_matter(snapshot: Snapshot, random: Any) -> None:
     devices = snapshot.device_plugins.known()
     mixed = replace(
         devices,
@@ -153,7 +155,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
     )
     again = replace(snapshot, device_plugins=Known(mixed))
     assert derive(again) == derive(snapshot)
-    assert found(again) == found(snapshot)
+    assert finding_keys(again) == finding_keys(snapshot)
 
 
 # Verdicts
@@ -161,19 +163,19 @@ def test_the_order_in_which_files_are_listed_does_not_matter(snapshot: Snapshot,
 
 @_LONGEST
 @given(device_nodes())
-def test_every_refused_pod_that_stays_is_found_once(snapshot: Snapshot) -> None:
+def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> None:
     findings, _ = engine.detect(assessment(snapshot), DETECTORS)
-    told = [one.uid for finding in findings for one in finding.rejected_pods]
-    assert len(told) == len(set(told))
+    node_devices = [one.uid for finding in findings for one in finding.rejected_pods]
+    assert len(node_devices) == len(set(node_devices))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
-    assert refused <= set(told)
+    assert refused <= set(node_devices)
     rejected = rejections.rejected_pods(with_history(snapshot))
     assert all("--force" not in one.do or "never with --force" in one.do for one in rejected)
 
 
 @_LONGEST
 @given(device_nodes())
-def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(snapshot: Snapshot) -> None:
+def test_an_unreplaced_pod_is_stuck_and_a_pod_without_time_is_unverified(snapshot: Snapshot) -> None:
     for one in rejections.rejected_pods(with_history(snapshot)):
         assert one.controller or one.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
         assert one.resource or one.cause is RejectionCause.UNVERIFIED
@@ -184,20 +186,20 @@ def test_who_is_never_replaced_is_stuck_and_who_is_of_no_time_is_not_verified(sn
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
-def test_silence_never_adds_a_finding(snapshot: Snapshot, source: str) -> None:
-    assert found(without(snapshot, source))[0] <= found(snapshot)[0]
+def test_unavailable_sources_never_add_a_finding(snapshot: Snapshot, source: str) -> None:
+    assert finding_keys(without(snapshot, source))[0] <= finding_keys(snapshot)[0]
 
 
 @_LONGEST
 @given(device_nodes(), st.sampled_from(SOURCES))
-def test_what_silence_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
-    before, _ = found(snapshot)
-    after, blind = found(without(snapshot, source))
-    assert {key[0] for key in before - after} <= blind
+def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str) -> None:
+    before, _ = finding_keys(snapshot)
+    after, gaps = finding_keys(without(snapshot, source))
+    assert {key[0] for key in before - after} <= gaps
 
 
 @given(device_nodes())
-def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None:
+def test_disabled_device_plugins_leave_no_gap(snapshot: Snapshot) -> None:
     alone = replace(snapshot, device_plugins=NotRequested("device_plugins", "there is no such directory"))
     _, gaps = engine.detect(assessment(alone), DETECTORS)
     assert {"late_device_plugin", "rejected_pod", "started_without_device"} <= {gap.detector for gap in gaps}
@@ -208,7 +210,7 @@ def test_plugins_that_were_left_alone_leave_no_fault(snapshot: Snapshot) -> None
 
 
 @given(device_nodes())
-def test_a_recording_with_devices_is_read_back_and_judged_the_same_without_names(snapshot: Snapshot) -> None:
+def test_an_anonymous_recording_with_devices_has_the_same_findings(snapshot: Snapshot) -> None:
     recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
     assert loads(dumps(recording)) == recording
     nameless = loads(anonymous(dumps(recording), "salt")).snapshots[0]

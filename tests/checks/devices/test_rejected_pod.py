@@ -1,4 +1,4 @@
-"""Pods that the kubelet refused for a device, and that stay."""
+"""Pods that the kubelet rejected for a device, and that remain."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.builders import (
     NOW,
     assessment,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     refused_pod,
@@ -30,7 +30,7 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def look(*pods: Pod, came: bool = True) -> Snapshot:
+def snapshot_of(*pods: Pod, came: bool = True) -> Snapshot:
     """The kubelet started 40 s ago, and the resource was registered 10 s later, or not yet."""
     plugins = (
         device_plugins(
@@ -49,7 +49,7 @@ def vm(name: str = "shop/vm", ago: float = 35, controller: str = "ReplicaSet/vm"
     return refused_pod(name, ago=seconds(ago), controller=controller)
 
 
-def swarm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
+def many_pods(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
     return [vm(f"shop/vm-{n}", 35 - n * apart, controller) for n in range(several)]
 
 
@@ -58,8 +58,8 @@ def only(findings: Sequence[Finding]) -> Finding:
     return one
 
 
-def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() -> None:
-    one = only(found(rejected_pod, look(vm(controller=""))))
+def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
+    one = only(findings_of(rejected_pod, snapshot_of(vm(controller=""))))
     assert (one.pod, one.resource, one.cause, one.pod_outcome) == (
         "shop/vm",
         KVM,
@@ -75,77 +75,77 @@ def test_a_refused_pod_is_told_with_its_resource_the_two_times_and_what_to_do() 
     )
 
 
-def test_a_healthy_node_with_devices_has_none() -> None:
-    assert found(rejected_pod, look()) == []
+def test_a_healthy_node_with_devices_has_no_rejected_pod() -> None:
+    assert findings_of(rejected_pod, snapshot_of()) == []
 
 
-def test_the_same_pod_is_the_same_finding_while_more_becomes_known_of_it() -> None:
-    before, after = look(vm(), came=False), look(vm())
-    first, second = only(found(rejected_pod, before)), only(found(rejected_pod, after))
+def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
+    before, after = snapshot_of(vm(), came=False), snapshot_of(vm())
+    first, second = only(findings_of(rejected_pod, before)), only(findings_of(rejected_pod, after))
     assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
     report = engine.replay([before, again], grace=GRACE, confirm_after=seconds(0))
-    (judged,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
-    assert judged.confirmed
-    assert "was registered 10.0 s later" in judged.finding.message
+    (tracked,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
+    assert tracked.confirmed
+    assert "was registered 10.0 s later" in tracked.finding.message
 
 
-def test_two_pods_of_one_name_are_two_findings() -> None:
+def test_two_pods_with_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({one.key for one in found(rejected_pod, look(*pods))}) == 2
+    assert len({one.key for one in findings_of(rejected_pod, snapshot_of(*pods))}) == 2
 
 
-def test_five_of_one_controller_in_ten_minutes_are_one_storm() -> None:
-    storm = only(found(rejected_pod, look(*swarm(5, apart=1))))
-    assert storm.subject == "pods of ReplicaSet/vm in shop"
-    assert storm.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
-    assert " and 2 more: the kubelet started" in storm.message
+def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
+    group = only(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=1))))
+    assert group.subject == "pods of ReplicaSet/vm in shop"
+    assert group.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
+    assert " and 2 more: the kubelet started" in group.message
     in_that_second = RejectionCause.UNVERIFIED
-    assert [one.cause for one in storm.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
-    assert storm.pods == tuple(f"shop/vm-{n}" for n in range(5))
-    assert (storm.cause, storm.pod_outcome, storm.since) == (
+    assert [one.cause for one in group.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
+    assert group.pods == tuple(f"shop/vm-{n}" for n in range(5))
+    assert (group.cause, group.pod_outcome, group.since) == (
         RejectionCause.KUBELET_RESTART,
         PodOutcome.REPLACED_BY_CONTROLLER,
         NOW - seconds(35),
     )
 
 
-def test_a_storm_that_grows_is_the_same_storm() -> None:
-    assert {only(found(rejected_pod, look(*swarm(n)))).key for n in (5, 6, 1181)} == {
+def test_a_growing_group_of_pods_is_the_same_finding() -> None:
+    assert {only(findings_of(rejected_pod, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
         (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
     }
 
 
-def test_four_are_no_storm_and_neither_are_five_of_several_controllers_or_of_none() -> None:
-    assert len(found(rejected_pod, look(*swarm(4)))) == 4
-    mixed = [*swarm(4), vm("shop/other", controller="ReplicaSet/other")]
-    assert len(found(rejected_pod, look(*mixed))) == 5
-    elsewhere = [*swarm(4), vm("bank/vm")]
-    assert len(found(rejected_pod, look(*elsewhere))) == 5
-    assert len(found(rejected_pod, look(*swarm(5, controller="")))) == 5
+def test_four_pods_or_pods_of_different_controllers_are_not_grouped() -> None:
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(4)))) == 4
+    mixed = [*many_pods(4), vm("shop/other", controller="ReplicaSet/other")]
+    assert len(findings_of(rejected_pod, snapshot_of(*mixed))) == 5
+    elsewhere = [*many_pods(4), vm("bank/vm")]
+    assert len(findings_of(rejected_pod, snapshot_of(*elsewhere))) == 5
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, controller="")))) == 5
 
 
-def test_five_over_a_longer_time_are_no_storm() -> None:
-    assert len(found(rejected_pod, look(*swarm(5, apart=-150)))) == 1
-    assert len(found(rejected_pod, look(*swarm(5, apart=-151)))) == 5
+def test_five_pods_over_a_longer_time_are_not_grouped() -> None:
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-150)))) == 1
+    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-151)))) == 5
 
 
-def test_one_of_long_before_is_not_of_the_storm() -> None:
-    findings = found(rejected_pod, look(*swarm(5), vm("shop/older", ago=9000)))
+def test_a_much_older_pod_is_not_part_of_the_group() -> None:
+    findings = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
     assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
-def test_without_the_plugins_it_is_said_that_pods_were_refused_and_that_more_is_not_known() -> None:
-    for reading, blind in (
+def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
+    for reading, expected_error in (
         (unavailable("device_plugins"), InsufficientData),
         (NotRequested("device_plugins", "none"), SourceDisabled),
     ):
-        findings = rejected_pod.find(assessment(replace(look(vm()), device_plugins=reading)))
+        findings = rejected_pod.find(assessment(replace(snapshot_of(vm()), device_plugins=reading)))
         assert next(findings).cause is RejectionCause.UNVERIFIED
-        with pytest.raises(blind):
+        with pytest.raises(expected_error):
             next(findings)
 
 
-def test_without_the_pods_it_is_blind() -> None:
+def test_without_the_pods_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData):
-        found(rejected_pod, node(pods=unavailable("pods")))
+        findings_of(rejected_pod, node(pods=unavailable("pods")))

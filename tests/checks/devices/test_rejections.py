@@ -1,4 +1,4 @@
-"""Why a pod was refused, and what becomes of it: by what the node's files and the pod's status tell together."""
+"""Why a pod was rejected and whether it is replaced, from the node's files and the pod's status."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,23 +55,25 @@ THE_RACE: Sequence[DeviceTransition] = (
 """The kubelet started 1000 s ago, and 10 s later the resource was registered."""
 
 
-def look(pods: Sequence[Pod], *things: Things, kubelet: float = 1000, written: float = 990, **others: Any) -> Snapshot:
-    there = (*(things or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
+def snapshot_of(
+    pods: Sequence[Pod], *records: Things, kubelet: float = 1000, written: float = 990, **others: Any
+) -> Snapshot:
+    there = (*(records or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
     devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(*pods, device_plugins=devices, **others)
 
 
-def judged(pod: Pod, *things: Things, **others: Any) -> RejectedPod:
-    (one,) = rejected_pods(look([pod], *things, **others))
+def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
+    (one,) = rejected_pods(snapshot_of([pod], *records, **others))
     return one
 
 
-def cause(pod: Pod, *things: Things, **others: Any) -> RejectionCause:
-    return judged(pod, *things, **others).cause
+def cause(pod: Pod, *records: Things, **others: Any) -> RejectionCause:
+    return rejection_of(pod, *records, **others).cause
 
 
 def vm(ago: float, **others: Any) -> Pod:
-    """A pod that was refused so many seconds ago."""
+    """A pod that was rejected `ago` seconds ago."""
     return refused_pod("shop/vm", ago=seconds(ago), **others)
 
 
@@ -83,8 +85,8 @@ def rejected(pod: Pod, **changes: Any) -> Pod:
 # The race
 
 
-def test_a_pod_between_the_kubelets_start_and_the_registration_lost_the_race() -> None:
-    one = judged(vm(995))
+def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -> None:
+    one = rejection_of(vm(995))
     assert (one.cause, one.resource, one.pod) == (RejectionCause.KUBELET_RESTART, KVM, "shop/vm")
     assert f"{KVM} was registered 10.0 s later" in one.why
 
@@ -99,7 +101,7 @@ def test_a_pod_between_the_kubelets_start_and_the_registration_lost_the_race() -
         (990, RejectionCause.EXHAUSTED),
     ],
 )
-def test_a_refusal_is_of_the_whole_second_that_the_kubelet_tells(ago: float, expected: RejectionCause) -> None:
+def test_a_rejection_time_covers_its_whole_second(ago: float, expected: RejectionCause) -> None:
     """The plugin bound its socket 990.5 s ago, and was registered 990 s ago."""
     assert cause(vm(ago)) is expected
 
@@ -122,31 +124,31 @@ SLOW: Sequence[DeviceTransition] = (THE_RACE[0], transition(REGISTERED, KVM, ago
     (seconds(30), 866, RejectionCause.UNVERIFIED),
     (seconds(30), 865, RejectionCause.EXHAUSTED),
 ])  # fmt: skip
-def test_a_time_by_the_api_servers_clock_is_as_vague_as_the_clocks_differ(
+def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew(
     skew: timedelta | None, ago: float, expected: RejectionCause
 ) -> None:
     pod = rejected(vm(ago), by_api=True)
-    (one,) = rejected_pods(replace(look([pod], *SLOW), api_skew=skew))
+    (one,) = rejected_pods(replace(snapshot_of([pod], *SLOW), api_skew=skew))
     assert one.cause is expected
 
 
 @pytest.mark.parametrize("ago", [1003, 996, 905, 896])
 @pytest.mark.parametrize(
-    "refused",
+    "rejected_one",
     [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_where_times_do_not_decide_the_kubelets_words_do(refused: RejectionKind, ago: float) -> None:
-    assert cause(rejected(vm(ago, refused=refused), by_api=True), *SLOW) is RejectionCause.KUBELET_RESTART
+def test_if_times_are_ambiguous_the_kubelets_message_decides(rejected_one: RejectionKind, ago: float) -> None:
+    assert cause(rejected(vm(ago, refused=rejected_one), by_api=True), *SLOW) is RejectionCause.KUBELET_RESTART
 
 
 @pytest.mark.parametrize("ago", [1003, 905, 896])
-def test_where_times_do_not_decide_devices_that_others_had_already_are_exhausted(ago: float) -> None:
+def test_if_times_are_ambiguous_devices_in_use_by_others_mean_exhausted(ago: float) -> None:
     others = replace(pod("shop/other"), started=NOW - seconds(9000))
     given = allocation("shop/other", KVM, "d0")
     late = rejected(vm(ago), by_api=True)
 
     def verdict(*pods: Pod) -> list[RejectionCause]:
-        return [one.cause for one in rejected_pods(look([late, *pods], *SLOW, given))]
+        return [one.cause for one in rejected_pods(snapshot_of([late, *pods], *SLOW, given))]
 
     assert verdict(others) == [RejectionCause.EXHAUSTED]
     assert verdict() == [RejectionCause.UNVERIFIED]
@@ -154,23 +156,23 @@ def test_where_times_do_not_decide_devices_that_others_had_already_are_exhausted
     assert verdict(replace(others, started=NOW - seconds(ago - 1))) == [RejectionCause.UNVERIFIED]
 
 
-def test_a_refusal_that_may_be_of_the_kubelet_before_is_that_ones_only_where_both_say_the_same() -> None:
+def test_a_rejection_of_either_kubelet_run_is_attributed_only_if_both_agree() -> None:
     before = (transition(STARTED, ago=seconds(5000)), transition(REGISTERED, KVM, ago=seconds(4990)))
     late = rejected(vm(998), by_api=True)
     assert cause(late, *before, *SLOW) is RejectionCause.UNVERIFIED
     assert cause(late, transition(STARTED, ago=seconds(1100)), *SLOW) is RejectionCause.KUBELET_RESTART
 
 
-def test_a_node_that_booted_is_the_cause_of_its_kubelets_start() -> None:
+def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
     booted = seconds(1060)
-    snapshot = replace(look([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
+    snapshot = replace(snapshot_of([vm(995)], transition(GONE, socket="x", ago=UPTIME)), uptime=booted)
     (one,) = rejected_pods(snapshot)
     assert one.cause is RejectionCause.NODE_REBOOT
     long_ago = replace(snapshot, uptime=seconds(1000 + 16 * 60))
     assert [one.cause for one in rejected_pods(long_ago)] == [RejectionCause.KUBELET_RESTART]
 
 
-def test_a_boot_that_is_past_is_told_by_the_look_that_saw_the_kubelet_start() -> None:
+def test_an_earlier_boot_is_known_from_the_snapshot_of_that_kubelet_start() -> None:
     earlier = (
         replace(transition(STARTED, ago=seconds(90_000), boot_id="before"), uptime=seconds(50)),
         replace(transition(REGISTERED, KVM, ago=seconds(89_990), boot_id="before"), uptime=seconds(60)),
@@ -179,14 +181,14 @@ def test_a_boot_that_is_past_is_told_by_the_look_that_saw_the_kubelet_start() ->
     assert cause(vm(89_995), *earlier, *THE_RACE) is RejectionCause.NODE_REBOOT
 
 
-def test_a_resource_that_is_not_registered_yet_is_still_in_the_race() -> None:
+def test_a_resource_not_registered_yet_is_still_in_the_race() -> None:
     snapshot = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
     (one,) = rejected_pods(snapshot)
     assert one.cause is RejectionCause.KUBELET_RESTART
     assert "has not been registered since" in one.why
 
 
-def test_of_several_starts_the_one_before_the_refusal_counts() -> None:
+def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
     twice = (
         transition(STARTED, ago=seconds(5000)),
         transition(REGISTERED, KVM, ago=seconds(4990)),
@@ -197,99 +199,101 @@ def test_of_several_starts_the_one_before_the_refusal_counts() -> None:
     assert cause(vm(995), *twice) is RejectionCause.KUBELET_RESTART
 
 
-def test_a_kubelet_that_restarted_before_the_plugin_came_lost_the_race_too() -> None:
-    one = judged(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
+def test_a_kubelet_that_restarts_before_the_plugin_registers_loses_the_race() -> None:
+    one = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
     assert one.cause is RejectionCause.KUBELET_RESTART
     assert f"{KVM} was not registered before the kubelet started again" in one.why
 
 
-def test_older_than_every_start_that_is_known_nothing_is_verified() -> None:
+def test_a_rejection_older_than_every_known_start_is_unverified() -> None:
     assert cause(vm(5000)) is RejectionCause.UNVERIFIED
 
 
-def test_without_a_time_or_a_resource_nothing_is_verified() -> None:
+def test_without_a_time_or_a_resource_a_rejection_is_unverified() -> None:
     assert cause(rejected(vm(995), at=None)) is RejectionCause.UNVERIFIED
     assert cause(rejected(vm(995), resource="")) is RejectionCause.UNVERIFIED
     assert cause(rejected(vm(995), refused=RejectionKind.OTHER)) is RejectionCause.UNVERIFIED
 
 
-def test_when_the_clock_was_set_since_nothing_is_verified() -> None:
-    stepped = replace(look([vm(995)], *THE_RACE), uptime=seconds(500))
+def test_after_a_clock_step_a_rejection_is_unverified() -> None:
+    stepped = replace(snapshot_of([vm(995)], *THE_RACE), uptime=seconds(500))
     assert [one.cause for one in rejected_pods(stepped)] == [RejectionCause.UNVERIFIED]
 
 
-def test_a_resource_that_a_socket_names_is_that_sockets() -> None:
+def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
     pod = rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
-    assert (judged(pod).resource, judged(pod).cause) == (KVM, RejectionCause.KUBELET_RESTART)
+    assert (rejection_of(pod).resource, rejection_of(pod).cause) == (KVM, RejectionCause.KUBELET_RESTART)
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "rejected_one",
     [RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY],
 )
-def test_every_face_of_the_race_is_the_race(refused: RejectionKind) -> None:
-    assert cause(vm(995, refused=refused)) is RejectionCause.KUBELET_RESTART
+def test_every_variant_of_the_race_is_recognized(rejected_one: RejectionKind) -> None:
+    assert cause(vm(995, refused=rejected_one)) is RejectionCause.KUBELET_RESTART
 
 
-# A registration that nobody saw in time: the agent was started later
+# A registration that was not observed in time: the agent started later
 
 
-def test_where_nobody_saw_the_registration_the_plugins_socket_bounds_the_race() -> None:
-    snapshot = look([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
+def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
+    snapshot = snapshot_of([vm(995)], transition(STARTED, ago=seconds(1000)), written=100)
     assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.KUBELET_RESTART]
-    later = look([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
+    later = snapshot_of([vm(500)], transition(STARTED, ago=seconds(1000)), written=100)
     assert [one.cause for one in rejected_pods(later)] == [RejectionCause.EXHAUSTED]
     nobody_saw = (transition(STARTED, ago=seconds(1000)), transition(REGISTERED, KVM, ago=seconds(100), exact=False))
     assert cause(vm(500), *nobody_saw) is RejectionCause.UNVERIFIED
 
 
-@pytest.mark.parametrize(("refused", "ago", "expected"), [
+@pytest.mark.parametrize(("rejected_one", "ago", "expected"), [
     (RejectionKind.INSUFFICIENT, 950, RejectionCause.UNVERIFIED),
     (RejectionKind.NO_HEALTHY, 950, RejectionCause.KUBELET_RESTART),
     (RejectionKind.NO_HEALTHY, 600, RejectionCause.UNVERIFIED),
 ])  # fmt: skip
-def test_without_a_socket_only_the_words_bound_it(refused: RejectionKind, ago: float, expected: RejectionCause) -> None:
+def test_without_a_socket_only_the_message_decides(
+    rejected_one: RejectionKind, ago: float, expected: RejectionCause
+) -> None:
     devices = device_plugins(
         registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100)
     )  # fmt: skip
-    (one,) = rejected_pods(node(vm(ago, refused=refused), device_plugins=devices))
+    (one,) = rejected_pods(node(vm(ago, refused=rejected_one), device_plugins=devices))
     assert one.cause is expected
 
 
-def test_words_of_a_kubelet_that_knows_the_resource_are_no_race_when_it_would_have_forgotten_it() -> None:
+def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later() -> None:
     """The agent came later than all that, and the plugin has bound its socket once more."""
-    anew = (
+    recreated = (
         THE_RACE[0],
         transition(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
         transition(REGISTERED, KVM, ago=seconds(500)),
     )
-    assert cause(vm(641), *anew) is RejectionCause.KUBELET_RESTART
-    assert cause(vm(640), *anew) is RejectionCause.UNVERIFIED
-    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *anew) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(641), *recreated) is RejectionCause.KUBELET_RESTART
+    assert cause(vm(640), *recreated) is RejectionCause.UNVERIFIED
+    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *recreated) is RejectionCause.KUBELET_RESTART
     assert cause(vm(640), THE_RACE[0], written=2000) is RejectionCause.UNVERIFIED
 
 
 # No race
 
 
-def test_all_given_out_is_exhausted_only_while_the_resource_was_registered() -> None:
+def test_no_free_device_is_exhausted_only_while_the_resource_is_registered() -> None:
     assert cause(vm(500)) is RejectionCause.EXHAUSTED
     assert cause(rejected(vm(500), available=None)) is RejectionCause.UNVERIFIED
     assert cause(vm(500), *THE_RACE, lost(470)) is RejectionCause.UNVERIFIED
 
 
-def test_too_few_free_devices_is_exhausted_at_any_time() -> None:
+def test_too_few_free_devices_is_always_exhausted() -> None:
     assert cause(vm(995, available=1)) is RejectionCause.EXHAUSTED
     assert cause(vm(500, available=1)) is RejectionCause.EXHAUSTED
 
 
-def test_what_the_node_has_too_few_of_need_not_be_a_plugins() -> None:
+def test_a_scarce_resource_may_not_belong_to_a_plugin() -> None:
     message = "Pod Node didn't have enough resource: example.org/dongle, requested: 1, used: 4, capacity: 4"
     pod = rejected(vm(995), resource="example.org/dongle", message=message)
     assert cause(pod) is RejectionCause.EXHAUSTED
 
 
-def test_a_plugin_that_was_away_when_the_pod_came_was_restarted() -> None:
+def test_a_plugin_absent_at_the_rejection_was_restarted() -> None:
     away = (
         *THE_RACE,
         transition(LOST, KVM, ago=seconds(505)),
@@ -300,9 +304,9 @@ def test_a_plugin_that_was_away_when_the_pod_came_was_restarted() -> None:
     assert cause(vm(400), *away) is RejectionCause.EXHAUSTED
 
 
-def test_a_plugin_that_made_its_socket_anew_right_after_was_restarted() -> None:
-    anew = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
-    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *anew) is RejectionCause.PLUGIN_RESTART
+def test_a_plugin_that_recreated_its_socket_right_after_was_restarted() -> None:
+    recreated = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
+    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *recreated) is RejectionCause.PLUGIN_RESTART
     assert cause(vm(500, refused=RejectionKind.PLUGIN_GONE)) is RejectionCause.PLUGIN_RESTART
     assert cause(vm(500, refused=RejectionKind.UNREGISTERED)) is RejectionCause.UNVERIFIED
 
@@ -311,34 +315,34 @@ ALL = allocation("shop/other", KVM, "d0")
 OTHER = replace(pod("shop/other"), started=NOW - seconds(900))
 
 
-def lost(ago: float, *, exact: bool = False, seen: float | None = None) -> DeviceTransition:
+def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> DeviceTransition:
     one = transition(LOST, KVM, ago=seconds(ago), exact=exact)
-    return replace(one, uptime=UPTIME - seconds(ago if seen is None else seen))
+    return replace(one, uptime=UPTIME - seconds(ago if observed is None else observed))
 
 
-def test_who_found_all_devices_given_out_did_so_also_when_the_plugin_is_lost_after_that() -> None:
-    """As on a real node: refused at 12:07:25Z, the plugin lost at 12:07:26.8."""
+def test_an_exhausted_rejection_stays_exhausted_when_the_plugin_is_lost_later() -> None:
+    """As on a real node: rejected at 12:07:25Z, the plugin lost at 12:07:26.8."""
     for after in (1.8, 59, 61):
-        snapshot = look([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
+        snapshot = snapshot_of([vm(500), OTHER], *THE_RACE, lost(500 - after), ALL)
         assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.EXHAUSTED]
 
 
-def test_a_loss_that_one_look_saw_together_with_the_registration_may_have_been_long_before() -> None:
+def test_a_loss_seen_together_with_the_registration_may_be_much_older() -> None:
     came = replace(THE_RACE[-1], uptime=UPTIME)
-    together = (*THE_RACE[:-1], came, lost(0, seen=0))
+    together = (*THE_RACE[:-1], came, lost(0, observed=0))
     assert cause(vm(500), *together) is RejectionCause.UNVERIFIED
     assert cause(vm(500), *THE_RACE, lost(0)) is RejectionCause.EXHAUSTED
 
 
-def test_a_refusal_in_the_second_of_a_loss_is_verified_only_by_the_kubelets_words() -> None:
+def test_a_rejection_in_the_second_of_a_loss_is_verified_only_by_the_message() -> None:
     in_that_second = (*THE_RACE, lost(499.5, exact=True))
     assert cause(vm(500), *in_that_second) is RejectionCause.UNVERIFIED
     assert cause(vm(500, refused=RejectionKind.UNREGISTERED), *in_that_second) is RejectionCause.PLUGIN_RESTART
     assert cause(vm(500), *THE_RACE, lost(499, exact=True)) is RejectionCause.EXHAUSTED
 
 
-def test_a_plugin_that_was_gone_was_gone_also_when_it_is_back() -> None:
-    """Looks tell that it was away; when it comes back, however late, they tell nothing else."""
+def test_an_absence_counts_even_after_the_plugin_returned() -> None:
+    """Snapshots show that it was absent; its later return does not change that."""
     gone = (*THE_RACE, lost(505), transition(GONE, socket=KVM_SOCKET, ago=seconds(504)))
     back = (transition(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), transition(REGISTERED, KVM, ago=seconds(19.9)))
     devices = device_plugins(
@@ -354,7 +358,7 @@ def test_a_plugin_that_was_gone_was_gone_also_when_it_is_back() -> None:
 
 
 def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int = 0) -> Snapshot:
-    """Two minutes later, a first look; all that was given out is the pod's that is called first."""
+    """The first snapshot, two minutes later; every allocated device belongs to the pod listed first."""
 
     def at(text: str) -> datetime:
         return datetime.fromisoformat(f"2026-11-21T{text}+00:00")
@@ -380,30 +384,32 @@ def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int 
     ("11:30:18", RejectionCause.EXHAUSTED),
 ])  # fmt: skip
 def test_a_late_plugin(at: str, expected: RejectionCause) -> None:
-    """Of 30 pods the first was refused in the second of kubelet.sock, the last in that of the registration."""
-    refused = lab.refused("vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z")
-    (one,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+    """Of 30 pods the first was rejected in the second of kubelet.sock, the last in that of the registration."""
+    rejected_one = lab.refused(
+        "vm", f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", f"2026-11-21T{at}Z"
+    )
+    (one,) = rejected_pods(real([rejected_one], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
     assert one.cause is expected
     assert expected is not RejectionCause.KUBELET_RESTART or "was registered 14.0 s later" in one.why
 
 
-def test_a_pod_that_asked_for_more_than_was_left_right_after_the_registration() -> None:
-    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was refused at 11:41:14Z."""
+def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
+    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was rejected at 11:41:14Z."""
     message = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
-    refused = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
+    rejected_one = lab.refused("c-2", message, "2026-11-21T11:41:14Z")
     times = ("11:41:02.422", "11:41:06.759", "11:41:12.114")
-    assert [one.cause for one in rejected_pods(real([refused], *times, given=3))] == [RejectionCause.EXHAUSTED]
+    assert [one.cause for one in rejected_pods(real([rejected_one], *times, given=3))] == [RejectionCause.EXHAUSTED]
     by_api = lab.refused("c-2", message, "", **lab.written_by_kubelet("2026-11-21T11:41:14Z"))
     assert [one.cause for one in rejected_pods(real([by_api], *times, given=3))] == [RejectionCause.EXHAUSTED]
 
 
-def test_a_node_without_the_kubelets_socket_says_nothing_of_a_refusal() -> None:
+def test_without_the_kubelets_socket_a_rejection_is_unverified() -> None:
     devices = device_plugins(registered(KVM, "d0"), kubelet_socket=None)
     assert kubelet_runs(()) == ()
     assert [one.cause for one in rejected_pods(node(vm(500), device_plugins=devices))] == [RejectionCause.UNVERIFIED]
 
 
-def test_a_resource_that_was_dropped_had_no_plugin() -> None:
+def test_a_dropped_resource_had_no_plugin() -> None:
     gone = (*THE_RACE, transition(DROPPED, KVM, ago=seconds(505)))
     snapshot = node(
         vm(500, refused=RejectionKind.UNREGISTERED), device_plugins=device_plugins(*gone, kubelet_socket=seconds(1000))
@@ -411,10 +417,10 @@ def test_a_resource_that_was_dropped_had_no_plugin() -> None:
     assert [one.cause for one in rejected_pods(snapshot)] == [RejectionCause.PLUGIN_RESTART]
 
 
-def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> None:
-    sick = (*THE_RACE, transition(LOST, KVM, ago=seconds(505)))
+def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
+    unhealthy = (*THE_RACE, transition(LOST, KVM, ago=seconds(505)))
     devices = device_plugins(
-        *sick,
+        *unhealthy,
         plugin_socket(ago=seconds(990.5)),
         registered(KVM),
         kubelet_socket=seconds(1000),
@@ -425,7 +431,7 @@ def test_devices_that_are_sick_while_their_plugin_is_there_are_unhealthy() -> No
     assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
 
 
-def test_a_running_pod_whose_init_container_asks_for_the_device_is_asked_again_by_newer_kubelets() -> None:
+def test_newer_kubelets_reject_a_running_pod_whose_init_container_requests_a_device() -> None:
     ran = rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS)
     ran = replace(ran, started=NOW - seconds(9000), wants_in_init=(KVM,))
     assert cause(ran) is RejectionCause.INIT_CONTAINER
@@ -438,7 +444,7 @@ def test_a_running_pod_whose_init_container_asks_for_the_device_is_asked_again_b
     assert cause(rejected(ran, message=old_words)) is RejectionCause.KUBELET_RESTART
 
 
-def test_a_jobs_pod_that_had_run_was_admitted_again_after_its_end() -> None:
+def test_a_job_pod_that_ran_was_admitted_again_after_it_ended() -> None:
     ran = replace(rejected(vm(995), message=NEW_WORDS), started=NOW - seconds(9000), controller="Job/once")
     assert cause(ran) is RejectionCause.READMITTED_AFTER_COMPLETION
     assert cause(replace(ran, started=None)) is RejectionCause.KUBELET_RESTART
@@ -447,23 +453,23 @@ def test_a_jobs_pod_that_had_run_was_admitted_again_after_its_end() -> None:
 # Which pods, and what was read
 
 
-def test_only_pods_that_the_kubelet_refused_and_that_are_there_to_stay_are_stranded() -> None:
+def test_only_rejected_pods_that_are_not_replaced_are_reported() -> None:
     pods = [
         vm(995),
         replace(vm(995), name="shop/pending", phase="Pending"),
         replace(vm(995), name="shop/broken", rejection=None),
         replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
     ]
-    assert [one.pod for one in rejected_pods(look(pods))] == ["shop/vm"]
+    assert [one.pod for one in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
 
 
 @pytest.mark.parametrize("reading", [unavailable("device_plugins"), NotRequested("device_plugins", "none")])
-def test_without_the_device_plugins_the_pods_are_there_and_the_cause_is_not(reading: Any) -> None:
+def test_without_device_plugins_pods_are_listed_without_a_cause(reading: Any) -> None:
     (one,) = rejected_pods(node(vm(995), device_plugins=reading))
     assert (one.cause, one.pod_outcome) == (RejectionCause.UNVERIFIED, PodOutcome.STUCK)
 
 
-def test_without_the_pods_there_is_no_word() -> None:
+def test_without_the_pods_rejections_are_unavailable() -> None:
     with pytest.raises(InsufficientData):
         rejected_pods(node(pods=unavailable("pods")))
 
@@ -484,8 +490,8 @@ def test_without_the_pods_there_is_no_word() -> None:
         ("DaemonSet/logs", 961, PodOutcome.STUCK),
     ],
 )
-def test_a_controller_replaces_it_or_nobody_does(controller: str, ago: float, pod_outcome: PodOutcome) -> None:
-    assert judged(vm(ago, controller=controller)).pod_outcome is pod_outcome
+def test_a_pod_is_replaced_only_by_its_controller(controller: str, ago: float, pod_outcome: PodOutcome) -> None:
+    assert rejection_of(vm(ago, controller=controller)).pod_outcome is pod_outcome
 
 
 def deleted(ago: float, *finalizers: str) -> Pod:
@@ -493,30 +499,30 @@ def deleted(ago: float, *finalizers: str) -> Pod:
     return replace(gone, deletion=NOW - seconds(ago), finalizers=finalizers)
 
 
-def test_a_deleted_pod_that_does_not_go_is_stuck() -> None:
-    assert rejected_pods(look([deleted(60)])) == ()
-    one = judged(deleted(61))
+def test_a_deleted_pod_that_remains_is_stuck() -> None:
+    assert rejected_pods(snapshot_of([deleted(60)])) == ()
+    one = rejection_of(deleted(61))
     assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
     assert "the kubelet has not finished deleting it" in one.do
-    assert "its finalizers remain: example.org/lock" in judged(deleted(61, "example.org/lock")).do
+    assert "its finalizers remain: example.org/lock" in rejection_of(deleted(61, "example.org/lock")).do
 
 
-def test_a_deletion_is_by_the_api_servers_clock() -> None:
-    assert [one.pod_outcome for one in rejected_pods(replace(look([deleted(50)]), api_skew=seconds(30)))] == [
+def test_a_deletion_is_timed_by_the_api_server() -> None:
+    assert [one.pod_outcome for one in rejected_pods(replace(snapshot_of([deleted(50)]), api_skew=seconds(30)))] == [
         PodOutcome.TERMINATING_STUCK
     ]
-    assert rejected_pods(replace(look([deleted(70)]), api_skew=seconds(-30))) == ()
+    assert rejected_pods(replace(snapshot_of([deleted(70)]), api_skew=seconds(-30))) == ()
 
 
 @pytest.mark.parametrize("controller", ["", "ReplicaSet/web", "Job/once", "StatefulSet/db"])
-def test_nobody_is_told_to_delete_by_force(controller: str) -> None:
-    for refused in (vm(995, controller=controller), deleted(600)):
-        assert "--force" in judged(refused).do
-        assert "never use --force" in judged(refused).do
+def test_the_advice_never_contains_force_deletion(controller: str) -> None:
+    for rejected_one in (vm(995, controller=controller), deleted(600)):
+        assert "--force" in rejection_of(rejected_one).do
+        assert "never use --force" in rejection_of(rejected_one).do
 
 
-def test_whether_the_devices_are_there_again_is_said() -> None:
-    assert "its devices are healthy again)" in judged(vm(995)).do
+def test_the_advice_says_whether_devices_are_available_again() -> None:
+    assert "its devices are healthy again)" in rejection_of(vm(995)).do
     waiting = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
     assert "once its devices are healthy again" in rejected_pods(waiting)[0].do
-    assert "once a device is free" in judged(vm(500)).do
+    assert "once a device is free" in rejection_of(vm(500)).do

@@ -15,7 +15,7 @@ from tests.builders import (
     NOW,
     allocation,
     device_plugins,
-    found,
+    findings_of,
     node,
     plugin_socket,
     pod,
@@ -31,9 +31,9 @@ RACE = (
 )
 
 
-def look(*things: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
-    pods = [one for one in things if isinstance(one, Pod)]
-    more = [one for one in things if not isinstance(one, Pod)]
+def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+    pods = [one for one in records if isinstance(one, Pod)]
+    more = [one for one in records if not isinstance(one, Pod)]
     devices = device_plugins(
         *history,
         plugin_socket(ago=timedelta(seconds=980.5)),
@@ -51,8 +51,8 @@ def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
     return replace(pod("shop/vm", phase=phase), wants=(resource,), started=started)
 
 
-def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> None:
-    (one,) = found(started_without_device, look(vm(990)))
+def test_a_pod_started_before_the_registration_has_no_device() -> None:
+    (one,) = findings_of(started_without_device, snapshot_of(vm(990)))
     assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
     assert one.message == (
         f"pod shop/vm requests {KVM} and was started without it at 2026-03-26 19:43:30Z: "
@@ -63,36 +63,36 @@ def test_a_pod_that_started_before_the_resource_was_registered_has_none() -> Non
 
 
 def test_a_pod_with_a_device_in_the_checkpoint_has_it() -> None:
-    assert found(started_without_device, look(vm(990), allocation("shop/vm", KVM, "d0"))) == []
-    assert len(found(started_without_device, look(vm(990), allocation("shop/other", KVM, "d0")))) == 1
+    assert findings_of(started_without_device, snapshot_of(vm(990), allocation("shop/vm", KVM, "d0"))) == []
+    assert len(findings_of(started_without_device, snapshot_of(vm(990), allocation("shop/other", KVM, "d0")))) == 1
 
 
 @pytest.mark.parametrize(("ago", "times"), [(1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)])
-def test_at_the_bounds_whole_seconds_tell_nothing(ago: float, times: int) -> None:
-    assert len(found(started_without_device, look(vm(ago)))) == times
+def test_at_the_bounds_whole_seconds_are_ambiguous(ago: float, times: int) -> None:
+    assert len(findings_of(started_without_device, snapshot_of(vm(ago)))) == times
 
 
-def test_a_pod_of_the_second_in_which_the_kubelet_started_is_of_that_kubelet() -> None:
+def test_a_pod_started_in_the_second_of_the_kubelet_start_belongs_to_it() -> None:
     """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
-    (one,) = found(started_without_device, look(vm(1000), history=history, kubelet=999.538))
+    (one,) = findings_of(started_without_device, snapshot_of(vm(1000), history=history, kubelet=999.538))
     assert one.since == NOW - timedelta(seconds=1000)
-    assert found(started_without_device, look(vm(1001), history=history, kubelet=999.538)) == []
+    assert findings_of(started_without_device, snapshot_of(vm(1001), history=history, kubelet=999.538)) == []
 
 
-def test_a_pod_whose_start_is_not_known_or_that_is_over_is_not_judged() -> None:
-    assert found(started_without_device, look(vm(None))) == []
-    assert found(started_without_device, look(vm(990, phase="Failed"))) == []
+def test_a_pod_with_unknown_start_or_terminated_is_ignored() -> None:
+    assert findings_of(started_without_device, snapshot_of(vm(None))) == []
+    assert findings_of(started_without_device, snapshot_of(vm(990, phase="Failed"))) == []
 
 
-def test_a_resource_that_is_no_plugins_is_nobodys_to_allocate() -> None:
-    assert found(started_without_device, look(vm(990, resource="example.org/by-hand"))) == []
+def test_a_resource_without_a_plugin_is_ignored() -> None:
+    assert findings_of(started_without_device, snapshot_of(vm(990, resource="example.org/by-hand"))) == []
 
 
-def test_a_resource_that_is_not_registered_since_is_nobodys_yet() -> None:
-    seen = look(vm(500), history=RACE[:1], written=9000)
-    seen = without_its_socket(seen)
-    (one,) = found(started_without_device, seen)
+def test_a_resource_not_registered_since_the_start_is_ignored() -> None:
+    snapshot = snapshot_of(vm(500), history=RACE[:1], written=9000)
+    snapshot = without_its_socket(snapshot)
+    (one,) = findings_of(started_without_device, snapshot)
     assert f"{KVM} was not registered then;" in one.message
 
 
@@ -101,24 +101,24 @@ def without_its_socket(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, device_plugins=Known(replace(devices, sockets=())))
 
 
-def test_where_nobody_saw_the_registration_the_plugins_socket_is_the_bound() -> None:
-    seen = look(vm(990), history=RACE[:1], written=100)
-    assert len(found(started_without_device, seen)) == 1
-    assert found(started_without_device, look(vm(500), history=RACE[:1], written=100)) == []
-    seen = without_its_socket(seen)
-    assert found(started_without_device, seen) == []
+def test_without_an_observed_registration_the_socket_is_the_bound() -> None:
+    snapshot = snapshot_of(vm(990), history=RACE[:1], written=100)
+    assert len(findings_of(started_without_device, snapshot)) == 1
+    assert findings_of(started_without_device, snapshot_of(vm(500), history=RACE[:1], written=100)) == []
+    snapshot = without_its_socket(snapshot)
+    assert findings_of(started_without_device, snapshot) == []
 
 
-def test_without_a_checkpoint_nobody_knows_who_has_a_device() -> None:
+def test_without_a_checkpoint_allocations_are_unknown() -> None:
     removed = device_plugins(*RACE, kubelet_socket=timedelta(seconds=1000))
-    assert found(started_without_device, node(vm(990), device_plugins=removed)) == []
+    assert findings_of(started_without_device, node(vm(990), device_plugins=removed)) == []
 
 
-def test_a_start_by_a_clock_that_was_set_since_is_not_compared() -> None:
-    assert found(started_without_device, replace(look(vm(990)), uptime=timedelta(seconds=500))) == []
+def test_a_start_before_a_clock_step_is_not_compared() -> None:
+    assert findings_of(started_without_device, replace(snapshot_of(vm(990)), uptime=timedelta(seconds=500))) == []
 
 
-def test_it_is_blind_where_pods_or_plugins_were_not_read() -> None:
-    for silent in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
+def test_without_pods_or_plugins_the_check_has_insufficient_data() -> None:
+    for incomplete in (node(pods=unavailable("pods")), node(device_plugins=unavailable("device_plugins"))):
         with pytest.raises(InsufficientData):
-            found(started_without_device, silent)
+            findings_of(started_without_device, incomplete)

@@ -1,4 +1,4 @@
-"""A node that its cluster does not know: gone, without a provider ID, with another one, or about to be removed."""
+"""Nodes with registration problems: deleted, without a provider ID, with another one, or about to be removed."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tests.builders import (
     INSTANCE,
     NOW,
     OLD,
-    found,
+    findings_of,
     last_seen,
     node,
     processes,
@@ -29,28 +29,28 @@ MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 REMEMBERED = registration(last_seen(MINUTE))
 
 
-def gone(**changes: Any) -> Snapshot:
+def deleted_node(**changes: Any) -> Snapshot:
     """The Node was there a minute ago; its kubelet runs, and pods are swept."""
     usual: dict[str, Any] = {"node": [], "registration": REMEMBERED, "pods": Unavailable("pods", "they are swept")}
     return node(**(usual | changes))
 
 
 def finding(snapshot: Snapshot) -> Finding:
-    (one,) = found(unregistered_node, snapshot)
+    (one,) = findings_of(unregistered_node, snapshot)
     return one
 
 
-def blind(snapshot: Snapshot) -> str:
+def insufficient_data(snapshot: Snapshot) -> str:
     with pytest.raises(InsufficientData) as raised:
-        found(unregistered_node, snapshot)
+        findings_of(unregistered_node, snapshot)
     return str(raised.value)
 
 
 # Gone
 
 
-def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
-    one = finding(gone())
+def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
+    one = finding(deleted_node())
     assert (one.subject, one.severity, one.since) == ("Node worker-1", Severity.CRITICAL, NOW - MINUTE)
     assert one.message == (
         "the Node worker-1 was deleted, but its kubelet is running: the Node was last seen at 2026-03-26 19:59:00Z; "
@@ -67,8 +67,8 @@ def test_a_node_that_is_gone_while_its_kubelet_runs_is_critical() -> None:
         (registration(listed_pods=3), "the API server still lists 3 of its pods"),
     ],
 )
-def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(known: Any, evidence: str) -> None:
-    one = finding(gone(registration=known))
+def test_a_node_never_seen_is_identified_by_its_kubelet_or_its_pods(known: Any, evidence: str) -> None:
+    one = finding(deleted_node(registration=known))
     assert f"but its kubelet is running: {evidence};" in one.message
     assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in one.message
 
@@ -76,27 +76,29 @@ def test_a_node_that_nobody_remembers_is_known_by_its_kubelet_and_by_its_pods(kn
 @pytest.mark.parametrize(
     "known", [registration(), registration(last_seen(name="worker-2")), registration(kubelet_name="worker-2")]
 )
-def test_a_node_that_nobody_ever_saw_is_a_wrong_name_and_no_finding(known: Any) -> None:
-    assert "the API server has no Node named worker-1" in blind(gone(registration=known))
+def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding(known: Any) -> None:
+    assert "the API server has no Node named worker-1" in insufficient_data(deleted_node(registration=known))
 
 
-def test_a_kubelet_with_another_name_says_so_whatever_is_remembered() -> None:
+def test_a_kubelet_with_another_node_name_means_a_wrong_name_despite_the_last_seen_record() -> None:
     known = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
-    assert "check --node (the kubelet here uses the name worker-2)" in blind(gone(registration=known))
+    assert "check --node (the kubelet here uses the name worker-2)" in insufficient_data(
+        deleted_node(registration=known)
+    )
 
 
-def test_a_memory_that_cannot_be_read_is_told_where_it_would_have_decided() -> None:
-    assert blind(gone(registration=registration(why="node.json: not JSON"))).endswith(
+def test_an_unreadable_last_seen_record_is_reported_where_it_matters() -> None:
+    assert insufficient_data(deleted_node(registration=registration(why="node.json: not JSON"))).endswith(
         "; the last known Node cannot be read: node.json: not JSON"
     )
 
 
-def test_a_node_without_a_kubelet_may_be_gone() -> None:
-    assert found(unregistered_node, gone(processes=[processes(kubelet=None)])) == []
+def test_a_node_without_a_kubelet_may_be_deleted() -> None:
+    assert findings_of(unregistered_node, deleted_node(processes=[processes(kubelet=None)])) == []
 
 
 @pytest.mark.parametrize(
-    ("up", "seen", "told"),
+    ("up", "seen", "reported"),
     [
         (timedelta(seconds=59), timedelta(minutes=5), False),
         (timedelta(seconds=60), timedelta(minutes=5), True),
@@ -104,19 +106,19 @@ def test_a_node_without_a_kubelet_may_be_gone() -> None:
     ],
     ids=["it registers", "it did not", "it had registered"],
 )
-def test_a_kubelet_that_has_just_started_is_given_time_to_register(up: timedelta, seen: timedelta, told: bool) -> None:
-    snapshot = gone(processes=[processes(kubelet=up)], registration=registration(last_seen(seen)))
-    assert bool(found(unregistered_node, snapshot)) is told
+def test_a_kubelet_that_just_started_has_time_to_register(up: timedelta, seen: timedelta, reported: bool) -> None:
+    snapshot = deleted_node(processes=[processes(kubelet=up)], registration=registration(last_seen(seen)))
+    assert bool(findings_of(unregistered_node, snapshot)) is reported
 
 
-def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
-    report = scanned(gone())
+def test_it_is_confirmed_despite_unavailable_sources() -> None:
+    report = scanned(deleted_node())
     assert [one.finding.severity for one in report.findings] == [Severity.CRITICAL]
     assert [one.source for one in report.unavailable] == ["pods"]
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "expected"),
     [
         (
             Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
@@ -127,9 +129,9 @@ def test_it_is_confirmed_and_said_beside_what_is_unread() -> None:
         (Autoscaler(why="no permission to get it"), "status is unknown: no permission to get it; "),
     ],
 )
-def test_what_the_autoscaler_says_itself_is_beside_it(told: Autoscaler, words: str) -> None:
-    assert words in finding(gone(autoscaler=told)).message
-    assert "status" not in finding(gone(autoscaler=Unavailable("autoscaler", "timed out"))).message
+def test_the_message_contains_the_autoscaler_status(reported: Autoscaler, expected: str) -> None:
+    assert expected in finding(deleted_node(autoscaler=reported)).message
+    assert "status" not in finding(deleted_node(autoscaler=Unavailable("autoscaler", "timed out"))).message
 
 
 # Without a provider ID
@@ -152,18 +154,20 @@ def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot
         (8 * MINUTE, Severity.CRITICAL),
     ],
 )
-def test_its_want_grows_worse_with_the_age_of_the_node(age: timedelta, severity: Severity | None) -> None:
-    assert [one.severity for one in found(unregistered_node, without_id(age))] == ([severity] if severity else [])
+def test_a_missing_provider_id_becomes_more_severe_with_the_age_of_the_node(
+    age: timedelta, severity: Severity | None
+) -> None:
+    assert [one.severity for one in findings_of(unregistered_node, without_id(age))] == ([severity] if severity else [])
 
 
-def test_the_age_is_counted_by_the_servers_clock() -> None:
+def test_the_age_is_measured_by_the_clock_of_the_api_server() -> None:
     ahead = replace(without_id(2 * MINUTE), api_skew=MINUTE)
     behind = replace(without_id(3 * MINUTE), api_skew=-MINUTE)
     assert finding(ahead).severity is Severity.WARNING
-    assert found(unregistered_node, behind) == []
+    assert findings_of(unregistered_node, behind) == []
 
 
-def test_that_it_grew_worse_is_another_finding() -> None:
+def test_a_higher_severity_is_another_finding() -> None:
     assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key
 
 
@@ -186,32 +190,32 @@ def test_that_it_grew_worse_is_another_finding() -> None:
         ),
     ],
 )
-def test_what_shows_that_it_needs_one_is_told(snapshot: Snapshot, why: str) -> None:
+def test_the_message_explains_why_a_provider_id_is_needed(snapshot: Snapshot, why: str) -> None:
     one = finding(snapshot)
     assert f", although {why}: a cluster-autoscaler deletes the instance" in one.message
     assert (one.subject, one.since) == ("provider ID of worker-1", NOW - OLD)
 
 
-def test_bare_metal_is_silent() -> None:
-    assert found(unregistered_node, without_id(autoscaler=BARE)) == []
+def test_bare_metal_has_no_finding() -> None:
+    assert findings_of(unregistered_node, without_id(autoscaler=BARE)) == []
     ignored = registration(expected=Expected.IGNORED)
-    assert found(unregistered_node, without_id(registration=ignored)) == []
+    assert findings_of(unregistered_node, without_id(registration=ignored)) == []
 
 
-def test_unread_is_not_bare_metal() -> None:
-    assert blind(without_id(autoscaler=Unavailable("autoscaler", "timed out"))) == "autoscaler: timed out"
+def test_unavailable_data_is_never_treated_as_bare_metal() -> None:
+    assert insufficient_data(without_id(autoscaler=Unavailable("autoscaler", "timed out"))) == "autoscaler: timed out"
 
 
-def test_what_nobody_may_ask_is_no_fault_and_no_word() -> None:
+def test_missing_permissions_are_no_finding() -> None:
     forbidden = without_id(autoscaler=NotRequested("autoscaler", "may not `list` nodes"))
     with pytest.raises(SourceDisabled, match="may not `list` nodes"):
-        found(unregistered_node, forbidden)
+        findings_of(unregistered_node, forbidden)
     assert scanned(forbidden).complete
 
 
-def test_a_server_that_does_not_date_its_objects_leaves_us_blind() -> None:
+def test_without_a_creation_time_the_check_has_insufficient_data() -> None:
     undated = node(node=[worker(age=None)], registration=registration(), autoscaler=CLOUD)
-    assert blind(undated) == "node: it has no creationTimestamp"
+    assert insufficient_data(undated) == "node: it has no creationTimestamp"
 
 
 # Another one than before
@@ -223,7 +227,7 @@ def changed(ago: timedelta = MINUTE, now: str = "kind://b", uid: str = "") -> Sn
     return node(node=[replace(one, uid=uid or one.uid)], registration=registration(last))
 
 
-def test_another_provider_id_than_before_is_told_for_an_hour() -> None:
+def test_a_changed_provider_id_is_reported_for_an_hour() -> None:
     one = finding(changed())
     assert (one.subject, one.severity, one.since) == (
         "changed provider ID of worker-1",
@@ -231,20 +235,20 @@ def test_another_provider_id_than_before_is_told_for_an_hour() -> None:
         NOW - MINUTE,
     )
     assert "has the provider ID kind://b, and had kind://a before" in one.message
-    assert found(unregistered_node, changed(60 * MINUTE - SECOND))
-    assert found(unregistered_node, changed(60 * MINUTE)) == []
+    assert findings_of(unregistered_node, changed(60 * MINUTE - SECOND))
+    assert findings_of(unregistered_node, changed(60 * MINUTE)) == []
 
 
-def test_what_is_remembered_of_another_node_is_no_change() -> None:
-    assert found(unregistered_node, changed(uid="another")) == []
+def test_the_last_seen_record_of_another_node_is_no_change() -> None:
+    assert findings_of(unregistered_node, changed(uid="another")) == []
 
 
 # About to be removed
 
 
-def test_the_taints_of_the_autoscaler_are_good_to_know_with_their_time() -> None:
+def test_taints_of_the_autoscaler_are_informational_with_their_time() -> None:
     tainted = worker(Taint(TO_BE_DELETED, NOW - MINUTE), Taint(DELETION_CANDIDATE), provider_id=INSTANCE)
-    removed, candidate = found(unregistered_node, node(node=[tainted]))
+    removed, candidate = findings_of(unregistered_node, node(node=[tainted]))
     assert {removed.severity, candidate.severity} == {Severity.INFO}
     assert (removed.since, candidate.since) == (NOW - MINUTE, None)
     assert "in a scale-down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
@@ -255,14 +259,14 @@ def test_the_taints_of_the_autoscaler_are_good_to_know_with_their_time() -> None
 
 
 @pytest.mark.parametrize("source", ["node", "registration"])
-def test_unread_is_not_registered(source: str) -> None:
-    assert blind(without(node(), source)) == f"{source}: it gave no word"
+def test_unavailable_data_is_never_treated_as_registered(source: str) -> None:
+    assert insufficient_data(without(node(), source)) == f"{source}: it gave no word"
 
 
-def test_unread_is_not_running_whether_the_kubelet_runs_must_be_known() -> None:
-    assert blind(without(gone(), "processes")) == "processes: it gave no word"
+def test_without_the_kubelets_state_the_check_has_insufficient_data() -> None:
+    assert insufficient_data(without(deleted_node(), "processes")) == "processes: it gave no word"
 
 
-def test_without_the_api_server_nothing_is_said_by_choice() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(SourceDisabled):
-        found(unregistered_node, without_api(node()))
+        findings_of(unregistered_node, without_api(node()))

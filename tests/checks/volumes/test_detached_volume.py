@@ -1,4 +1,4 @@
-"""Volumes that the node's status has lost: which of them are told, how surely, and of whom."""
+"""Volumes missing from the node's status: which are reported, how certain it is, and which pods are affected."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.builders import (
     PODS,
     assessment,
     attachments,
-    found,
+    findings_of,
     node,
     node_using,
     pod,
@@ -36,23 +36,23 @@ ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
 NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
-def sick(*things: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
+def detached(*records: Any, words: Iterable[Attachment] = (ATTACHED,), **changes: Any) -> Snapshot:
     """The kubelet uses a disk that the controller does not say it has attached."""
     usual: dict[str, Any] = {"node": [node_using(DISK)], "attachments": attachments(*words)}
-    return node(*things, **(usual | changes))
+    return node(*records, **(usual | changes))
 
 
-def told(snapshot: Snapshot) -> list[Finding]:
-    return found(detached_volume, snapshot)
+def findings(snapshot: Snapshot) -> list[Finding]:
+    return findings_of(detached_volume, snapshot)
 
 
 def the(snapshot: Snapshot) -> Finding:
-    (one,) = told(snapshot)
+    (one,) = findings(snapshot)
     return one
 
 
 def first(snapshot: Snapshot) -> Finding:
-    """Return what is told before the detector comes to a source that is silent."""
+    """Return the findings that the detector raises before it reaches an unavailable source."""
     return next(iter(detached_volume.find(assessment(snapshot))))
 
 
@@ -60,7 +60,7 @@ def first(snapshot: Snapshot) -> Finding:
 
 
 def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
-    one = the(sick(waiting_pod(ago=2 * MINUTE)))
+    one = the(detached(waiting_pod(ago=2 * MINUTE)))
     assert (one.strength, one.severity) == (Strength.CONFIRMED, Severity.CRITICAL)
     assert (one.subject, one.pod, one.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
     assert one.message == (
@@ -76,14 +76,14 @@ def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
 )
 def test_the_waiting_time_is_the_shorter_one_of_both_clocks(skew: timedelta) -> None:
     late = max(-skew, timedelta(0)) + 2 * MINUTE
-    assert told(replace(sick(waiting_pod(ago=late)), api_skew=skew))
-    assert not told(replace(sick(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
+    assert findings(replace(detached(waiting_pod(ago=late)), api_skew=skew))
+    assert not findings(replace(detached(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
 
 
 def test_the_message_says_whether_the_version_has_the_bug() -> None:
-    seen = sick(waiting_pod())
-    assert "Kubernetes v1.20.2 has the known bug" in the(replace(seen, server_version="v1.20.2")).message
-    assert "Kubernetes v1.30.1 has the known fixes" in the(replace(seen, server_version="v1.30.1")).message
+    snapshot = detached(waiting_pod())
+    assert "Kubernetes v1.20.2 has the known bug" in the(replace(snapshot, server_version="v1.20.2")).message
+    assert "Kubernetes v1.30.1 has the known fixes" in the(replace(snapshot, server_version="v1.30.1")).message
 
 
 @pytest.mark.parametrize(
@@ -101,24 +101,24 @@ def test_versions_before_the_fixes_have_the_bug(version: str, bug: bool | None) 
 
 def test_an_earlier_attach_error_does_not_hide_an_attached_volume() -> None:
     told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
-    assert the(sick(waiting_pod(), attachments=told_before)).strength is Strength.CONFIRMED
+    assert the(detached(waiting_pod(), attachments=told_before)).strength is Strength.CONFIRMED
 
 
 # Probable
 
 
 @pytest.mark.parametrize(
-    "word",
+    "attachment",
     [
         Attachment(DISK, attached=None, claim="shop/data-db-0"),
         Attachment(DISK, attached=False, claim="shop/data-db-0"),
     ],
     ids=["not known", "no such object, or it is deleted"],
 )
-def test_waiting_longer_than_any_attach_takes_is_probable(word: Attachment) -> None:
-    one = the(sick(waiting_pod(ago=10 * MINUTE), words=[word]))
+def test_waiting_longer_than_any_attach_takes_is_probable(attachment: Attachment) -> None:
+    one = the(detached(waiting_pod(ago=10 * MINUTE), words=[attachment]))
     assert (one.strength, one.severity, one.pod) == (Strength.PROBABLE, Severity.WARNING, "shop/db-0")
-    assert not told(sick(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=[word]))
+    assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=[attachment]))
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_waiting_longer_than_any_attach_takes_is_probable(word: Attachment) -> N
 def test_a_pod_without_claim_is_matched_by_volume_id(named: str, volume: str) -> None:
     asking = waiting_pod("shop/inline", named, claims=())
     other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
-    one = the(sick(asking, other, node=[node_using(volume)], words=[]))
+    one = the(detached(asking, other, node=[node_using(volume)], words=[]))
     assert (one.strength, one.pod) == (Strength.PROBABLE, "shop/inline")
 
 
 def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() -> None:
-    seen = sick(
+    snapshot = detached(
         waiting_pod("shop/a"),
         waiting_pod("shop/b"),
         waiting_pod("shop/inline", CLOUD_DISK, claims=()),
         attachments=attachments(not_requested=["get volumeattachments", "list events"]),
     )
-    one = the(seen)
+    one = the(snapshot)
     assert (one.strength, one.pod) == (Strength.PROBABLE, "")
     assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in one.message
     assert ", shop/b since" in one.message
@@ -155,17 +155,17 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
 
 def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:
     elsewhere = Attachment(CLOUD_DISK, claim="shop/data-db-0")
-    assert not told(sick(waiting_pod(), words=[elsewhere]))
+    assert not findings(detached(waiting_pod(), words=[elsewhere]))
 
 
-def test_a_pod_that_waits_for_a_short_time_may_be_the_affected_one() -> None:
-    assert not told(sick(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
+def test_a_pod_that_waits_briefly_may_be_the_affected_pod() -> None:
+    assert not findings(detached(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
 
 
 def test_the_message_names_three_pods_and_counts_the_others() -> None:
-    seen = sick(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
-    assert "shop/db-0 since" in the(seen).message
-    assert " and 3 more;" in the(seen).message
+    snapshot = detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
+    assert "shop/db-0 since" in the(snapshot).message
+    assert " and 3 more;" in the(snapshot).message
 
 
 # Mounted
@@ -173,52 +173,52 @@ def test_the_message_names_three_pods_and_counts_the_others() -> None:
 
 def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     (web, *_) = PODS
-    one = the(sick(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
+    one = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
     assert (one.strength, one.severity, one.pod, one.since) == (Strength.MOUNTED, Severity.CRITICAL, "shop/web", None)
     assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in one.message
 
 
 def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
-    one = the(sick(mounts=[Mount(DISK)], words=[]))
+    one = the(detached(mounts=[Mount(DISK)], words=[]))
     assert (one.strength, one.pod) == (Strength.MOUNTED, "")
-    assert first(without(sick(mounts=[Mount(DISK)]), "pods")).strength is Strength.MOUNTED
+    assert first(without(detached(mounts=[Mount(DISK)]), "pods")).strength is Strength.MOUNTED
 
 
-def test_one_volume_is_one_finding() -> None:
-    assert the(sick(waiting_pod(), mounts=[Mount(DISK)])).strength is Strength.MOUNTED
+def test_a_volume_has_one_finding() -> None:
+    assert the(detached(waiting_pod(), mounts=[Mount(DISK)])).strength is Strength.MOUNTED
 
 
 # No alarm
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "snapshot",
     [
-        sick(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
-        sick(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
-        sick(waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]),
-        sick(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=timedelta(seconds=119))]),
-        sick(waiting_pod(), node=[]),
-        sick(waiting_pod(), node=[node_using()]),
-        sick(waiting_pod(), node=[node_using(attached=[DISK])], mounts=[Mount(DISK)]),
-        sick(),
-        sick(mounts=[Mount(CLOUD_DISK)]),
-        sick(waiting_pod(ago=timedelta(seconds=60))),
-        sick(waiting_pod(ago=9 * MINUTE), words=[replace(ATTACHED, attached=False)]),
-        sick(waiting_pod(), words=[replace(ATTACHED, attached=False, failed=True)]),
-        sick(waiting_pod(), attachments=attachments(NOT_ATTACHED, failed_pods=["uid of shop/db-0"])),
-        sick(waiting_pod(), attachments=attachments(failed_pods=["uid of shop/db-0"])),
-        sick(waiting_pod("shop/other", claims=["other"])),
-        sick(waiting_pod(), sandbox("7" * 64, "shop/db-0")),
-        sick(waiting_pod(), sandbox("7" * 64, "shop/db-0", "exited")),
-        sick(replace(waiting_pod(), deleting=True)),
-        sick(replace(waiting_pod(), phase="Failed")),
-        sick(replace(waiting_pod(), phase="Succeeded")),
-        sick(replace(waiting_pod(), phase="Running")),
-        sick(replace(waiting_pod(), started=NOW - MINUTE)),
-        sick(replace(waiting_pod(), scheduled=None)),
-        sick(waiting_pod(claims=())),
-        sick(pod("shop/image", phase="Pending")),
+        detached(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
+        detached(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
+        detached(waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]),
+        detached(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=timedelta(seconds=119))]),
+        detached(waiting_pod(), node=[]),
+        detached(waiting_pod(), node=[node_using()]),
+        detached(waiting_pod(), node=[node_using(attached=[DISK])], mounts=[Mount(DISK)]),
+        detached(),
+        detached(mounts=[Mount(CLOUD_DISK)]),
+        detached(waiting_pod(ago=timedelta(seconds=60))),
+        detached(waiting_pod(ago=9 * MINUTE), words=[replace(ATTACHED, attached=False)]),
+        detached(waiting_pod(), words=[replace(ATTACHED, attached=False, failed=True)]),
+        detached(waiting_pod(), attachments=attachments(NOT_ATTACHED, failed_pods=["uid of shop/db-0"])),
+        detached(waiting_pod(), attachments=attachments(failed_pods=["uid of shop/db-0"])),
+        detached(waiting_pod("shop/other", claims=["other"])),
+        detached(waiting_pod(), sandbox("7" * 64, "shop/db-0")),
+        detached(waiting_pod(), sandbox("7" * 64, "shop/db-0", "exited")),
+        detached(replace(waiting_pod(), deleting=True)),
+        detached(replace(waiting_pod(), phase="Failed")),
+        detached(replace(waiting_pod(), phase="Succeeded")),
+        detached(replace(waiting_pod(), phase="Running")),
+        detached(replace(waiting_pod(), started=NOW - MINUTE)),
+        detached(replace(waiting_pod(), scheduled=None)),
+        detached(waiting_pod(claims=())),
+        detached(pod("shop/image", phase="Pending")),
     ],
     ids=[
         "attached", "node is not ready, or shutting down", "kubelet attaches by itself", "kubelet has just started",
@@ -229,8 +229,8 @@ def test_one_volume_is_one_finding() -> None:
         "a container of it started", "not known since when", "it needs no volume", "it waits for something else",
     ],
 )  # fmt: skip
-def test_no_alarm(seen: Snapshot) -> None:
-    assert told(seen) == []
+def test_no_finding(snapshot: Snapshot) -> None:
+    assert findings(snapshot) == []
 
 
 # Silence
@@ -239,31 +239,31 @@ def test_no_alarm(seen: Snapshot) -> None:
 @pytest.mark.parametrize("source", ["node", "processes", "pods", "containers", "attachments", "mounts"])
 def test_unavailable_data_is_never_treated_as_attached(source: str) -> None:
     with pytest.raises(InsufficientData, match=f"{source}: it gave no word"):
-        told(without(sick(waiting_pod()), source))
+        findings(without(detached(waiting_pod()), source))
 
 
 def test_without_a_kubelet_process_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="processes: no kubelet found"):
-        told(sick(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)]))
+        findings(detached(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)]))
 
 
 @pytest.mark.parametrize("source", ["pods", "containers", "attachments", "mounts", "processes"])
 def test_without_missing_volumes_no_other_source_is_needed(source: str) -> None:
-    assert told(without(node(waiting_pod()), source)) == []
+    assert findings(without(node(waiting_pod()), source)) == []
 
 
 def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(SourceDisabled):
-        told(without_api(sick(waiting_pod())))
+        findings(without_api(detached(waiting_pod())))
 
 
 def test_disabled_mounts_disable_the_check() -> None:
-    seen = sick(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
+    snapshot = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
     with pytest.raises(SourceDisabled):
-        told(seen)
-    assert first(seen).strength is Strength.CONFIRMED
+        findings(snapshot)
+    assert first(snapshot).strength is Strength.CONFIRMED
 
 
 def test_mounted_volumes_are_reported_without_attachments() -> None:
-    seen = sick(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
-    assert first(seen).strength is Strength.MOUNTED
+    snapshot = detached(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
+    assert first(snapshot).strength is Strength.MOUNTED

@@ -1,4 +1,4 @@
-"""What holds of every node with volumes: silence, order, names, and what is told of them."""
+"""Properties of every node with volumes: unavailable sources, order, names, and findings."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def pods(draw: st.DrawFn) -> Pod:
     return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
 
 
-words = st.builds(
+attachment_strategy = st.builds(
     lambda volume, attached, failed, pod, claim: Attachment(
         volume, attached, failed and not attached, f"{pod.partition('/')[0]}/{claim}" if claim else ""
     ),
@@ -81,14 +81,14 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
         processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
         mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
         attachments=attachments(
-            *draw(st.lists(words, max_size=3, unique_by=lambda one: one.volume)),
+            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda one: one.volume)),
             failed_pods=[one.uid for one in waiting if draw(seldom())],
             not_requested=["list events"] if draw(seldom()) else [],
         ),
     )
 
 
-def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
+def finding_keys(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
     findings, gaps = engine.detect(assessment(snapshot), (detached_volume,))
     assert not [gap for gap in gaps if gap.broken]
     return {finding.key: finding for finding in findings}, bool(gaps)
@@ -96,9 +96,9 @@ def found(snapshot: Snapshot) -> tuple[dict[Any, Finding], bool]:
 
 @_LONGEST
 @given(volume_nodes())
-def test_what_is_found_is_in_use_not_attached_and_told_once(snapshot: Snapshot) -> None:
-    findings, blind = found(snapshot)
-    assert not blind
+def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot: Snapshot) -> None:
+    findings, gaps = finding_keys(snapshot)
+    assert not gaps
     worker = the_node(snapshot)
     lost = {f"volume {one}" for one in worker.volumes_in_use} - {f"volume {one}" for one in worker.volumes_attached}
     assert {one.subject for one in findings.values()} <= lost
@@ -111,8 +111,8 @@ def test_what_is_found_is_in_use_not_attached_and_told_once(snapshot: Snapshot) 
 
 @_LONGEST
 @given(volume_nodes())
-def test_what_is_mounted_is_called_so_and_nobody_has_to_wait(snapshot: Snapshot) -> None:
-    findings, _ = found(snapshot)
+def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot: Snapshot) -> None:
+    findings, _ = finding_keys(snapshot)
     mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
     for one in findings.values():
         assert (one.strength is Strength.MOUNTED) is (one.subject in mounted)
@@ -123,11 +123,11 @@ def test_what_is_mounted_is_called_so_and_nobody_has_to_wait(snapshot: Snapshot)
 
 @_LONGEST
 @given(volume_nodes(), st.sampled_from(SOURCES))
-def test_silence_never_adds_a_finding_and_what_it_hides_is_admitted(snapshot: Snapshot, source: str) -> None:
-    before, _ = found(snapshot)
-    after, blind = found(without(snapshot, source))
+def test_unavailable_sources_never_add_a_finding_and_leave_a_gap(snapshot: Snapshot, source: str) -> None:
+    before, _ = finding_keys(snapshot)
+    after, gaps = finding_keys(without(snapshot, source))
     assert after.keys() <= before.keys()
-    assert blind or after.keys() == before.keys()
+    assert gaps or after.keys() == before.keys()
 
 
 @_LONGEST
@@ -139,23 +139,25 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
         pods=Known(tuple(random.sample(snapshot.pods.known(), len(snapshot.pods.known())))),
         node=Known(replace(worker, volumes_in_use=tuple(reversed(worker.volumes_in_use)))),
     )
-    assert found(mixed) == found(snapshot)
+    assert finding_keys(mixed) == finding_keys(snapshot)
 
 
 @_LONGEST
 @given(volume_nodes())
-def test_a_recording_and_one_without_names_tell_the_same(snapshot: Snapshot) -> None:
+def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> None:
     text = dumps(Recording(GRACE, timedelta(0), (snapshot,)))
     assert loads(text).snapshots == (snapshot,)
     (look,) = loads(anonymous(text, "salt")).snapshots
 
     def kinds(one: Snapshot) -> Any:
-        return sorted((str(told.strength), bool(told.pod), str(told.since)) for told in found(one)[0].values())
+        return sorted(
+            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in finding_keys(one)[0].values()
+        )
 
     assert kinds(look) == kinds(snapshot)
 
 
-def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> None:
+def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
     seen = node(
         waiting_pod("secretshop/ledger-0", CLOUD_DISK, "kubernetes.io/gce-pd/gold", claims=["books"], uid="uid-of-it"),
         node=[node_using(DISK, "kubernetes.io/csi/d.example.com^projects/acme/disks/gold", attached=["v/d/silver"])],
@@ -165,24 +167,24 @@ def test_an_anonymous_recording_has_no_name_of_a_volume_and_says_its_kind() -> N
     text = anonymous(dumps(Recording(GRACE, timedelta(0), (seen,))), "salt")
     names = ("vol-7", "vol-8", "zone-a", "gold", "silver", "acme", "projects", "secretshop", "ledger-0", "books")
     assert [name for name in (*names, "uid-of-it") if name in text] == []
-    (look,) = loads(text).snapshots
-    (pod,) = (one for one in look.pods.known() if one.claims)
-    told = look.attachments.known()
-    assert told.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
-    assert told.volumes[0].volume in the_node(look).volumes_in_use
-    assert told.volumes[0].volume.startswith("kubernetes.io/csi/disk.example.com^x")
-    assert look.mounts.known()[0].volume in pod.volumes
-    assert told.failed_pods == (pod.uid,) == (look.mounts.known()[0].pod_uid,)
+    (snapshot,) = loads(text).snapshots
+    (pod,) = (one for one in snapshot.pods.known() if one.claims)
+    finding = snapshot.attachments.known()
+    assert finding.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
+    assert finding.volumes[0].volume in the_node(snapshot).volumes_in_use
+    assert finding.volumes[0].volume.startswith("kubernetes.io/csi/disk.example.com^x")
+    assert snapshot.mounts.known()[0].volume in pod.volumes
+    assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)
 
 
 @pytest.mark.parametrize("field", ["mounts", "attachments"])
-def test_a_recording_from_before_volumes_were_read_is_read(field: str) -> None:
+def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> None:
     tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
     del tree["snapshots"][0][field]
     for one in tree["snapshots"][0]["pods"]["known"]:
         del one["scheduled"], one["claims"], one["volumes"]
     for one in [tree["snapshots"][0]["node"]["known"]]:
         del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
-    (look,) = loads(json.dumps(tree)).snapshots
-    assert getattr(look, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
-    assert found(look) == ({}, False)
+    (snapshot,) = loads(json.dumps(tree)).snapshots
+    assert getattr(snapshot, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
+    assert finding_keys(snapshot) == ({}, False)

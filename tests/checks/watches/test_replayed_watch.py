@@ -1,4 +1,4 @@
-"""What the API server's versions showed, and for how long it is held against the server."""
+"""Replays that versions of the API server show, and how long they are reported."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -8,13 +8,13 @@ import pytest
 from agent.checks.watches import replayed_watch
 from agent.model.snapshot import InsufficientData, SourceDisabled
 from agent.model.watches import LASTS, Evidence
-from tests.builders import NOW, assessment, found, node, shown, unavailable, without, without_api
+from tests.builders import NOW, assessment, findings_of, node, shown, unavailable, without, without_api
 
 MINUTE = timedelta(minutes=1)
 
 
-def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -> None:
-    (finding,) = found(replayed_watch, node(watches=[shown(count=3)]))
+def test_a_deletion_with_an_old_version_is_reported_with_its_details() -> None:
+    (finding,) = findings_of(replayed_watch, node(watches=[shown(count=3)]))
     assert finding.subject == "pods deleted_below"
     assert finding.message == (
         "pods: the API server (v1.9.2) sent a DELETED event with version 7 after 40 on the same watch, "
@@ -24,23 +24,23 @@ def test_a_deletion_with_an_old_version_is_told_with_all_that_is_known_of_it() -
     assert finding.since == NOW - 3 * MINUTE
 
 
-def test_a_replay_is_told_of_each_resource_apart() -> None:
+def test_each_resource_has_its_own_finding() -> None:
     watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown()]
-    findings = found(replayed_watch, node(watches=watches))
+    findings = findings_of(replayed_watch, node(watches=watches))
     assert [one.subject for one in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
     assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at " in findings[0].message
 
 
 @pytest.mark.parametrize("evidence", [Evidence.OLDER_LIST, Evidence.RV_RESET])
-def test_a_server_that_lags_and_an_etcd_that_was_restored_are_no_replay(evidence: Evidence) -> None:
-    assert found(replayed_watch, node(watches=[shown(evidence)])) == []
+def test_a_lagging_server_and_a_restored_etcd_are_no_replay(evidence: Evidence) -> None:
+    assert findings_of(replayed_watch, node(watches=[shown(evidence)])) == []
 
 
-def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
-    assert found(replayed_watch, node(watches=[shown(ago=LASTS)]))
-    assert not found(replayed_watch, node(watches=[shown(ago=LASTS + MINUTE)]))
-    assert found(replayed_watch, node(watches=[shown(ago=MINUTE)], clock_set_by=timedelta(days=2)))
-    assert not found(replayed_watch, node(watches=[shown(ago=MINUTE)], later=LASTS))
+def test_the_finding_ends_an_hour_of_boot_clock_after_the_last_event() -> None:
+    assert findings_of(replayed_watch, node(watches=[shown(ago=LASTS)]))
+    assert not findings_of(replayed_watch, node(watches=[shown(ago=LASTS + MINUTE)]))
+    assert findings_of(replayed_watch, node(watches=[shown(ago=MINUTE)], clock_set_by=timedelta(days=2)))
+    assert not findings_of(replayed_watch, node(watches=[shown(ago=MINUTE)], later=LASTS))
 
 
 @pytest.mark.parametrize(
@@ -50,23 +50,23 @@ def test_it_ends_an_hour_after_the_last_event_by_the_boot_clock() -> None:
         ("v1.10.0", True), ("v1.20.2", True), ("v2.0.0", True), ("v1.7.16", False), ("", False),
     ],
 )  # fmt: skip
-def test_a_version_that_is_repaired_is_asked_about(version: str, repaired: bool) -> None:
-    (finding,) = found(replayed_watch, node(watches=[shown(server_version=version)]))
+def test_the_message_says_whether_the_version_has_the_fix(version: str, repaired: bool) -> None:
+    (finding,) = findings_of(replayed_watch, node(watches=[shown(server_version=version)]))
     assert ("although this version has the fix" in finding.message) is repaired
     assert (f"the API server ({version}) sent" in finding.message) is bool(version)
 
 
-def test_without_the_api_server_nothing_is_watched_by_choice() -> None:
+def test_without_the_api_server_the_check_is_disabled() -> None:
     with pytest.raises(SourceDisabled, match="watches: --api=off"):
-        found(replayed_watch, without_api(node()))
+        findings_of(replayed_watch, without_api(node()))
 
 
 @pytest.mark.parametrize("source", ["pods", "node"])
-def test_while_a_watch_is_silent_what_it_showed_stays_and_no_finding_is_no_word(source: str) -> None:
-    silent = without(node(watches=[shown()]), source)
-    findings = replayed_watch.find(assessment(silent))
+def test_an_unavailable_watch_keeps_its_findings_and_leaves_a_gap(source: str) -> None:
+    incomplete = without(node(watches=[shown()]), source)
+    findings = replayed_watch.find(assessment(incomplete))
     assert next(findings).subject == "pods deleted_below"
     with pytest.raises(InsufficientData, match=source):
         next(findings)
     with pytest.raises(InsufficientData):
-        found(replayed_watch, replace(node(), watches=unavailable("watches")))
+        findings_of(replayed_watch, replace(node(), watches=unavailable("watches")))

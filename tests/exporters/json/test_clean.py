@@ -16,13 +16,13 @@ from tests.builders import GONE, empty_file
 from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, UNMANAGED, cleaning, outcome, refused, released
 
 
-def told(one: Cleaning) -> Any:
+def exported(one: Cleaning) -> Any:
     """Draw a cleaning, and read it back as a program would."""
     return json.loads(json.dumps(clean_document(one), allow_nan=False))
 
 
 def test_a_cleanup_has_every_key() -> None:
-    assert told(cleaning(released())) == {
+    assert exported(cleaning(released())) == {
         "schema": "nodeleak.clean/v1",
         "node": "worker-1",
         "taken_at": "2026-03-26T20:00:00Z",
@@ -54,7 +54,7 @@ def test_a_cleanup_has_every_key() -> None:
 
 
 def test_a_refusal_has_the_reason_of_every_guard() -> None:
-    (address,) = told(cleaning(refused(CANDIDATE, UNMANAGED)))["addresses"]
+    (address,) = exported(cleaning(refused(CANDIDATE, UNMANAGED)))["addresses"]
     assert (address["verdict"], address["reason"]) == ("refused", "not_confirmed")
     assert address["why"] == f"{CANDIDATE.why}; {UNMANAGED.why}"
     assert address["refusals"] == [
@@ -74,27 +74,27 @@ def test_a_refusal_has_the_reason_of_every_guard() -> None:
     ],
 )
 def test_the_setting_overrides_all_refusals_or_is_null(refusals: tuple[Refusal, ...], setting: str | None) -> None:
-    assert told(cleaning(refused(*refusals)))["addresses"][0]["setting"] == setting
+    assert exported(cleaning(refused(*refusals)))["addresses"][0]["setting"] == setting
 
 
 def test_a_failed_release_has_its_reason() -> None:
-    (address,) = told(cleaning(outcome(Verdict.GONE, why="10.244.1.9 was released by somebody else")))["addresses"]
+    (address,) = exported(cleaning(outcome(Verdict.GONE, why="10.244.1.9 was released by somebody else")))["addresses"]
     assert (address["verdict"], address["why"]) == ("gone", "10.244.1.9 was released by somebody else")
 
 
 def test_each_address_of_a_sandbox_is_listed_and_counted() -> None:
-    tree = told(cleaning(released(*DUAL)))
+    tree = exported(cleaning(released(*DUAL)))
     assert [one["ip"] for one in tree["addresses"]] == ["10.244.1.9", "fd00::9"]
     assert tree["verdicts"]["released"] == 2
 
 
 def test_an_empty_file_and_an_unknown_pod_are_null() -> None:
-    (address,) = told(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),))))["addresses"]
+    (address,) = exported(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),))))["addresses"]
     assert (address["container_id"], address["pod"]) == (None, None)
 
 
 def test_without_data_nothing_is_zero() -> None:
-    tree = told(
+    tree = exported(
         cleaning(
             applied=False,
             unavailable=(Unavailable("containers", "timed out"),),
@@ -110,14 +110,14 @@ def test_without_data_nothing_is_zero() -> None:
 
 def test_requested_addresses_that_cannot_be_released_are_listed_apart() -> None:
     over = (PassedOver("10.244.1.2", "in use: its container is running", "kubenet"), PassedOver("10.9.9.9", "no"))
-    assert told(cleaning(passed_over=over))["passed_over"] == [
+    assert exported(cleaning(passed_over=over))["passed_over"] == [
         {"network": "kubenet", "ip": "10.244.1.2", "why": "in use: its container is running"},
         {"network": None, "ip": "10.9.9.9", "why": "no"},
     ]
 
 
 def test_halted_cleanup_and_warnings_are_listed() -> None:
-    tree = told(cleaning(halted="it is there again", warnings=("journal: line 3",)))
+    tree = exported(cleaning(halted="it is there again", warnings=("journal: line 3",)))
     assert (tree["halted"], tree["warnings"]) == ("it is there again", ["journal: line 3"])
 
 

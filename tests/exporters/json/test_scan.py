@@ -38,13 +38,13 @@ from tests.builders import (
 LOST = reservation("10.244.1.9")
 
 
-def told(report: Report) -> Any:
+def exported(report: Report) -> Any:
     """Draw a report, and read it back as a program would."""
     return json.loads(json.dumps(scan_document(report), allow_nan=False))
 
 
 def test_a_healthy_node_has_every_key() -> None:
-    tree = told(scanned(replace(node(), server_version="v1.20.2")))
+    tree = exported(scanned(replace(node(), server_version="v1.20.2")))
     assert tree == {
         "schema": "nodeleak.scan/v1",
         "node": "worker-1",
@@ -86,7 +86,7 @@ def test_a_healthy_node_has_every_key() -> None:
 def test_a_leak_has_its_pod_cause_and_time() -> None:
     hour = timedelta(hours=1)
     report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), processes=[processes(kubelet=hour)]))
-    (finding,) = told(report)["findings"]
+    (finding,) = exported(report)["findings"]
     assert finding == {
         "detector": "leaked_reservation",
         "subject": "kubenet/10.244.1.9",
@@ -105,12 +105,12 @@ def test_a_leak_has_its_pod_cause_and_time() -> None:
 
 
 def test_a_finding_without_a_cause_has_null() -> None:
-    (finding,) = told(scanned(node(reservations=[reservation("10.244.1.2", "1" * 64)])))["findings"]
+    (finding,) = exported(scanned(node(reservations=[reservation("10.244.1.2", "1" * 64)])))["findings"]
     assert (finding["detector"], finding["cause"], finding["pod"]) == ("unreserved_pod_ip", None, "shop/db")
 
 
 def test_without_data_nothing_is_zero() -> None:
-    tree = told(scanned(dark_node()))
+    tree = exported(scanned(dark_node()))
     (network,) = tree["networks"]
     assert network == {
         "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None
@@ -122,17 +122,17 @@ def test_without_data_nothing_is_zero() -> None:
 
 
 def test_an_unknown_server_version_is_null() -> None:
-    assert told(scanned(node()))["server_version"] is None
+    assert exported(scanned(node()))["server_version"] is None
 
 
 def test_a_disabled_source_is_not_unavailable_but_detectors_lack_data() -> None:
-    tree = told(scanned(without_api(node())))
+    tree = exported(scanned(without_api(node())))
     assert tree["unavailable"] == []
     assert {one["detector"]: one["why"] for one in tree["insufficient_data"]}["shared_ip"] == "pods: --api=off"
 
 
 def test_an_unrecognized_entry_has_only_a_name() -> None:
-    tree = told(scanned(node(unrecognized("notes.txt"))))
+    tree = exported(scanned(node(unrecognized("notes.txt"))))
     assert tree["reservations"][-1] == {
         "network": "kubenet",
         "ip": "notes.txt",
@@ -146,29 +146,29 @@ def test_an_unrecognized_entry_has_only_a_name() -> None:
 
 
 def test_an_empty_file_is_reserved_for_the_empty_id() -> None:
-    tree = told(scanned(node(empty_file("10.244.1.9"))))
+    tree = exported(scanned(node(empty_file("10.244.1.9"))))
     assert (tree["reservations"][-1]["container_id"], tree["reservations"][-1]["state"]) == ("", "leaked")
 
 
 def test_numbers_are_numbers() -> None:
     wide = Node("worker-1", ("fd00::/64",), 110)
-    (network,) = told(scanned(node(reservation("fd00::9"), node=[wide])))["networks"]
+    (network,) = exported(scanned(node(reservation("fd00::9"), node=[wide])))["networks"]
     assert network["usable"] == 2**64 - 2
     assert all(type(n) is int for n in network["states"].values())
 
 
 def test_a_file_from_the_future_has_a_negative_age() -> None:
-    tree = told(scanned(node(reservation("10.244.1.9", age=timedelta(seconds=-90)))))
+    tree = exported(scanned(node(reservation("10.244.1.9", age=timedelta(seconds=-90)))))
     assert tree["reservations"][-1]["age_seconds"] == -90.0
 
 
 def test_states_are_the_closed_set_in_every_network() -> None:
-    tree = told(scanned(node(reservation("10.9.0.2", network="storage"))))
+    tree = exported(scanned(node(reservation("10.9.0.2", network="storage"))))
     assert [set(one["states"]) for one in tree["networks"]] == [{state.value for state in State}] * 2
 
 
 def test_an_unavailable_network_is_null() -> None:
-    kubenet, storage = told(scanned(node(unread_networks=["storage"])))["networks"]
+    kubenet, storage = exported(scanned(node(unread_networks=["storage"])))["networks"]
     assert (kubenet["reserved"], storage["reserved"]) == (2, None)
 
 
@@ -181,8 +181,8 @@ def test_addresses_are_in_numerical_order() -> None:
     ]  # fmt: skip
 
 
-def ordered(told: Assessment) -> list[str]:
-    return [one.name for one in sorted_reservations(told.reservations)]
+def ordered(exported: Assessment) -> list[str]:
+    return [one.name for one in sorted_reservations(exported.reservations)]
 
 
 def test_reservations_are_ordered_by_network_first() -> None:
@@ -191,7 +191,7 @@ def test_reservations_are_ordered_by_network_first() -> None:
 
 
 def test_unavailable_sources_have_their_reason() -> None:
-    assert told(scanned(without(node(), "processes")))["unavailable"] == [
+    assert exported(scanned(without(node(), "processes")))["unavailable"] == [
         {"source": "processes", "why": "it gave no word"}
     ]
 
@@ -200,7 +200,7 @@ def test_unavailable_sources_have_their_reason() -> None:
 
 
 def test_a_resource_has_its_socket_and_delay() -> None:
-    assert told(scanned(node(device_plugins=late_plugins())))["device_plugins"] == [
+    assert exported(scanned(node(device_plugins=late_plugins())))["device_plugins"] == [
         {
             "resource": KVM,
             "devices": 3,
@@ -218,14 +218,14 @@ def test_a_resource_has_its_socket_and_delay() -> None:
 def test_unknown_values_of_a_resource_are_null() -> None:
     plugins = device_plugins(registered(KVM), kubelet_socket=timedelta(hours=1))
     snapshot = without(node(device_plugins=plugins), "pods")
-    (told_of,) = told(scanned(snapshot))["device_plugins"]
+    (plugin,) = exported(scanned(snapshot))["device_plugins"]
     unknown = ("allocated", "registered_since", "registration_delay_seconds", "socket", "socket_present", "connected")
-    assert [told_of[key] for key in unknown] == [None] * 6
-    assert (told_of["devices"], told_of["registered"]) == (0, False)
+    assert [plugin[key] for key in unknown] == [None] * 6
+    assert (plugin["devices"], plugin["registered"]) == (0, False)
 
 
 def test_unavailable_plugins_are_null_and_not_empty() -> None:
-    assert told(scanned(without(node(), "device_plugins")))["device_plugins"] is None
+    assert exported(scanned(without(node(), "device_plugins")))["device_plugins"] is None
 
 
 def test_a_rejected_pod_has_its_resource_and_outcome() -> None:
@@ -238,5 +238,5 @@ def test_a_rejected_pod_has_its_resource_and_outcome() -> None:
         cause=RejectionCause.KUBELET_RESTART,
     )
     report = replace(scanned(node()), findings=(TrackedFinding(finding, NOW, confirmed=True),))
-    (one,) = told(report)["findings"]
+    (one,) = exported(report)["findings"]
     assert (one["resource"], one["pod_outcome"], one["cause"]) == (KVM, "stuck", "kubelet_restart")

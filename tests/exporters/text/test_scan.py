@@ -64,16 +64,16 @@ def test_healthy_reservations_are_only_counted() -> None:
 
 
 def test_other_states_are_listed_with_why() -> None:
-    young = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
-    text = scan_table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), young, unrecognized("notes"))))
-    for word in (
+    recent = reservation("10.244.1.10", "8" * 64, age=timedelta(0))
+    text = scan_table(scanned(node(LOST, Checkpoint(GONE, "shop/cart"), recent, unrecognized("notes"))))
+    for expected in (
         "teardown_pending",
         "candidate",
         "unrecognized",
         "its checkpoint remains",
         "it is a directory",
     ):
-        assert word in text
+        assert expected in text
     assert "OK: no findings" in text
 
 
@@ -138,8 +138,8 @@ def test_no_line_ends_in_blanks() -> None:
 
 
 def test_the_name_of_a_process_is_escaped() -> None:
-    held = Address(LOST.ip, 7, "\x1b[2Jsh\n")
-    text = scan_table(scanned(node(LOST, addresses=[held])))
+    address = Address(LOST.ip, 7, "\x1b[2Jsh\n")
+    text = scan_table(scanned(node(LOST, addresses=[address])))
     assert "\x1b" not in text
     assert r"process 7 (\x1b[2Jsh\n)" in text
 
@@ -198,7 +198,7 @@ def test_a_hundred_resources_are_cut_and_the_table_says_so() -> None:
 # Findings
 
 
-def found(*findings: Finding) -> Report:
+def report_with(*findings: Finding) -> Report:
     tracked = tuple(TrackedFinding(one, one.since or NOW, confirmed=True) for one in findings)
     return replace(scanned(node()), findings=tracked)
 
@@ -209,7 +209,7 @@ def leak(ip: str, cause: LeakCause, hours: int = 1) -> Finding:
 
 
 def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
-    report = found(
+    report = report_with(
         replace(leak("10.0.0.1", LeakCause.UNKNOWN), severity=Severity.INFO, message="third"),
         Finding("shared_ip", "b", "second", since=NOW),
         Finding("unmanaged_address", "c", "first", since=NOW - timedelta(hours=9)),
@@ -221,7 +221,7 @@ def test_findings_are_ordered_by_severity_and_then_by_age() -> None:
 
 def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
     restart, reboot = LeakCause.KUBELET_RESTART, LeakCause.NODE_REBOOT
-    report = found(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
+    report = report_with(leak("10.0.0.9", restart), leak("10.0.0.10", restart), leak("10.0.0.1", reboot, hours=5))
     text = lines(scan_table(report))
     cause = "likely cause: kubelet restart at 2026-03-26 19:00:00Z"
     grouped = f"2 addresses in kubenet leaked, {cause}: 10.0.0.9, 10.0.0.10"
@@ -233,7 +233,7 @@ def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
 
 
 def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
-    text = scan_table(found(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
+    text = scan_table(report_with(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
     assert "3 addresses in kubenet leaked, cause unknown" in text
     assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
@@ -243,7 +243,7 @@ def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
     [(0, "no address is free: pods that start now fail"), (9, "not urgent: 9 free addresses left"), (None, "unknown")],
 )
 def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
-    report = found(leak("10.244.1.9", LeakCause.UNKNOWN))
+    report = report_with(leak("10.244.1.9", LeakCause.UNKNOWN))
     networks = tuple(replace(one, free=free) for one in report.networks)
     (line,) = (line for line in lines(scan_table(replace(report, networks=networks))) if line.startswith("Do: "))
     assert advice in line

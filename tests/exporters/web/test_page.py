@@ -89,12 +89,12 @@ def marks(text: str) -> dict[str, str]:
 def test_a_healthy_node_is_green_and_says_so() -> None:
     text = rendered(scanned(node()))
     assert 'class="headline status-healthy"' in text
-    said = words(text)
-    assert "nodeleak on worker-1" in said
-    assert "OK: no findings" in said
-    assert "kubenet: 251 of 253 addresses free." in said
-    assert "Last snapshot: 2026-03-26 20:00:00 UTC" in said
-    assert "Findings None." in said
+    shown = words(text)
+    assert "nodeleak on worker-1" in shown
+    assert "OK: no findings" in shown
+    assert "kubenet: 251 of 253 addresses free." in shown
+    assert "Last snapshot: 2026-03-26 20:00:00 UTC" in shown
+    assert "Findings None." in shown
 
 
 def test_informational_findings_are_no_problem() -> None:
@@ -114,12 +114,12 @@ def test_a_leak_has_its_pod_its_age_and_what_to_do() -> None:
     assert 'class="headline status-problem"' in text
     assert marks(text)["10.244.1.9"] == "leaked"
     assert "<title>10.244.1.9: leaked\nshop/cart\nreserved 2h ago\n" in text
-    said = words(text)
-    assert "Warning: 1 leaked pod address on worker-1" in said
-    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in said
-    assert "Do: not urgent: 250 free addresses left" in said
-    assert "nodeleak explain leaked_reservation" in said
-    assert "Other addresses" in said
+    shown = words(text)
+    assert "Warning: 1 leaked pod address on worker-1" in shown
+    assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in shown
+    assert "Do: not urgent: 250 free addresses left" in shown
+    assert "nodeleak explain leaked_reservation" in shown
+    assert "Other addresses" in shown
 
 
 def test_each_address_has_its_cell_and_color() -> None:
@@ -142,25 +142,25 @@ def test_a_large_range_is_drawn_in_blocks() -> None:
 
 
 def test_the_legend_counts_what_the_map_shows() -> None:
-    said = words(rendered(scanned(node(LOST))))
+    shown = words(rendered(scanned(node(LOST))))
     for line in ("1 leaked", "2 in use", "1 gateway", "250 free"):
-        assert line in said
+        assert line in shown
 
 
 def test_unconfirmed_findings_are_marked() -> None:
     report = scanned(node(LOST))
     unconfirmed = replace(report, findings=tuple(replace(one, confirmed=False) for one in report.findings))
-    said = words(rendered(unconfirmed))
+    shown = words(rendered(unconfirmed))
     assert status_of(unconfirmed) is Status.UNCONFIRMED
-    assert "Unconfirmed: 1 leaked pod address on worker-1" in said
-    assert "(not confirmed yet)" in said
+    assert "Unconfirmed: 1 leaked pod address on worker-1" in shown
+    assert "(not confirmed yet)" in shown
 
 
 def test_devices_have_their_delay() -> None:
     plugins = device_plugins(plugin_socket(), registered(KVM, "kvm0"))
-    said = words(rendered(scanned(node(device_plugins=plugins))))
-    assert f"{KVM} 1 0 yes" in said
-    assert "kubevirt-kvm.sock" in said
+    shown = words(rendered(scanned(node(device_plugins=plugins))))
+    assert f"{KVM} 1 0 yes" in shown
+    assert "kubevirt-kvm.sock" in shown
 
 
 def test_unavailable_device_plugins_are_not_none() -> None:
@@ -169,32 +169,32 @@ def test_unavailable_device_plugins_are_not_none() -> None:
 
 
 def test_the_timeline_has_the_newest_first_and_the_releases() -> None:
-    said = words(rendered(scanned(node(LOST)), RELEASED))
-    assert said.index("10.244.1.8 of pod shop/cart was released by `run`, journal entry e1") < said.index(
+    shown = words(rendered(scanned(node(LOST)), RELEASED))
+    assert shown.index("10.244.1.8 of pod shop/cart was released by `run`, journal entry e1") < shown.index(
         "the node booted"
     )
 
 
 def test_a_damaged_journal_is_reported() -> None:
     silent = Page(lambda: (Unavailable("journal", "it is damaged"), ("line 3",)), LINKS)
-    said = words(silent.render(scanned(node()), alive=True, refreshing=True).decode())
-    assert "Events may be missing: journal: it is damaged" in said
-    assert "Events may be missing: journal: line 3" in said
+    shown = words(silent.render(scanned(node()), alive=True, refreshing=True).decode())
+    assert "Events may be missing: journal: it is damaged" in shown
+    assert "Events may be missing: journal: line 3" in shown
 
 
 def test_a_long_timeline_is_cut_and_says_so() -> None:
-    said = words(rendered(scanned(node()), *(replace(RELEASED, name=f"e{n}") for n in range(100))))
-    assert said.count("was released by") == 60
-    assert "44 older: nodeleak timeline" in said
+    shown = words(rendered(scanned(node()), *(replace(RELEASED, name=f"e{n}") for n in range(100))))
+    assert shown.count("was released by") == 60
+    assert "44 older: nodeleak timeline" in shown
 
 
 def test_the_last_cleanup_has_its_releases_and_refusals() -> None:
     report = replace(scanned(node(LOST)), cleaning=cleaning(released(), refused(UNMANAGED)))
-    said = words(rendered(report))
-    assert "Cleanup in the last sync" in said
-    assert "10.244.1.9 shop/cart released" in said
-    assert f"refused {UNMANAGED.why}" in said
-    assert "Dry run" not in said
+    shown = words(rendered(report))
+    assert "Cleanup in the last sync" in shown
+    assert "10.244.1.9 shop/cart released" in shown
+    assert f"refused {UNMANAGED.why}" in shown
+    assert "Dry run" not in shown
     assert "Dry run" in words(rendered(replace(report, cleaning=cleaning(applied=False))))
     assert "Cleanup in the last sync" not in words(rendered(scanned(node())))
 
@@ -219,19 +219,19 @@ def test_every_detectors_advice_is_found() -> None:
 def test_with_an_unavailable_source_the_page_is_never_green(source: str) -> None:
     text = rendered(scanned(without(node(), source)))
     assert 'class="headline status-incomplete partly"' in text
-    said = words(text)
-    assert "checks could not run: it gave no word" in said
-    assert f"Unavailable: {source}." in said
-    assert "Unavailable data" in said
-    assert "None in the data that could be read." in said
+    shown = words(text)
+    assert "checks could not run: it gave no word" in shown
+    assert f"Unavailable: {source}." in shown
+    assert "Unavailable data" in shown
+    assert "None in the data that could be read." in shown
 
 
 def test_without_data_no_address_is_free() -> None:
     text = rendered(scanned(dark_node()))
     assert "m-free" not in text.partition("</style>")[2]
-    said = words(text)
-    assert "The range of kubenet is unknown" in said
-    assert "kubenet: the number of free addresses is unknown." in said
+    shown = words(text)
+    assert "The range of kubenet is unknown" in shown
+    assert "kubenet: the number of free addresses is unknown." in shown
 
 
 def test_unavailable_reservations_are_hatched_and_not_free() -> None:
@@ -339,8 +339,8 @@ def test_foreign_names_are_only_text() -> None:
     text = rendered(scanned(strange_node()))
     assert EVIL not in text
     assert "<script" not in text
-    said = words(text)
-    assert said.count(EVIL) >= 4, "in the tables, the findings, the devices and the timeline"
+    shown = words(text)
+    assert shown.count(EVIL) >= 4, "in the tables, the findings, the devices and the timeline"
     assert "\x1b" not in text
 
 
@@ -357,11 +357,11 @@ def test_the_page_is_bounded() -> None:
     many = [reservation(f"10.{n >> 8 & 255}.{n & 255}.9", f"{n:064x}") for n in range(3000)]
     text = rendered(scanned(node(*many, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8")], node=[])))
     assert len(text) < 2_500_000
-    said = words(text)
-    assert "Other addresses: 3000" in said
-    assert "… and 2000 more: nodeleak scan -o json lists all." in said
-    assert "All 3002 entries of kubenet" in said
-    assert "… and 2002 more: nodeleak scan -o json lists all." in said
+    shown = words(text)
+    assert "Other addresses: 3000" in shown
+    assert "… and 2000 more: nodeleak scan -o json lists all." in shown
+    assert "All 3002 entries of kubenet" in shown
+    assert "… and 2002 more: nodeleak scan -o json lists all." in shown
 
 
 def test_before_the_first_sync_the_page_says_so() -> None:

@@ -50,7 +50,7 @@ def listening(address: tuple[str, int], heart: Heart | None = None, *, page: boo
     try:
         yield exporter
     finally:
-        # It takes half a second, which nobody here has to wait for.
+        # It takes half a second, which no test has to wait for.
         threading.Thread(target=exporter.close).start()
 
 
@@ -63,7 +63,7 @@ def exporter() -> Iterator[HttpExporter]:
 
 @pytest.fixture
 def fresh() -> Iterator[HttpExporter]:
-    """One that has not been told anything."""
+    """A server without any report."""
     with listening(LOCAL) as one:
         yield one
 
@@ -73,19 +73,19 @@ def ask(exporter: HttpExporter, path: str, method: str = "GET", host: str = "127
     connection = http.client.HTTPConnection(host, exporter.port, timeout=5)
     connection.request(method, path)
     answer = connection.getresponse()
-    said = answer.read().decode()
+    body = answer.read().decode()
     connection.close()
-    return answer.status, answer.headers["Content-Type"], said
+    return answer.status, answer.headers["Content-Type"], body
 
 
-def raw(exporter: HttpExporter, said: bytes) -> bytes:
+def raw(exporter: HttpExporter, body: bytes) -> bytes:
     """Say bytes, and return everything that comes back until the server hangs up."""
     with socket.create_connection(("127.0.0.1", exporter.port), timeout=5) as connection:
-        connection.sendall(said)
-        heard = b""
+        connection.sendall(body)
+        received = b""
         while more := connection.recv(65536):
-            heard += more
-    return heard
+            received += more
+    return received
 
 
 def test_metrics_are_what_the_registry_holds(exporter: HttpExporter) -> None:
@@ -177,14 +177,14 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     heart.beats = False
     assert "No sync has finished for too long" in ask(exporter, "/")[2]
 
-    told = headers(exporter, "/")
-    assert told["Cache-Control"] == "no-store"
-    assert told["X-Content-Type-Options"] == "nosniff"
-    assert told["Content-Security-Policy"].startswith("default-src 'none'; style-src 'sha256-")
-    assert told["Refresh"] == "30"
+    response_headers = headers(exporter, "/")
+    assert response_headers["Cache-Control"] == "no-store"
+    assert response_headers["X-Content-Type-Options"] == "nosniff"
+    assert response_headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'sha256-")
+    assert response_headers["Refresh"] == "30"
     still = headers(exporter, "/?a=b&refresh=off")
     assert "Refresh" not in still
-    assert headers(exporter, "/", "HEAD") == told
+    assert headers(exporter, "/", "HEAD") == response_headers
     assert ask(exporter, "/", "HEAD")[2] == ""
 
 
@@ -261,8 +261,8 @@ def test_which_host_headers_are_accepted(exporter: HttpExporter, report: Report,
     exporter.export(report, 0.1)
     assert exporter.answer("/api/v1/report", "127.0.0.1", host).status == (200 if allowed else 403)
     assert exporter.answer("/metrics", "127.0.0.1", host).status == 200
-    said = raw(exporter, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    assert (b" 200 OK" in said) == allowed
+    body = raw(exporter, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert (b" 200 OK" in body) == allowed
 
 
 @pytest.mark.parametrize(
@@ -324,11 +324,11 @@ def test_a_client_without_a_thread_is_not_counted(
         assert raw(fresh, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
     monkeypatch.setattr(threading.Thread, "start", start)
     assert ask(fresh, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
-    assert "can't start new thread" in capfd.readouterr().err, "it is no silence"
+    assert "can't start new thread" in capfd.readouterr().err, "it is not idle"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "body",
     [
         b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
@@ -336,13 +336,13 @@ def test_a_client_without_a_thread_is_not_counted(
     ],
     ids=["nothing", "half", "TLS", "version", "long line", "many headers", "long header", "binary"],
 )  # fmt: skip
-def test_garbage_is_answered_or_dropped(exporter: HttpExporter, said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_garbage_is_answered_or_dropped(exporter: HttpExporter, body: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     try:
-        heard = raw(exporter, said)
+        received = raw(exporter, body)
     except ConnectionResetError:
-        heard = b""
-    assert b" 200 " not in heard
-    assert b"Traceback" not in heard
+        received = b""
+    assert b" 200 " not in received
+    assert b"Traceback" not in received
     assert ask(exporter, "/healthz")[0] == 200
     assert capfd.readouterr().err == ""
 
@@ -388,7 +388,7 @@ def test_slow_clients_are_bounded(exporter: HttpExporter, monkeypatch: pytest.Mo
     slow = [socket.create_connection(("127.0.0.1", exporter.port), timeout=5) for _ in range(20)]
     try:
         for one in slow[16:]:
-            assert one.recv(1) == b"", "who comes too late is told so at once"
+            assert one.recv(1) == b"", "a client too many gets an error at once"
         # Each has its thread and its deadline's.
         assert threading.active_count() - before <= 2 * 16
     finally:

@@ -82,58 +82,58 @@ def test_a_namespace_with_a_single_address_is_read(tmp_path: Path) -> None:
     assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 1, "command 1"),)
 
 
-def test_networks_broadcasts_and_loopback_are_no_addresses(tmp_path: Path) -> None:
+def test_network_broadcast_and_loopback_addresses_are_ignored(tmp_path: Path) -> None:
     process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
     assert not ips(tmp_path) & {"10.9.9.0", "10.9.9.255", "127.0.0.1", "127.0.0.0", "::1"}
     assert not any(ip.startswith("fe80") for ip in ips(tmp_path))
 
 
-def test_each_namespace_is_read_once_and_by_its_oldest_process(tmp_path: Path) -> None:
+def test_each_namespace_is_read_once_through_its_oldest_process(tmp_path: Path) -> None:
     for pid in (30, 4, 100):
         process(tmp_path, pid, ONE_LEAF, namespace=7)
     (tmp_path / "30/net/fib_trie").unlink()  # never looked at
     assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
 
 
-def test_without_the_right_to_ask_for_its_namespace_each_process_is_read(tmp_path: Path) -> None:
+def test_without_permission_to_read_the_namespace_link_each_process_is_read(tmp_path: Path) -> None:
     for pid, text in ((1, FIB_TRIE), (2, ONE_LEAF)):
         (process(tmp_path, pid, text) / "ns/net").unlink()
     assert {"10.9.9.1", "10.9.6.6"} <= ips(tmp_path)
 
 
 @pytest.mark.parametrize("gone", ["net/fib_trie", "net/if_inet6", "comm", "ns/net"])
-def test_a_process_that_ends_meanwhile_hides_no_other(tmp_path: Path, gone: str) -> None:
+def test_a_process_that_ends_during_the_reading_hides_no_other(tmp_path: Path, gone: str) -> None:
     (process(tmp_path, 1, FIB_TRIE, namespace=1) / gone).unlink()
     process(tmp_path, 2, ONE_LEAF, namespace=2)
     assert "10.9.6.6" in ips(tmp_path)
 
 
-def test_a_namespace_whose_first_process_ended_is_read_by_the_next(tmp_path: Path) -> None:
+def test_a_namespace_whose_first_process_ended_is_read_through_the_next(tmp_path: Path) -> None:
     process(tmp_path, 1, None, namespace=7)
     process(tmp_path, 2, ONE_LEAF, namespace=7)
     assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 2, "command 2"),)
 
 
-def test_a_kernel_without_ipv6_has_ipv4(tmp_path: Path) -> None:
+def test_without_ipv6_in_the_kernel_ipv4_is_read(tmp_path: Path) -> None:
     process(tmp_path, 1, ONE_LEAF, if_inet6=None)
     assert ips(tmp_path) == {"10.9.6.6"}
 
 
 @pytest.mark.parametrize("name", [b"a\xffb", b"a\xe2\x80\x83b", b"a\x1cb", b"a\x0cb c"], ids=repr)
-def test_whoever_names_an_interface_cannot_blind_us(tmp_path: Path, name: bytes) -> None:
+def test_any_interface_name_can_be_read(tmp_path: Path, name: bytes) -> None:
     process(tmp_path, 1, FIB_TRIE)
     (tmp_path / "1/net/if_inet6").write_bytes(b"fd000099000000000000000000000009 03 40 00 82 " + name + b"\n")
     assert {"10.9.5.5", "fd00:99::9"} <= ips(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["fd00", "xyz 03 40 00 82 eth0", "1 2 3"])
-def test_what_is_no_line_of_the_kernels_is_unread(tmp_path: Path, line: str) -> None:
+def test_an_unexpected_line_makes_the_addresses_unavailable(tmp_path: Path, line: str) -> None:
     process(tmp_path, 1, FIB_TRIE, if_inet6=f"{line}\n")
     with pytest.raises(SourceError, match="if_inet6"):
         addresses.read_addresses(tmp_path)
 
 
-def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
+def test_other_entries_of_proc_are_skipped(tmp_path: Path) -> None:
     process(tmp_path, 1, ONE_LEAF)
     (tmp_path / "sys").mkdir()
     (tmp_path / "self").symlink_to("1")
@@ -142,25 +142,25 @@ def test_what_is_no_process_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fib_trie", "if_inet6"])
-def test_unread_is_not_empty_a_namespace_we_may_not_look_into_is_unread(open_dir: Path, name: str) -> None:
+def test_an_unreadable_namespace_is_unavailable_and_not_empty(open_dir: Path, name: str) -> None:
     home = process(open_dir, 1, ONE_LEAF)
     (home / "net" / name).chmod(0o000)
     with as_nobody(), pytest.raises(SourceError, match=f"cannot read {home}/net/{name}: permission denied"):
         addresses.read_addresses(open_dir)
 
 
-def test_unread_is_not_empty_a_table_without_processes_is_unread(tmp_path: Path) -> None:
+def test_a_process_table_without_processes_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"no process in {tmp_path} shows its network namespace"):
         addresses.read_addresses(tmp_path)
 
 
-def test_unread_is_not_empty_a_directory_that_only_looks_like_a_table_is_unread(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_process_table_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     with pytest.raises(SourceError, match=f"no process in {tmp_path} shows its network namespace"):
         addresses.read_addresses(tmp_path)
 
 
-def test_a_table_that_is_not_there_is_unread(tmp_path: Path) -> None:
+def test_a_missing_process_table_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"cannot read {tmp_path}/proc: no such file or directory"):
         addresses.read_addresses(tmp_path / "proc")
 
@@ -202,7 +202,7 @@ def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace
     assert "198.18.77.1" not in ips(Path("/proc")), "no process lives there any more"
 
 
-def test_it_takes_no_capability(namespace: str) -> None:
+def test_no_capability_is_needed(namespace: str) -> None:
     # As in the pod: uid 0, every capability dropped.
     code = (
         "from agent.sources.host import addresses; from pathlib import Path; "
@@ -221,7 +221,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_processes_that_come_and_go_do_not_disturb(namespace: str) -> None:
+def test_processes_that_come_and_go_cause_no_error(namespace: str) -> None:
     stop: list[Callable[[], object]] = []
     with living_in(namespace):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The kubelet's sandbox checkpoints, in both places where they can lie."""
+"""The kubelet's sandbox checkpoints, in both possible directories."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from tests.wire import ID, as_nobody
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})
 
 
-def why(*directories: Path) -> str:
+def error_of(*directories: Path) -> str:
     with pytest.raises(SourceError) as raised:
         checkpoints.read_checkpoints(directories)
     return str(raised.value)
 
 
-def test_a_checkpoint_names_its_sandbox_and_its_pod(tmp_path: Path) -> None:
+def test_a_checkpoint_names_its_sandbox_and_pod(tmp_path: Path) -> None:
     (tmp_path / ID).write_text(CONTENT)
     assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
 
 
-def test_both_kubelets_directories_are_read(tmp_path: Path) -> None:
+def test_both_kubelet_directories_are_read(tmp_path: Path) -> None:
     for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
         (tmp_path / name).mkdir()
         (tmp_path / name / container_id).write_text(CONTENT)
@@ -34,22 +34,22 @@ def test_both_kubelets_directories_are_read(tmp_path: Path) -> None:
     assert [one.container_id for one in found] == ["a" * 64, "b" * 64]
 
 
-def test_one_directory_that_is_missing_says_nothing(tmp_path: Path) -> None:
+def test_one_missing_directory_is_skipped(tmp_path: Path) -> None:
     assert checkpoints.read_checkpoints([tmp_path / "dockershim", tmp_path]) == ()
 
 
-def test_unread_is_not_empty_no_directory_at_all_is_unread(tmp_path: Path) -> None:
+def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> None:
     assert (
-        why(tmp_path / "a", tmp_path / "b")
+        error_of(tmp_path / "a", tmp_path / "b")
         == f"none of these exists: {tmp_path}/a, {tmp_path}/b (check --checkpoint-dir)"
     )
 
 
-def test_unread_is_not_empty_an_empty_directory_is_empty(tmp_path: Path) -> None:
+def test_an_empty_directory_is_empty_and_not_unavailable(tmp_path: Path) -> None:
     assert checkpoints.read_checkpoints([tmp_path]) == ()
 
 
-def test_a_file_being_written_is_no_checkpoint_yet(tmp_path: Path) -> None:
+def test_a_temporary_file_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / ".3847261").write_text(CONTENT)
     assert checkpoints.read_checkpoints([tmp_path]) == ()
 
@@ -69,12 +69,12 @@ def test_a_file_being_written_is_no_checkpoint_yet(tmp_path: Path) -> None:
         b"{}" * 90000,
     ],
 )
-def test_a_damaged_checkpoint_still_protects_and_costs_the_name_only(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_checkpoint_counts_without_its_pod_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ID).write_bytes(content)
     assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, ""),)
 
 
-def test_what_is_no_file_still_protects_and_is_not_followed(tmp_path: Path) -> None:
+def test_an_entry_that_is_no_file_counts_and_is_not_followed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(CONTENT)
     directory = tmp_path / "sandbox"
@@ -89,26 +89,26 @@ def test_what_is_no_file_still_protects_and_is_not_followed(tmp_path: Path) -> N
     ]
 
 
-def test_a_file_we_may_not_open_still_protects(open_dir: Path) -> None:
+def test_an_unreadable_file_still_counts(open_dir: Path) -> None:
     (open_dir / ID).write_text(CONTENT)
     (open_dir / ID).chmod(0o000)
     with as_nobody():
         assert checkpoints.read_checkpoints([open_dir]) == (Checkpoint(ID, ""),)
 
 
-def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
+def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o000)
     with as_nobody():
-        assert why(open_dir, closed) == f"cannot read {closed}: permission denied (run as root)"
+        assert error_of(open_dir, closed) == f"cannot read {closed}: permission denied (run as root)"
 
 
-def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
-    assert why(tmp_path / "sandbox") == f"cannot read {tmp_path}/sandbox: not a directory"
+    assert error_of(tmp_path / "sandbox") == f"cannot read {tmp_path}/sandbox: not a directory"
 
 
-def test_one_sandbox_is_asked_for_by_its_name_in_every_place(tmp_path: Path) -> None:
+def test_one_sandbox_is_looked_up_by_name_in_every_directory(tmp_path: Path) -> None:
     places = [tmp_path / "missing", tmp_path / "dockershim", tmp_path / "cri-dockerd"]
     for place in places[1:]:
         place.mkdir()
@@ -120,21 +120,19 @@ def test_one_sandbox_is_asked_for_by_its_name_in_every_place(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.touch])
-def test_a_checkpoint_that_is_no_file_still_protects_when_asked_for(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
+def test_a_checkpoint_that_is_no_file_counts_in_a_lookup(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / ID)
     assert checkpoints.has([tmp_path], ID)
 
 
-def test_unread_is_not_gone_a_place_that_hides_its_files_gives_no_word(open_dir: Path) -> None:
+def test_an_unreadable_directory_is_never_treated_as_gone(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o700)
     with as_nobody(), pytest.raises(SourceError, match="permission denied"):
         checkpoints.has([open_dir, closed], ID)
 
 
-def test_unread_is_not_gone_a_file_where_the_directory_should_be_gives_no_word(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_never_treated_as_gone(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
     with pytest.raises(SourceError, match=f"cannot read {tmp_path}/sandbox: not a directory"):
         checkpoints.has([tmp_path / "sandbox"], ID)

@@ -1,4 +1,4 @@
-"""libcni's cache: both formats, both places, the ranges in all their spellings, and every kind of damage."""
+"""libcni's cache: both formats, both directories, ranges in every format, and every kind of damage."""
 
 import base64
 import json
@@ -63,13 +63,13 @@ def ranges(content: bytes) -> list[list[str]]:
 SUBNET = {"subnet": "10.244.1.0/24"}
 
 
-def test_a_cache_of_libcni_0_8_names_the_pod_the_ranges_and_the_place() -> None:
+def test_a_result_of_libcni_0_8_has_the_pod_ranges_and_path() -> None:
     result = parsed(cached({"type": "host-local", "dataDir": "/run/ips", **SUBNET}))
     assert (result.pod, result.data_dir, result.ifname, result.mtime_ns) == ("shop/web-0", "/run/ips", "eth0", 5)
     assert usable(result.ranges) == 253
 
 
-def test_a_bare_result_of_libcni_0_7_names_no_pod_but_the_ranges() -> None:
+def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
     assert (result.pod, result.data_dir) == ("", "")
     assert ranges(json.dumps(RESULT_02).encode()) == [["10.244.1.1-10.244.1.254"]]
@@ -96,7 +96,7 @@ def test_a_bare_result_of_libcni_0_7_names_no_pod_but_the_ranges() -> None:
         "an address with its mask",
     ],
 )  # fmt: skip
-def test_ranges_are_read_in_every_spelling(ipam: object, expected: list[list[str]]) -> None:
+def test_ranges_are_read_in_every_format(ipam: object, expected: list[list[str]]) -> None:
     assert ranges(cached(ipam)) == expected
 
 
@@ -109,11 +109,11 @@ def test_ranges_are_read_in_every_spelling(ipam: object, expected: list[list[str
         ({"rangeStart": "10.244.1.2"}, 253),
     ],
 )
-def test_the_gateway_is_not_given_out(more: dict[str, str], count: int) -> None:
+def test_the_gateway_is_not_allocated(more: dict[str, str], count: int) -> None:
     assert usable(parsed(cached({**SUBNET, **more})).ranges) == count
 
 
-def test_a_list_of_plugins_is_searched_for_the_one_with_ipam() -> None:
+def test_the_plugin_with_ipam_is_found_in_a_list() -> None:
     listed = {"name": "kubenet", "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}]}
     assert ranges(cached(None, config=listed)) == [["10.244.1.1-10.244.1.254"]]
 
@@ -126,7 +126,7 @@ def test_a_list_of_plugins_is_searched_for_the_one_with_ipam() -> None:
         {**SUBNET, "rangeEnd": "10.250.0.1"}, {"subnet": "10.244.1.0/31"},
     ],
 )  # fmt: skip
-def test_without_ranges_the_addresses_of_the_result_speak(ipam: object) -> None:
+def test_without_ranges_the_addresses_of_the_result_are_used(ipam: object) -> None:
     expected = [["10.244.1.1-10.244.1.254"], ["fd00:10::1-fd00:10::ffff:ffff:ffff:ffff"]]
     assert ranges(cached(ipam)) == expected
 
@@ -138,22 +138,22 @@ def test_without_ranges_the_addresses_of_the_result_speak(ipam: object) -> None:
         {"cniArgs": [["a", "b", "c"]]}, {"cniArgs": 7},
     ],
 )  # fmt: skip
-def test_without_arguments_there_is_no_pods_name(more: dict[str, Any]) -> None:
+def test_without_arguments_there_is_no_pod_name(more: dict[str, Any]) -> None:
     assert parsed(cached(SUBNET, **more)).pod == ""
 
 
 @pytest.mark.parametrize("config", [None, "", "%%%", "eyJ", 7, [], base64.b64encode(b"[]").decode(), "ünicode"])
-def test_a_damaged_configuration_costs_the_ranges_only(config: object) -> None:
+def test_a_damaged_configuration_loses_only_the_ranges(config: object) -> None:
     tree = {**json.loads(cached(SUBNET)), "config": config, "result": None}
     assert (parsed(json.dumps(tree).encode()).ranges, parsed(json.dumps(tree).encode()).pod) == ((), "shop/web-0")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff", cached(SUBNET)[:-9], b"[" * 99999])
-def test_what_is_no_cache_file_is_none(content: bytes) -> None:
+def test_other_files_are_no_cached_result(content: bytes) -> None:
     assert parse_result(content, "kubenet", ID, "eth0", 5) is None
 
 
-def test_a_file_that_is_of_another_by_its_own_word_is_none() -> None:
+def test_a_file_whose_content_names_another_sandbox_is_ignored() -> None:
     assert parse_result(cached(SUBNET), "kubenet", "f" * 64, "eth0", 5) is None
     assert parse_result(cached(SUBNET, network="cbr0"), "kubenet", ID, "eth0", 5) is None
 
@@ -169,7 +169,7 @@ trees = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dictiona
 
 
 @given(tree=trees)
-def test_whatever_json_it_is_parsing_never_raises(tree: object) -> None:
+def test_parsing_any_json_never_raises(tree: object) -> None:
     result = parse_result(json.dumps(tree).encode(), "kubenet", ID, "eth0", 5)
     assert result is None or result.container_id == ID
 
@@ -182,7 +182,7 @@ ipams = st.fixed_dictionaries(
 
 
 @given(ipam=ipams)
-def test_whatever_the_configuration_is_parsing_never_raises_and_no_range_is_upside_down(ipam: object) -> None:
+def test_parsing_any_configuration_never_raises_and_ranges_are_ordered(ipam: object) -> None:
     for several in parsed(cached(ipam, result=None)).ranges:
         for one in several:
             assert one.first.version == one.last.version
@@ -191,7 +191,7 @@ def test_whatever_the_configuration_is_parsing_never_raises_and_no_range_is_upsi
 
 
 @given(content=st.binary(max_size=300))
-def test_whatever_bytes_it_is_parsing_never_raises(content: bytes) -> None:
+def test_parsing_any_bytes_never_raises(content: bytes) -> None:
     assert parse_result(content, "kubenet", ID, "eth0", 5) is None or content
 
 
@@ -199,7 +199,7 @@ def name(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0")
     return f"{network}-{container_id}-{ifname}"
 
 
-def test_both_places_are_read_and_other_networks_are_passed_over(tmp_path: Path) -> None:
+def test_both_directories_are_read_and_other_networks_are_skipped(tmp_path: Path) -> None:
     old, new = tmp_path / "results", tmp_path / "cache"
     old.mkdir()
     new.mkdir()
@@ -211,25 +211,25 @@ def test_both_places_are_read_and_other_networks_are_passed_over(tmp_path: Path)
     assert {one.container_id for one in CniResults([old, new], ["kubenet"]).read()} == {"a" * 64, ID}
 
 
-def test_a_networks_name_may_hold_dashes(tmp_path: Path) -> None:
+def test_a_network_name_may_contain_dashes(tmp_path: Path) -> None:
     (tmp_path / name("k8s-pod-network", ifname="eth0")).write_bytes(cached(SUBNET, network="k8s-pod-network"))
     (result,) = CniResults([tmp_path], ["k8s-pod-network", "network"]).read()
     assert result.network == "k8s-pod-network"
 
 
-def test_unread_is_not_empty_without_any_directory_it_is_unread(tmp_path: Path) -> None:
+def test_without_any_directory_the_cache_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
         CniResults([tmp_path / "a", tmp_path / "b"], ["kubenet"]).read()
 
 
-def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
+def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "results"
     closed.mkdir(0o000)
     with as_nobody(), pytest.raises(SourceError, match=f"cannot read {closed}: permission denied"):
         CniResults([open_dir, closed], ["kubenet"]).read()
 
 
-def test_a_file_we_may_not_open_costs_itself_only(open_dir: Path) -> None:
+def test_an_unreadable_file_is_skipped(open_dir: Path) -> None:
     for container_id, mode in (("a" * 64, 0o000), ("b" * 64, 0o644)):
         path = open_dir / name(container_id=container_id)
         path.write_text(json.dumps(RESULT_02))
@@ -238,7 +238,7 @@ def test_a_file_we_may_not_open_costs_itself_only(open_dir: Path) -> None:
         assert [one.container_id for one in CniResults([open_dir], ["kubenet"]).read()] == ["b" * 64]
 
 
-def test_what_is_no_file_is_passed_over_and_not_followed(tmp_path: Path) -> None:
+def test_an_entry_that_is_no_file_is_skipped_and_not_followed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(json.dumps(RESULT_02))
     (tmp_path / name(container_id="a" * 64)).symlink_to(secret)
@@ -248,7 +248,7 @@ def test_what_is_no_file_is_passed_over_and_not_followed(tmp_path: Path) -> None
     assert CniResults([tmp_path], ["kubenet"]).read() == ()
 
 
-def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path) -> None:
     path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
     path.write_bytes(cached(SUBNET))
     first = cache.read()
@@ -260,7 +260,7 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path) -> None
     assert cache.read() == ()
 
 
-def test_a_file_caught_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_partly_written_file_is_read_when_complete(tmp_path: Path) -> None:
     path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
     path.write_bytes(cached(SUBNET)[:50])
     assert cache.read() == ()
@@ -285,7 +285,7 @@ def promised(ip: str = "10.244.1.7", network: str = "kubenet", ifname: str = "et
         (promised(network="net-1", ifname="net1"), [("net-1", "net1"), ("cni-loopback", "lo")]),
     ],
 )
-def test_a_sandbox_has_a_result_of_its_interface_and_one_of_its_loopback(
+def test_a_sandbox_has_results_of_its_interface_and_loopback(
     reservation: Reservation, names: list[tuple[str, str]]
 ) -> None:
     assert names_of(reservation) == tuple((f"{network}-{ID}-{ifname}", network, ifname) for network, ifname in names)
@@ -303,7 +303,7 @@ def test_a_sandbox_has_a_result_of_its_interface_and_one_of_its_loopback(
         (json.dumps(LOOPBACK).encode(), "10.244.1.7", "kubenet-loopback", "lo"),
     ],
 )
-def test_a_result_is_the_sandboxes_by_what_is_inside(content: bytes, ip: str, network: str, ifname: str) -> None:
+def test_a_result_belongs_to_the_sandbox_in_its_content(content: bytes, ip: str, network: str, ifname: str) -> None:
     assert belongs(content, promised(ip), network, ifname)
 
 
@@ -331,5 +331,5 @@ def test_a_result_is_the_sandboxes_by_what_is_inside(content: bytes, ip: str, ne
         (b"7", "10.244.1.7", "kubenet", "eth0"),
     ],
 )
-def test_a_result_that_says_another_or_nothing_is_nobodys(content: bytes, ip: str, network: str, ifname: str) -> None:
+def test_a_result_naming_another_or_no_sandbox_is_ignored(content: bytes, ip: str, network: str, ifname: str) -> None:
     assert not belongs(content, promised(ip), network, ifname)

@@ -1,4 +1,4 @@
-"""The device manager's checkpoint, from files that the real kubelet's code wrote, and from what is no checkpoint."""
+"""The device manager's checkpoint, from files that the real kubelet's code wrote, and from other files."""
 
 import json
 from typing import Any, Final
@@ -33,7 +33,7 @@ LISTED: Final = (
 REGISTERED: Final = (Registered(KVM, ()), Registered(GPU, ("GPU-a", "GPU-b")))
 
 
-def why(content: bytes) -> str:
+def error_of(content: bytes) -> str:
     with pytest.raises(SourceError) as raised:
         parse_checkpoint(content)
     return str(raised.value)
@@ -90,7 +90,7 @@ def test_device_order_does_not_matter() -> None:
     ],
     ids=["no topology", "several NUMA nodes", "null devices", "no NUMA node", "null", "an empty answer"],
 )
-def test_every_form_that_go_may_write(fields: dict[str, Any], devices: tuple[str, ...]) -> None:
+def test_every_format_that_go_may_write(fields: dict[str, Any], devices: tuple[str, ...]) -> None:
     assert parse_checkpoint(changed(BY_NUMA_NODE, **fields)).allocations[0].devices == devices
 
 
@@ -99,7 +99,7 @@ def test_every_form_that_go_may_write(fields: dict[str, Any], devices: tuple[str
 
 @pytest.mark.parametrize("content", [b"", b"{", BY_NUMA_NODE[:-1], BY_NUMA_NODE[:100], b"\xff\xfe", b"[" * 9000])
 def test_a_truncated_checkpoint_is_unavailable(content: bytes) -> None:
-    assert why(content) == f"kubelet_internal_checkpoint: not JSON ({len(content)} bytes)"
+    assert error_of(content) == f"kubelet_internal_checkpoint: not JSON ({len(content)} bytes)"
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_truncated_checkpoint_is_unavailable(content: bytes) -> None:
     ],
 )
 def test_an_unknown_format_is_unavailable(content: bytes) -> None:
-    assert why(content).startswith("kubelet_internal_checkpoint: unknown format (")
+    assert error_of(content).startswith("kubelet_internal_checkpoint: unknown format (")
 
 
 def test_unprintable_names_are_escaped() -> None:
-    odd = changed(BY_NUMA_NODE, ContainerName="a\x1b[2J", DeviceIDs={"0": ["\ud800"]})
-    (entry, _) = parse_checkpoint(odd).allocations
+    invalid = changed(BY_NUMA_NODE, ContainerName="a\x1b[2J", DeviceIDs={"0": ["\ud800"]})
+    (entry, _) = parse_checkpoint(invalid).allocations
     assert (entry.container, entry.devices) == ("a\\x1b[2J", ("\\ud800",))
 
 
@@ -156,7 +156,7 @@ TREES = st.fixed_dictionaries(
 @given(
     st.binary(max_size=60) | JSON.map(lambda tree: json.dumps(tree).encode()) | TREES.map(json.dumps).map(str.encode)
 )
-def test_any_bytes_are_a_checkpoint_or_a_reason(content: bytes) -> None:
+def test_any_bytes_are_a_checkpoint_or_an_error(content: bytes) -> None:
     try:
         found: DeviceCheckpoint | str = parse_checkpoint(content)
     except SourceError as error:

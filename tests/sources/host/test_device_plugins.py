@@ -58,12 +58,12 @@ def dated(path: Path, made: datetime) -> None:
 
 
 def replace(directory: Path, content: bytes) -> None:
-    """Write a checkpoint as the kubelet does: beside it, and then in its place."""
+    """Write a checkpoint as the kubelet does: a temporary file that is renamed."""
     (directory / ".38472").write_bytes(content)
     (directory / ".38472").rename(directory / CHECKPOINT)
 
 
-def why(manager: DeviceManager) -> str:
+def error_of(manager: DeviceManager) -> str:
     with pytest.raises(SourceError) as raised:
         manager.read()
     return str(raised.value)
@@ -72,16 +72,16 @@ def why(manager: DeviceManager) -> str:
 # Sockets
 
 
-def test_a_node_without_device_plugins_has_the_kubelets_socket_alone(manager: DeviceManager, directory: Path) -> None:
+def test_a_node_without_device_plugins_has_only_the_kubelets_socket(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / "kubelet.sock"):
         assert manager.read() == DevicePlugins(MADE, (), None, (), ())
 
 
-def test_unread_is_not_empty_a_directory_in_which_nothing_is_is_empty(manager: DeviceManager) -> None:
+def test_an_empty_directory_is_empty_and_not_unavailable(manager: DeviceManager) -> None:
     assert manager.read() == DevicePlugins(None, (), None, (), ())
 
 
-def test_every_plugins_socket_is_told_with_its_time(manager: DeviceManager, directory: Path) -> None:
+def test_every_plugin_socket_has_its_time(manager: DeviceManager, directory: Path) -> None:
     later = MADE + timedelta(seconds=9.5)
     with bound(directory / "kubelet.sock"), bound(directory / "nvidia-gpu.sock", directory / KVM_SOCKET, made=later):
         found = manager.read()
@@ -89,7 +89,7 @@ def test_every_plugins_socket_is_told_with_its_time(manager: DeviceManager, dire
     assert [(one.name, one.made) for one in found.sockets] == [(KVM_SOCKET, later), ("nvidia-gpu.sock", later)]
 
 
-def test_a_stale_socket_is_one_as_long_as_its_file_is_there(manager: DeviceManager, directory: Path) -> None:
+def test_a_stale_socket_counts_while_its_file_exists(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / "kubelet.sock"):
         pass
     assert manager.read().kubelet_socket == MADE
@@ -106,7 +106,7 @@ def test_a_stale_socket_is_one_as_long_as_its_file_is_there(manager: DeviceManag
     ],
     ids=["file", "directory", "FIFO", "link", "dangling link"],
 )
-def test_what_is_no_socket_is_no_plugins(
+def test_an_entry_that_is_no_socket_is_no_plugin(
     manager: DeviceManager, directory: Path, make: Callable[[Path], object]
 ) -> None:
     with bound(directory / "kubelet.sock"):
@@ -115,12 +115,12 @@ def test_what_is_no_socket_is_no_plugins(
         assert manager.read() == DevicePlugins(MADE, (), None, (), ())
 
 
-def test_what_is_no_socket_is_not_the_kubelets(manager: DeviceManager, directory: Path) -> None:
+def test_an_entry_that_is_no_socket_is_not_the_kubelets_socket(manager: DeviceManager, directory: Path) -> None:
     (directory / "kubelet.sock").touch()
     assert manager.read().kubelet_socket is None
 
 
-def test_hidden_files_are_in_the_making(manager: DeviceManager, directory: Path) -> None:
+def test_hidden_files_are_ignored(manager: DeviceManager, directory: Path) -> None:
     (directory / ".38472").write_bytes(b"half")
     with bound(directory / ".plugin.sock"):
         assert manager.read().sockets == ()
@@ -129,7 +129,7 @@ def test_hidden_files_are_in_the_making(manager: DeviceManager, directory: Path)
 @pytest.mark.parametrize(
     ("name", "shown"), [(b"a\x1b[2J.sock", r"a\x1b[2J.sock"), (b"\xff.sock", r"\udcff.sock"), (b"\xc3\xa9", "é")]
 )
-def test_an_odd_name_is_made_printable(manager: DeviceManager, directory: Path, name: bytes, shown: str) -> None:
+def test_an_unprintable_name_is_escaped(manager: DeviceManager, directory: Path, name: bytes, shown: str) -> None:
     path = Path(os.fsdecode(os.fsencode(directory) + b"/" + name))
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(os.fsencode(path))
@@ -137,7 +137,7 @@ def test_an_odd_name_is_made_printable(manager: DeviceManager, directory: Path, 
     assert found.name == shown
 
 
-def test_a_plugin_that_goes_is_gone(manager: DeviceManager, directory: Path) -> None:
+def test_a_removed_socket_is_gone(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / KVM_SOCKET):
         assert len(manager.read().sockets) == 1
     (directory / KVM_SOCKET).unlink()
@@ -160,18 +160,18 @@ def connections(manager: DeviceManager) -> dict[str, bool | None]:
     return {one.name: one.connected for one in manager.read().sockets}
 
 
-def test_to_whom_the_kubelet_is_connected_is_told(manager: DeviceManager, directory: Path) -> None:
+def test_connections_of_the_kubelet_are_reported(manager: DeviceManager, directory: Path) -> None:
     paths = [directory / name for name in ("kubelet.sock", "a.sock", "b.sock")]
     with bound(*paths) as (_, plugin, _other), connected_to(plugin):
         assert connections(manager) == {"a.sock": True, "b.sock": False}
 
 
-def test_a_connection_to_the_kubelet_is_none_to_a_plugin(manager: DeviceManager, directory: Path) -> None:
+def test_a_connection_to_the_kubelet_is_no_plugin_connection(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / "kubelet.sock", directory / "a.sock") as (kubelet, _), connected_to(kubelet):
         assert connections(manager) == {"a.sock": False}
 
 
-def test_unread_is_not_empty_without_the_nodes_list_nobody_knows_who_is_connected(directory: Path) -> None:
+def test_without_the_nodes_socket_list_connections_are_unknown(directory: Path) -> None:
     manager = DeviceManager(directory, directory / "none", StoredHistory)
     with bound(directory / "kubelet.sock", directory / "a.sock") as (_, plugin), connected_to(plugin):
         assert connections(manager) == {"a.sock": None}
@@ -190,17 +190,13 @@ def listing(home: Path, *lines: str) -> Path:
     return home / "table"
 
 
-def test_unread_is_not_empty_a_list_without_the_kubelets_socket_is_another_namespaces(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_a_socket_list_without_the_kubelets_socket_is_rejected(directory: Path, tmp_path: Path) -> None:
     proc = listing(tmp_path, f"{LISTENS}{directory}/a.sock", f"{CONNECTED}{directory}/a.sock")
     with bound(directory / "kubelet.sock", directory / "a.sock"):
         assert connections(DeviceManager(directory, proc, StoredHistory)) == {"a.sock": None}
 
 
-def test_the_kubelets_own_name_of_the_directory_counts_where_it_is_mounted_elsewhere(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_the_kubelets_path_counts_if_the_directory_is_mounted_elsewhere(directory: Path, tmp_path: Path) -> None:
     proc = listing(
         tmp_path,
         f"{LISTENS}{CANONICAL}/kubelet.sock",
@@ -215,7 +211,9 @@ def test_the_kubelets_own_name_of_the_directory_counts_where_it_is_mounted_elsew
 
 
 @pytest.mark.parametrize("content", [BY_NUMA_NODE, LISTED], ids=["1.20 and later", "up to 1.19"])
-def test_what_the_kubelet_knows_is_in_its_checkpoint(manager: DeviceManager, directory: Path, content: bytes) -> None:
+def test_the_checkpoint_lists_resources_and_allocations(
+    manager: DeviceManager, directory: Path, content: bytes
+) -> None:
     replace(directory, content)
     dated(directory / CHECKPOINT, MADE)
     found = manager.read()
@@ -225,7 +223,7 @@ def test_what_the_kubelet_knows_is_in_its_checkpoint(manager: DeviceManager, dir
     assert found.allocations[0] == Allocation(uid, "compute", KVM, ("kvm12", "kvm7"))
 
 
-def test_a_checkpoint_that_is_replaced_is_read_again(manager: DeviceManager, directory: Path) -> None:
+def test_a_replaced_checkpoint_is_read_again(manager: DeviceManager, directory: Path) -> None:
     replace(directory, BY_NUMA_NODE)
     assert manager.read().registered
     replace(directory, EMPTY)
@@ -234,7 +232,7 @@ def test_a_checkpoint_that_is_replaced_is_read_again(manager: DeviceManager, dir
     assert manager.read().checkpoint_written is None
 
 
-def test_a_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
+def test_an_unchanged_checkpoint_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
     replace(directory, BY_NUMA_NODE)
     dated(directory / CHECKPOINT, MADE)
     known = manager.read()
@@ -244,7 +242,7 @@ def test_a_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManage
     assert manager.read() == known
 
 
-def test_a_damaged_checkpoint_that_is_the_same_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
+def test_an_unchanged_damaged_checkpoint_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
     replace(directory, b"x" * len(BY_NUMA_NODE))
     dated(directory / CHECKPOINT, MADE)
     with pytest.raises(SourceError) as first:
@@ -272,7 +270,7 @@ def test_a_damaged_checkpoint_is_unavailable(
     manager.read()
     replace(directory, content)
     for _ in range(2):
-        said = why(manager)
+        said = error_of(manager)
         assert said.startswith(f"{CHECKPOINT}: ")
         assert said.endswith(reason)
     replace(directory, EMPTY)
@@ -287,52 +285,53 @@ def test_a_damaged_checkpoint_is_unavailable(
         (lambda path: path.symlink_to("elsewhere"), "too many levels of symbolic links"),
     ],
 )
-def test_unread_is_not_empty_what_is_no_file_is_no_checkpoint(
+def test_a_checkpoint_that_is_no_file_is_unavailable(
     manager: DeviceManager, directory: Path, make: Callable[[Path], object], reason: str
 ) -> None:
     (directory / "elsewhere").write_bytes(BY_NUMA_NODE)
     make(directory / CHECKPOINT)
-    assert f"{CHECKPOINT}: {reason}" in why(manager)
+    assert f"{CHECKPOINT}: {reason}" in error_of(manager)
 
 
 # The directory
 
 
-def test_unread_is_not_empty_a_directory_that_does_not_exist_is_unread(proc: Path, tmp_path: Path) -> None:
-    assert why(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
+def test_a_missing_directory_is_unavailable(proc: Path, tmp_path: Path) -> None:
+    assert error_of(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
 
 
-def test_unread_is_not_empty_what_may_not_be_read_is_unread(open_dir: Path, proc: Path) -> None:
+def test_unreadable_files_are_unavailable(open_dir: Path, proc: Path) -> None:
     manager = DeviceManager(open_dir, proc, StoredHistory)
     replace(open_dir, BY_NUMA_NODE)
     (open_dir / CHECKPOINT).chmod(0o600)
     with as_nobody():
-        assert why(manager) == f"cannot read {CHECKPOINT}: permission denied (run as root)"
+        assert error_of(manager) == f"cannot read {CHECKPOINT}: permission denied (run as root)"
     (open_dir / "closed").mkdir(0o000)
     with as_nobody():
         assert (
-            why(DeviceManager(open_dir / "closed", proc, StoredHistory))
+            error_of(DeviceManager(open_dir / "closed", proc, StoredHistory))
             == f"cannot read {open_dir}/closed: permission denied (run as root)"
         )
 
 
-def test_a_file_where_the_directory_should_be_is_unread(directory: Path, proc: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_unavailable(directory: Path, proc: Path) -> None:
     (directory / "file").touch()
     assert (
-        why(DeviceManager(directory / "file", proc, StoredHistory)) == f"cannot read {directory}/file: not a directory"
+        error_of(DeviceManager(directory / "file", proc, StoredHistory))
+        == f"cannot read {directory}/file: not a directory"
     )
 
 
-# Earlier looks
+# Earlier snapshots
 
 
-def test_what_earlier_looks_left_behind_is_passed_on(directory: Path, proc: Path) -> None:
+def test_the_stored_history_is_loaded(directory: Path, proc: Path) -> None:
     seen = transition(TransitionKind.REGISTERED, KVM)
     found = DeviceManager(directory, proc, lambda: StoredHistory((seen,))).read()
     assert (found.history, found.trouble) == ((seen,), "")
 
 
-def test_a_damaged_history_costs_the_history_only(directory: Path, proc: Path) -> None:
+def test_a_damaged_history_loses_only_the_history(directory: Path, proc: Path) -> None:
     replace(directory, BY_NUMA_NODE)
     found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="not JSON")).read()
     assert (found.history, found.trouble) == ((), "not JSON")

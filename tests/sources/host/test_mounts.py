@@ -1,4 +1,4 @@
-"""The mount table of a node, and the kubelet's notes beside the volumes: files as they are on real nodes."""
+"""The mount table of a node, and the kubelet's vol_data.json of volumes: files as they are on real nodes."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_a_node_without_such_volumes_has_none(node: Node) -> None:
+def test_a_node_without_volumes_has_no_mounts(node: Node) -> None:
     node.mount(f"pods/{UID}/volumes/kubernetes.io~secret/token", f"pods/{UID}/volume-subpaths/x/y/0")
     node.mount_at("/var/lib/other/plugins/kubernetes.io/gce-pd/mounts/d-1", f"{node.kubelet}s/plugins/x")
     assert node.read() == ()
@@ -69,7 +69,7 @@ def test_a_node_without_such_volumes_has_none(node: Node) -> None:
     ],
     ids=["until 1.23", "since 1.24", "of a pod", "block"],
 )
-def test_a_volume_of_csi_is_known_by_the_kubelets_note(node: Node, place: str, note: str, uid: str) -> None:
+def test_a_csi_volume_is_identified_by_vol_data_json(node: Node, place: str, note: str, uid: str) -> None:
     node.mount(place)
     node.note(note)
     assert node.read() == (Mount(DISK, uid),)
@@ -91,52 +91,50 @@ def test_a_volume_of_csi_is_known_by_the_kubelets_note(node: Node, place: str, n
     ],
     ids=["gce", "aws", "aws, bare", "rbd", "a name with blanks", "flex", "flex of a pod"],
 )
-def test_other_volumes_are_known_by_their_path(node: Node, place: str, mount: Mount) -> None:
+def test_other_volumes_are_identified_by_their_path(node: Node, place: str, mount: Mount) -> None:
     node.mount(place)
     assert node.read() == (mount,)
 
 
-def test_a_volume_is_told_once_a_place(node: Node) -> None:
+def test_a_volume_has_one_mount_per_path(node: Node) -> None:
     node.mount("plugins/kubernetes.io/gce-pd/mounts/d-1", "plugins/kubernetes.io/gce-pd/mounts/d-1")
     assert node.read() == (Mount("kubernetes.io/gce-pd/d-1"),)
 
 
-def test_what_was_unmounted_meanwhile_is_passed_over(node: Node) -> None:
+def test_a_volume_unmounted_during_the_reading_is_skipped(node: Node) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     assert node.read() == ()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", "7", "{}", '{"driverName": "d"}', "[" * 5000, '{"a":' * 20000])
-def test_unread_is_not_unmounted_a_damaged_note_says_so(node: Node, text: str) -> None:
+def test_damaged_volume_data_is_unavailable_and_not_unmounted(node: Node, text: str) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     node.note("plugins/kubernetes.io/csi/pv/pvc-1", text)
     with pytest.raises(SourceError, match=r"pvc-1/vol_data\.json: not a volume description of the kubelet"):
         node.read()
 
 
-def test_unread_is_not_unmounted_a_note_that_is_a_directory_says_so(node: Node) -> None:
+def test_volume_data_that_is_a_directory_is_unavailable(node: Node) -> None:
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     (node.kubelet / "plugins/kubernetes.io/csi/pv/pvc-1/vol_data.json").mkdir(parents=True)
     with pytest.raises(SourceError, match="is a directory"):
         node.read()
 
 
-def test_unread_is_not_unmounted_without_the_kubelets_directory_nothing_is_known(node: Node) -> None:
+def test_without_the_kubelet_directory_mounts_are_unavailable(node: Node) -> None:
     (node.kubelet / "plugins").rmdir()
     with pytest.raises(SourceError, match="kubelet/plugins does not exist: check --kubelet-dir"):
         node.read()
 
 
-def test_unread_is_not_unmounted_without_a_mount_table_nothing_is_known(node: Node) -> None:
+def test_without_a_mount_table_mounts_are_unavailable(node: Node) -> None:
     (node.proc / "1" / "mountinfo").unlink()
     with pytest.raises(SourceError, match=r"/1/mountinfo: no such file"):
         node.read()
 
 
 @pytest.mark.parametrize("place", ["plugins/kubernetes.io/gce-pd/mounts/d-1", f"pods/{UID}/volumes/nodeleak~disk/data"])
-def test_unread_is_not_unmounted_a_link_to_the_kubelets_directory_is_not_where_mounts_are(
-    node: Node, place: str
-) -> None:
+def test_a_symlink_to_the_kubelet_directory_is_unavailable(node: Node, place: str) -> None:
     node.mount(place)
     link = node.kubelet.with_name("link")
     link.symlink_to(node.kubelet)
@@ -148,10 +146,10 @@ def test_unread_is_not_unmounted_a_link_to_the_kubelets_directory_is_not_where_m
     )
 
 
-def test_this_machine_has_a_mount_table_that_can_be_read(tmp_path: Path) -> None:
+def test_the_mount_table_of_this_machine_is_readable(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     try:
-        told = str(read_mounts(Path("/proc"), tmp_path))
+        result = str(read_mounts(Path("/proc"), tmp_path))
     except SourceError as error:
-        told = str(error)
-    assert re.fullmatch(r"\(\)|volumes are mounted below .*", told), "it may be a node with volumes"
+        result = str(error)
+    assert re.fullmatch(r"\(\)|volumes are mounted below .*", result), "it may be a node with volumes"

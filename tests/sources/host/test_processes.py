@@ -32,8 +32,8 @@ def process(proc: Path, pid: int, command: str, seconds: int) -> Path:
     return stat
 
 
-def told(proc: Path, pid: int, *words: str) -> None:
-    (proc / str(pid) / "cmdline").write_text("".join(f"{word}\0" for word in words))
+def write_cmdline(proc: Path, pid: int, *arguments: str) -> None:
+    (proc / str(pid) / "cmdline").write_text("".join(f"{argument}\0" for argument in arguments))
 
 
 def end(proc: Path, pid: int) -> None:
@@ -45,32 +45,32 @@ def after(seconds: int) -> datetime:
     return BOOTED + timedelta(seconds=seconds)
 
 
-def why(table: ProcessTable) -> str:
+def error_of(table: ProcessTable) -> str:
     with pytest.raises(SourceError) as raised:
         table.read()
     return str(raised.value)
 
 
-def test_boot_kubelet_and_docker_are_told(proc: Path) -> None:
+def test_boot_kubelet_and_docker_start_times_are_read(proc: Path) -> None:
     process(proc, 1, "systemd", 0)
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
     assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", after(31), after(20))
 
 
-def test_a_daemon_that_does_not_run_has_not_started(proc: Path) -> None:
+def test_a_daemon_that_is_not_running_has_no_start_time(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, after(20))
 
 
 @pytest.mark.parametrize("command", ["kube let)", "(sd-pam)", ") S 1 1 (", "a\nb", "kubelet) S 0 (x", "tmux: server"])
-def test_other_names_whatever_they_hold_confuse_nothing(proc: Path, command: str) -> None:
+def test_other_process_names_are_ignored(proc: Path, command: str) -> None:
     process(proc, 5, command, 1)
     process(proc, 80, "kubelet", 31)
     assert ProcessTable(proc).read().kubelet == after(31)
 
 
-def test_a_restarted_kubelet_is_noticed(proc: Path) -> None:
+def test_a_restarted_kubelet_is_detected(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
     table = ProcessTable(proc)
@@ -80,7 +80,7 @@ def test_a_restarted_kubelet_is_noticed(proc: Path) -> None:
     assert table.read() == ProcessStartTimes(BOOTED, "b-1", after(500), after(20))
 
 
-def test_a_restarted_kubelet_is_noticed_even_with_its_old_pid(proc: Path) -> None:
+def test_a_restarted_kubelet_with_the_same_pid_is_detected(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
     table = ProcessTable(proc)
@@ -89,7 +89,7 @@ def test_a_restarted_kubelet_is_noticed_even_with_its_old_pid(proc: Path) -> Non
     assert table.read().kubelet == after(500)
 
 
-def test_a_kubelet_that_has_ended_and_was_not_reaped_does_not_stand_for_the_next(proc: Path) -> None:
+def test_a_zombie_kubelet_does_not_hide_the_next(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     stat = process(proc, 80, "kubelet", 31)
     stat.write_text(stat.read_text().replace(" S ", " Z ", 1))
@@ -98,7 +98,7 @@ def test_a_kubelet_that_has_ended_and_was_not_reaped_does_not_stand_for_the_next
     assert ProcessTable(proc).read().kubelet == after(400)
 
 
-def test_a_daemon_that_stops_and_one_that_comes_are_noticed(proc: Path) -> None:
+def test_stopped_and_started_daemons_are_detected(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
     table = ProcessTable(proc)
@@ -109,7 +109,7 @@ def test_a_daemon_that_stops_and_one_that_comes_are_noticed(proc: Path) -> None:
     assert table.read().kubelet == after(60)
 
 
-def test_the_daemons_are_remembered_and_others_not_looked_at_again(proc: Path) -> None:
+def test_known_daemons_are_cached_and_others_are_not_read_again(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
     table = ProcessTable(proc)
@@ -119,28 +119,28 @@ def test_the_daemons_are_remembered_and_others_not_looked_at_again(proc: Path) -
 
 
 @pytest.mark.parametrize("runtime", ["containerd", "crio", "k3s-server"])
-def test_a_node_may_have_another_runtime(proc: Path, runtime: str) -> None:
+def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
     process(proc, 7, runtime, 3)
     assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, None)
 
 
-def test_unread_is_not_empty_the_table_of_a_container_is_unread(proc: Path) -> None:
+def test_the_process_table_of_a_container_is_unavailable(proc: Path) -> None:
     process(proc, 1, "python3", 900)
-    assert why(ProcessTable(proc)) == (
+    assert error_of(ProcessTable(proc)) == (
         f"no kubelet and no docker in {proc}: it is not the host's (set hostPID: true, or check --proc)"
     )  # fmt: skip
 
 
-def test_what_cannot_be_read_is_told_by_its_name(proc: Path) -> None:
+def test_an_unreadable_file_is_named_in_the_error(proc: Path) -> None:
     (proc / "sys/kernel/random/boot_id").unlink()
-    assert why(ProcessTable(proc)) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
-    assert why(ProcessTable(proc / "none")) == f"cannot read {proc}/none/stat: no such file or directory"
+    assert error_of(ProcessTable(proc)) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
+    assert error_of(ProcessTable(proc / "none")) == f"cannot read {proc}/none/stat: no such file or directory"
 
 
 @pytest.mark.parametrize("text", ["", "cpu 1 2\n", "btime soon\n", "btime \n"])
-def test_a_stat_without_boot_time_is_unread(proc: Path, text: str) -> None:
+def test_without_a_boot_time_processes_are_unavailable(proc: Path, text: str) -> None:
     (proc / "stat").write_text(text)
-    assert why(ProcessTable(proc)).startswith(f"cannot parse {proc}: ")
+    assert error_of(ProcessTable(proc)).startswith(f"cannot parse {proc}: ")
 
 
 @pytest.mark.parametrize("text", ["", "80 (kubelet", "80 (kubelet) S 1 2 3"])
@@ -150,7 +150,7 @@ def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path, text: s
     assert ProcessTable(proc).read().docker == after(20)
 
 
-def test_the_real_table_tells_the_real_boot() -> None:
+def test_the_real_process_table_has_the_real_boot_time() -> None:
     table = run("ps", "-e", "-o", "comm=").split()
     needs("dockerd" in table or "kubelet" in table, "a docker engine or a kubelet on this machine")
     processes = ProcessTable(Path("/proc")).read()
@@ -159,7 +159,7 @@ def test_the_real_table_tells_the_real_boot() -> None:
         assert started is None or started >= processes.booted
 
 
-def test_a_docker_in_a_container_does_not_hide_that_the_nodes_own_restarted(proc: Path) -> None:
+def test_a_docker_in_a_container_does_not_hide_a_restart_of_the_nodes_docker(proc: Path) -> None:
     process(proc, 80, "kubelet", 31)
     process(proc, 900, "dockerd", 100)
     (proc / "900/status").write_text("Name:\tdockerd\nNSpid:\t900\t7\n")
@@ -171,17 +171,19 @@ def test_a_docker_in_a_container_does_not_hide_that_the_nodes_own_restarted(proc
 # The kubelet's flags
 
 
-def flags_of(proc: Path, *words: str) -> dict[str, str]:
+def flags_of(proc: Path, *arguments: str) -> dict[str, str]:
     process(proc, 70, "dockerd", 20)
     process(proc, 80, "kubelet", 31)
-    (proc / "80/cmdline").write_bytes("".join(f"{word}\0" for word in ("/usr/bin/kubelet", *words)).encode())
+    (proc / "80/cmdline").write_bytes(
+        "".join(f"{argument}\0" for argument in ("/usr/bin/kubelet", *arguments)).encode()
+    )
     table = ProcessTable(proc)
     table.read()
     return dict(table.kubelet_flags("hostname-override", "cloud-provider"))
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
+    ("arguments", "value"),
     [
         (["--hostname-override=worker-1"], "worker-1"),
         (["--v=2", "--hostname-override", "worker-1", "--v=2"], "worker-1"),
@@ -191,13 +193,15 @@ def flags_of(proc: Path, *words: str) -> dict[str, str]:
         (["--hostname-override=a\x1b[2J"], "a\\x1b[2J"),
     ],
 )
-def test_a_flag_of_the_kubelet_is_told_as_it_was_given(proc: Path, words: list[str], value: str) -> None:
-    assert flags_of(proc, *words) == {"hostname-override": value}
+def test_a_kubelet_flag_is_read_as_given(proc: Path, arguments: list[str], value: str) -> None:
+    assert flags_of(proc, *arguments) == {"hostname-override": value}
 
 
-@pytest.mark.parametrize("words", [[], ["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"]])
-def test_no_other_word_of_its_command_line_is_kept(proc: Path, words: list[str]) -> None:
-    assert flags_of(proc, *words) == {}
+@pytest.mark.parametrize(
+    "arguments", [[], ["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"]]
+)
+def test_no_other_argument_of_the_command_line_is_stored(proc: Path, arguments: list[str]) -> None:
+    assert flags_of(proc, *arguments) == {}
 
 
 def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
@@ -213,7 +217,7 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "plugin"),
+    ("arguments", "plugin"),
     [
         (["--v=2", "--network-plugin=kubenet"], "kubenet"),
         (["--network-plugin", "cni", "--v=2"], "cni"),
@@ -222,22 +226,22 @@ def test_without_a_kubelet_there_are_no_flags(proc: Path) -> None:
         (["--v=2", "network-plugin=kubenet", "--network-plugin-mtu=1500"], ""),
     ],
 )
-def test_the_network_plugin_is_what_the_kubelet_was_told(proc: Path, words: list[str], plugin: str) -> None:
+def test_the_network_plugin_comes_from_the_kubelet_flag(proc: Path, arguments: list[str], plugin: str) -> None:
     process(proc, 80, "kubelet", 31)
-    told(proc, 80, "/usr/bin/kubelet", *words)
+    write_cmdline(proc, 80, "/usr/bin/kubelet", *arguments)
     assert ProcessTable(proc).read().network_plugin == plugin
 
 
-def test_cri_dockerd_may_be_told_the_network_plugin_instead(proc: Path) -> None:
+def test_the_network_plugin_may_be_a_flag_of_cri_dockerd(proc: Path) -> None:
     for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
         process(proc, pid, command, 31)
-        told(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
+        write_cmdline(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
     assert ProcessTable(proc).read().network_plugin == "kubenet"
 
 
-def test_without_a_kubelet_to_ask_the_network_plugin_is_not_known(proc: Path) -> None:
+def test_without_a_kubelet_the_network_plugin_is_unknown(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert ProcessTable(proc).read().network_plugin is None
     process(proc, 80, "kubelet", 31)
-    told(proc, 80)  # it is ending
+    write_cmdline(proc, 80)  # it is ending
     assert ProcessTable(proc).read().network_plugin is None

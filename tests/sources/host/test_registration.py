@@ -1,4 +1,4 @@
-"""What this node knows of its registration: remembered from look to look, stored, and told by the kubelet's flags."""
+"""Registration data on the node: kept across snapshots, stored on disk, and read from the kubelet's flags."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,10 +25,10 @@ class Kubelet:
 
     def __init__(self, **flags: str) -> None:
         self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, *names: str) -> Mapping[str, str]:
-        self.asked += 1
+        self.calls += 1
         if not self.flags:
             raise SourceError("it has ended")
         return {name: self.flags[name] for name in names if name in self.flags}
@@ -44,23 +44,26 @@ def known(
     return one.read(node, pods, LATER if late else NOW).known()
 
 
-def test_a_node_in_order_is_remembered_and_no_flag_is_read(tmp_path: Path) -> None:
+def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
     kubelet = Kubelet(hostname_override="worker-1")
-    told = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
-    assert told == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
-    assert kubelet.asked == 0
+    read_registration = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
+    assert read_registration == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
+    assert kubelet.calls == 0
 
 
-def test_a_node_that_is_gone_is_remembered_as_it_was_last_seen(tmp_path: Path) -> None:
+def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
     one = registrar(tmp_path)
     known(one, IN_ORDER)
-    told = known(one, GONE, Known(PODS), late=True)
-    assert (told.last, told.listed_pods) == (LastSeen("worker-1", WORKER_UID, INSTANCE, NOW), 3)
-    assert known(one, Unavailable("node", "timed out"), late=True).last == told.last
+    read_registration = known(one, GONE, Known(PODS), late=True)
+    assert (read_registration.last, read_registration.listed_pods) == (
+        LastSeen("worker-1", WORKER_UID, INSTANCE, NOW),
+        3,
+    )
+    assert known(one, Unavailable("node", "timed out"), late=True).last == read_registration.last
     assert known(one, IN_ORDER, late=True).last == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
 
 
-def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
+def test_the_record_of_an_earlier_agent_is_loaded(tmp_path: Path) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(provider_id="kind://a")))
     assert known(registrar(tmp_path), GONE).last == last_seen(provider_id="kind://a")
     changed = known(registrar(tmp_path), IN_ORDER).last
@@ -69,42 +72,42 @@ def test_what_an_earlier_agent_stored_is_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [LATER, datetime.max.replace(tzinfo=UTC)], ids=["its clock was ahead", "no time"])
-def test_what_was_stored_in_the_future_was_seen_now_at_the_latest(tmp_path: Path, at: datetime) -> None:
+def test_a_last_seen_time_in_the_future_is_clamped_to_now(tmp_path: Path, at: datetime) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(replace(last_seen(), at=at)))
     assert known(registrar(tmp_path), GONE).last == last_seen(timedelta(0))
 
 
-def test_what_was_stored_of_another_node_says_nothing(tmp_path: Path) -> None:
+def test_a_record_of_another_node_is_ignored(tmp_path: Path) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(name="worker-2")))
     assert known(registrar(tmp_path), GONE).last is None
 
 
 @pytest.mark.parametrize("content", ["damaged", "{}", "x" * (MAX_LAST_SEEN_BYTES + 1)])
-def test_a_memory_that_cannot_be_read_is_none_and_says_so(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(content)
     one = registrar(tmp_path)
-    told = known(one, GONE)
-    assert told.last is None
-    assert LAST_SEEN_FILE in told.why
+    read_registration = known(one, GONE)
+    assert read_registration.last is None
+    assert LAST_SEEN_FILE in read_registration.why
     known(one, IN_ORDER)
     assert known(one, GONE).why == "", "what was seen since is known"
 
 
 @pytest.mark.parametrize("node", [GONE, Known(worker())], ids=["gone", "without a provider ID"])
-def test_the_kubelets_own_name_and_cloud_are_told_where_the_node_is_out_of_order(
-    tmp_path: Path, node: Reading[Node | None]
-) -> None:
-    told = known(registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node)
-    assert (told.kubelet_name, told.cloud_provider) == ("worker-9", "external")
+def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path, node: Reading[Node | None]) -> None:
+    read_registration = known(
+        registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node
+    )
+    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("worker-9", "external")
 
 
-def test_a_kubelet_that_asks_its_cloud_for_its_name_has_none_that_we_know(tmp_path: Path) -> None:
-    told = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
-    assert (told.kubelet_name, told.cloud_provider) == ("", "aws")
+def test_a_node_name_from_the_cloud_provider_is_unknown(tmp_path: Path) -> None:
+    read_registration = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
+    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("", "aws")
 
 
 @pytest.mark.parametrize(("host", "name"), [("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")])
-def test_the_hosts_name_is_the_kubelets_where_it_is_the_one_looked_for(tmp_path: Path, host: str, name: str) -> None:
+def test_the_hostname_is_used_if_it_is_the_node_name(tmp_path: Path, host: str, name: str) -> None:
     # A pod that does not share the host's name sees its own in its place.
     place = tmp_path / "proc/sys/kernel"
     place.mkdir(parents=True)
@@ -112,10 +115,10 @@ def test_the_hosts_name_is_the_kubelets_where_it_is_the_one_looked_for(tmp_path:
     assert known(registrar(tmp_path, Kubelet(v="2")), GONE).kubelet_name == name
 
 
-def test_a_kubelet_that_has_ended_says_nothing(tmp_path: Path) -> None:
+def test_a_kubelet_that_ended_has_no_name(tmp_path: Path) -> None:
     assert known(registrar(tmp_path), GONE) == Registration()
 
 
-def test_without_the_api_server_nothing_is_said_by_choice(tmp_path: Path) -> None:
+def test_without_the_api_server_registration_is_disabled(tmp_path: Path) -> None:
     off = registrar(tmp_path).read(NotRequested("node", "--api=off"), NotRequested("pods", "--api=off"), NOW)
     assert off == NotRequested("registration", "--api=off")

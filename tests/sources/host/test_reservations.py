@@ -1,4 +1,4 @@
-"""host-local's directory: its own formats, everything else that can lie in it, and directories that are none."""
+"""host-local's directory: its own formats, everything else that it may contain, and paths that are no directory."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def read(directory: Path) -> NetworkStore:
     return reservations.read_reservations(directory.parent, directory.name)
 
 
-def seen(directory: Path) -> dict[str, Reservation]:
-    """Return what is reserved, by address; nothing may be foreign."""
+def reservations_by_ip(directory: Path) -> dict[str, Reservation]:
+    """Return the reservations by address; nothing may be unrecognized."""
     store = read(directory)
     assert store.unrecognized == ()
     return {one.ip: one for one in store.reading.known()}
@@ -66,14 +66,12 @@ def why_unread(directory: Path) -> str:
     ],
     ids=["0.7", "0.8", "LF only", "trailing LF", "hand-edited", "VLAN", "UTF-8 name", "crashed while writing"],
 )
-def test_every_format_of_host_local_is_a_reservation(
-    kubenet: Path, content: str, container_id: str, ifname: str
-) -> None:
+def test_every_host_local_format_is_a_reservation(kubenet: Path, content: str, container_id: str, ifname: str) -> None:
     path = kubenet / "10.244.1.7"
     path.write_bytes(content.encode())
     os.utime(path, ns=(1, 1_700_000_000_123_456_789))
     found = path.stat()
-    assert seen(kubenet) == {
+    assert reservations_by_ip(kubenet) == {
         "10.244.1.7": Reservation(
             "kubenet", "10.244.1.7", container_id, ifname, found.st_ino, found.st_size, 1_700_000_000_123_456_789
         )
@@ -81,15 +79,15 @@ def test_every_format_of_host_local_is_a_reservation(
 
 
 @pytest.mark.parametrize("ip", ["10.244.1.255", "0.0.0.1", "fd00::2", "fd00:0:0:1::", "2001:db8::1:0:0:1", "::1"])
-def test_names_are_addresses_as_go_prints_them(kubenet: Path, ip: str) -> None:
+def test_file_names_are_addresses_as_go_formats_them(kubenet: Path, ip: str) -> None:
     (kubenet / ip).write_text(ID)
-    assert list(seen(kubenet)) == [ip]
+    assert list(reservations_by_ip(kubenet)) == [ip]
 
 
-def test_host_locals_own_files_are_neither_reservations_nor_foreign(kubenet: Path) -> None:
+def test_internal_files_of_host_local_are_ignored(kubenet: Path) -> None:
     for name in ("lock", "last_reserved_ip", "last_reserved_ip.0", "last_reserved_ip.12"):
         (kubenet / name).write_text("10.244.1.7")
-    assert seen(kubenet) == {}
+    assert reservations_by_ip(kubenet) == {}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_host_locals_own_files_are_neither_reservations_nor_foreign(kubenet: Pat
         "readme", ".10.0.0.1", "last_reserved_ip.x", "last_reserved_ip.0.bak", "lock ", "LOCK", "10_0_0_1",
     ],
 )  # fmt: skip
-def test_any_other_name_is_foreign_and_blocks_nothing(kubenet: Path, name: str) -> None:
+def test_any_other_name_is_unrecognized_and_blocks_no_address(kubenet: Path, name: str) -> None:
     (kubenet / name).write_text(ID)
     unrecognized = only_foreign(kubenet)
     assert unrecognized.why == "its name is not an address as host-local writes it"
@@ -116,7 +114,7 @@ def test_any_other_name_is_foreign_and_blocks_nothing(kubenet: Path, name: str) 
         (b"fe80::1%\x1b[2J", r"fe80::1%\x1b[2J"),
     ],
 )
-def test_a_strange_name_is_shown_as_any_terminal_can_bear_it(kubenet: Path, name: bytes, shown: str) -> None:
+def test_an_unprintable_name_is_escaped(kubenet: Path, name: bytes, shown: str) -> None:
     (Path(os.fsdecode(os.fsencode(kubenet) + b"/" + name))).write_text(ID)
     unrecognized = only_foreign(kubenet)
     assert (unrecognized.name, unrecognized.why) == (shown, "its name is not an address as host-local writes it")
@@ -173,7 +171,7 @@ def make(content: bytes) -> Callable[[Path], object]:
         "control characters behind an id", "control characters", "zeros after a power loss",
     ],
 )  # fmt: skip
-def test_what_host_local_never_writes_is_foreign_and_blocks_its_address(
+def test_a_file_that_host_local_never_writes_is_unrecognized_and_blocks_its_address(
     kubenet: Path, put: Callable[[Path], object], why: str
 ) -> None:
     put(kubenet / "10.244.1.7")
@@ -182,7 +180,7 @@ def test_what_host_local_never_writes_is_foreign_and_blocks_its_address(
     assert why in unrecognized.why
 
 
-def test_no_link_is_followed_whatever_it_points_to(kubenet: Path, tmp_path: Path) -> None:
+def test_no_symlink_is_followed(kubenet: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(f"{ID}\r\neth0")
     (kubenet / "10.244.1.7").symlink_to(secret)
@@ -191,13 +189,13 @@ def test_no_link_is_followed_whatever_it_points_to(kubenet: Path, tmp_path: Path
     assert ID not in repr(store)
 
 
-def test_a_device_is_foreign(kubenet: Path) -> None:
+def test_a_device_is_unrecognized(kubenet: Path) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
     os.mknod(kubenet / "10.244.1.7", 0o600 | 0o020000, os.makedev(1, 5))
     assert only_foreign(kubenet).why == "it is a device"
 
 
-def test_foreign_entries_do_not_hide_the_reservations_beside_them(kubenet: Path) -> None:
+def test_unrecognized_entries_do_not_hide_reservations(kubenet: Path) -> None:
     (kubenet / "10.244.1.7").write_text(ID)
     (kubenet / "10.244.1.8").mkdir()
     (kubenet / "notes.txt").write_text("do not delete")
@@ -206,44 +204,44 @@ def test_foreign_entries_do_not_hide_the_reservations_beside_them(kubenet: Path)
     assert sorted(one.name for one in store.unrecognized) == ["10.244.1.8", "notes.txt"]
 
 
-def test_unread_is_not_empty_a_missing_directory_is_unread(tmp_path: Path) -> None:
+def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
     why = why_unread(tmp_path / "kubenet")
     assert why.startswith(f"{tmp_path}/kubenet does not exist")
     assert "networks here" not in why
 
 
-def test_unread_is_not_empty_an_empty_directory_is_empty(kubenet: Path) -> None:
+def test_an_empty_directory_is_empty_and_not_unavailable(kubenet: Path) -> None:
     assert read(kubenet) == NetworkStore("kubenet", Known(()))
 
 
-def test_a_missing_network_names_those_beside_it(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_network_names_the_existing_ones(tmp_path: Path) -> None:
     for name in ("cbr0", "k8s-pod-network"):
         (tmp_path / name).mkdir()
     (tmp_path / "a-file").touch()
     assert why_unread(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
 
 
-def test_a_file_where_the_directory_should_be_is_unread(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "kubenet").write_text(ID)
     assert (
         why_unread(tmp_path / "kubenet") == f"{tmp_path}/kubenet is not a directory (symbolic links are not followed)"
     )
 
 
-def test_a_link_where_the_directory_should_be_is_unread(kubenet: Path, tmp_path: Path) -> None:
+def test_a_symlink_in_place_of_the_directory_is_unavailable(kubenet: Path, tmp_path: Path) -> None:
     (kubenet / "10.244.1.7").write_text(ID)
     (tmp_path / "other").symlink_to(kubenet)
     assert why_unread(tmp_path / "other") == f"{tmp_path}/other is not a directory (symbolic links are not followed)"
 
 
-def test_a_directory_we_may_not_open_is_unread(open_dir: Path) -> None:
+def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "kubenet"
     closed.mkdir(0o000)
     with as_nobody():
         assert why_unread(closed) == f"cannot read {closed}: permission denied (run as root)"
 
 
-def test_a_file_we_may_not_open_makes_all_unread(open_dir: Path) -> None:
+def test_an_unreadable_file_makes_all_reservations_unavailable(open_dir: Path) -> None:
     # host-local >= 1.4 writes 0600: what one file hides could be any container's.
     kubenet = open_dir / "kubenet"
     kubenet.mkdir()
@@ -255,7 +253,7 @@ def test_a_file_we_may_not_open_makes_all_unread(open_dir: Path) -> None:
         assert why_unread(kubenet) == f"cannot read {kubenet}: permission denied (run as root)"
 
 
-def test_a_file_that_is_gone_by_now_is_no_reservation(kubenet: Path) -> None:
+def test_a_file_removed_during_the_reading_is_no_reservation(kubenet: Path) -> None:
     handle = os.open(kubenet, os.O_RDONLY)
     try:
         assert reservations.read_one("kubenet", "10.244.1.7", handle) is None
@@ -263,7 +261,7 @@ def test_a_file_that_is_gone_by_now_is_no_reservation(kubenet: Path) -> None:
         os.close(handle)
 
 
-def test_files_that_come_and_go_while_we_read_are_whole_or_not_there(kubenet: Path) -> None:
+def test_files_that_come_and_go_are_read_completely_or_not_at_all(kubenet: Path) -> None:
     for last in range(2, 60):
         (kubenet / f"10.244.1.{last}").write_text(ID)
     stop = threading.Event()
@@ -279,7 +277,7 @@ def test_files_that_come_and_go_while_we_read_are_whole_or_not_there(kubenet: Pa
     churning.start()
     try:
         for _ in range(60):
-            found = seen(kubenet)
+            found = reservations_by_ip(kubenet)
             assert {f"10.244.1.{last}" for last in range(2, 60)} <= set(found)
             assert all(one.container_id in {ID, ""} for one in found.values())
     finally:
@@ -298,7 +296,7 @@ def test_no_handle_is_left_open(kubenet: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_reading_changes_nothing_not_even_the_time_of_access(kubenet: Path) -> None:
+def test_reading_changes_nothing_including_access_times(kubenet: Path) -> None:
     path = kubenet / "10.244.1.7"
     path.write_text(ID)
     before = (path.stat().st_mtime_ns, path.stat().st_ctime_ns, kubenet.stat().st_mtime_ns, os.listdir(kubenet))
@@ -308,7 +306,7 @@ def test_reading_changes_nothing_not_even_the_time_of_access(kubenet: Path) -> N
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=20).map(lambda text: f"{ID}\r\n{text}".encode())))
-def test_whatever_a_file_holds_it_is_a_reservation_or_foreign(kubenet: Path, content: bytes) -> None:
+def test_any_content_is_a_reservation_or_unrecognized(kubenet: Path, content: bytes) -> None:
     (kubenet / "10.244.1.7").write_bytes(content)
     store = read(kubenet)
     found = store.reading.known()
@@ -326,7 +324,7 @@ def test_whatever_a_file_holds_it_is_a_reservation_or_foreign(kubenet: Path, con
 @given(
     name=st.binary(min_size=1, max_size=40).filter(lambda name: name not in {b".", b".."} and not set(name) & {0, 47})
 )
-def test_whatever_a_name_is_it_can_be_printed(kubenet: Path, name: bytes) -> None:
+def test_any_name_is_printable(kubenet: Path, name: bytes) -> None:
     path = Path(os.fsdecode(os.fsencode(kubenet) + b"/" + name))
     path.write_text(ID)
     try:
@@ -363,13 +361,13 @@ def host_local(tmp_path: Path) -> Iterator[Callable[[str, str, str], dict[str, o
     shutil.rmtree(tmp_path / "kubenet", ignore_errors=True)
 
 
-def test_what_the_real_host_local_wrote_is_read_back(
+def test_files_of_the_real_host_local_are_reservations(
     host_local: Callable[[str, str, str], dict[str, object]], tmp_path: Path
 ) -> None:
     other = "f" * 64
     host_local("ADD", ID, "eth0")
     host_local("ADD", other, "net1")
-    found = seen(tmp_path / "kubenet")
+    found = reservations_by_ip(tmp_path / "kubenet")
     assert {ip: (one.container_id, one.ifname) for ip, one in found.items()} == {
         "10.22.0.2": (ID, "eth0"),
         "fd00:22::2": (ID, "eth0"),
@@ -378,6 +376,6 @@ def test_what_the_real_host_local_wrote_is_read_back(
     }
     assert {one.size for one in found.values()} == {70}
     host_local("DEL", ID, "eth0")
-    assert sorted(seen(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
+    assert sorted(reservations_by_ip(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
     host_local("DEL", other, "net1")
-    assert seen(tmp_path / "kubenet") == {}
+    assert reservations_by_ip(tmp_path / "kubenet") == {}

@@ -1,4 +1,4 @@
-"""The node's unix sockets: lines of the kernel's, and real sockets in the kernel's real list."""
+"""The node's unix sockets: given lines of /proc/net/unix, and real sockets in the real file."""
 
 import socket
 from pathlib import Path
@@ -16,58 +16,58 @@ KUBELET, KVM = b"/var/lib/kubelet/device-plugins/kubelet.sock", b"/var/lib/kubel
 
 LISTENS = b"0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
 CONNECTED = b"0000000000000000: 00000003 00000000 00000000 0001 03 60716 "
-NOBODYS = b"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n"
+UNNAMED = b"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n"
 
 NOTHING = UnixSockets(frozenset(), frozenset())
 
 
-def look(*lines: bytes) -> UnixSockets:
+def sockets_of(*lines: bytes) -> UnixSockets:
     return find([HEADER, *lines], [KUBELET, KVM])
 
 
-def test_who_listens_and_where_somebody_is_connected_is_told() -> None:
-    found = look(LISTENS + KUBELET + b"\n", NOBODYS, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
+def test_listening_and_connected_sockets_are_reported() -> None:
+    found = sockets_of(LISTENS + KUBELET + b"\n", UNNAMED, CONNECTED + KVM + b"\n", CONNECTED + KVM + b"\n")
     assert found == UnixSockets(frozenset({KUBELET}), frozenset({KVM}))
 
 
 @pytest.mark.parametrize("path", [b"//" + KVM, KVM.replace(b"/", b"//")])
-def test_slashes_too_many_lead_to_the_same_place(path: bytes) -> None:
-    assert look(CONNECTED + path + b"\n").connected == {KVM}
+def test_duplicate_slashes_are_normalized(path: bytes) -> None:
+    assert sockets_of(CONNECTED + path + b"\n").connected == {KVM}
 
 
-def test_a_plugin_that_only_listens_has_no_kubelet_connected() -> None:
-    assert look(LISTENS + KVM + b"\n").connected == frozenset()
+def test_a_listening_socket_is_not_connected() -> None:
+    assert sockets_of(LISTENS + KVM + b"\n").connected == frozenset()
 
 
-def test_a_connection_that_nobody_has_accepted_yet_is_none() -> None:
-    assert look(CONNECTED.replace(b" 03 ", b" 02 ") + KVM + b"\n") == NOTHING
+def test_a_pending_connection_is_not_connected() -> None:
+    assert sockets_of(CONNECTED.replace(b" 03 ", b" 02 ") + KVM + b"\n") == NOTHING
 
 
 @pytest.mark.parametrize(
     "path", [b"/run" + KVM, KVM + b".old", KVM[1:], b"@" + KVM, KVM + b" (deleted)", b"/run/docker.sock", b"x " + KVM]
 )
-def test_other_paths_are_others(path: bytes) -> None:
-    assert look(LISTENS + path + b"\n", CONNECTED + path + b"\n") == NOTHING
+def test_other_paths_do_not_match(path: bytes) -> None:
+    assert sockets_of(LISTENS + path + b"\n", CONNECTED + path + b"\n") == NOTHING
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", KVM + b"\n", b"1 2 3 " + KVM + b"\n", b"a b c zz e f g " + KVM + b"\n"])
-def test_a_line_of_another_shape_tells_nothing(line: bytes) -> None:
-    assert look(line) == NOTHING
+def test_a_malformed_line_is_ignored(line: bytes) -> None:
+    assert sockets_of(line) == NOTHING
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda noise: noise + KVM + b"\n") | st.binary(max_size=30)))
-def test_no_line_can_break_it(lines: list[bytes]) -> None:
+def test_any_line_can_be_parsed(lines: list[bytes]) -> None:
     found = find(lines, [KVM])
     assert found.listening | found.connected <= {KVM}
 
 
-def test_unread_is_not_empty_without_the_nodes_process_table_there_is_no_word(tmp_path: Path) -> None:
+def test_without_the_nodes_process_table_sockets_are_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
         unix_sockets.read_sockets(tmp_path, [KVM])
     assert str(raised.value) == f"cannot read {tmp_path}/1/net/unix: no such file or directory"
 
 
-def test_the_kernel_tells_of_real_sockets(tmp_path: Path) -> None:
+def test_real_sockets_are_found(tmp_path: Path) -> None:
     (tmp_path / "1").symlink_to("/proc/self")
     path = tmp_path / "plugin.sock"
     name = str(path).encode()

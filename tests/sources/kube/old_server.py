@@ -1,4 +1,4 @@
-"""A stand-in for API servers of an age that cannot run here: lists and watches over an etcd in memory, byte for byte.
+"""A fake of API servers that are too old to run here: lists and watches over an etcd in memory, byte for byte.
 
 `Server.old`: as before 1.9.3, DELETED events have the version of the object's last update. What is not old is as a
 server of today. It follows that server's watch cache: a list of version 0 is out of it, and it may lag behind etcd.
@@ -45,7 +45,7 @@ class Etcd:
         self._change("DELETED", uid, self.at(self.revision)[uid])
 
     def elsewhere(self) -> None:
-        """Change something that nobody here watches: revisions are common to all."""
+        """Change an object that is not watched here: all objects share one revision."""
         self.revision += 1
 
     def restore(self, revision: int) -> None:

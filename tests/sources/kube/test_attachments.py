@@ -1,4 +1,4 @@
-"""What is asked about volumes, over the real transport: objects, refusals, and answers that are none."""
+"""Requests about volumes, over the real transport: objects, errors, and invalid answers."""
 
 import json
 from collections.abc import Callable
@@ -44,19 +44,19 @@ REFUSED = object()
 
 
 class Server:
-    """A stand-in for an API server with a few objects; what is REFUSED gets a 403, bytes are sent as they are."""
+    """A fake API server with a few objects; REFUSED gets a 403, bytes are sent as they are."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self._objects = objects
         self.fake = FakeServer(self._answer)
 
     def _answer(self, request: Request) -> Answer:
-        told = self._objects.get(request.path)
-        if told is REFUSED:
+        answer = self._objects.get(request.path)
+        if answer is REFUSED:
             return [http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")]
-        if told is None:
+        if answer is None:
             return [http(json.dumps({"message": "not found"}), "404 Not Found")]
-        return [told if isinstance(told, bytes) else http(json.dumps(told))]
+        return [answer if isinstance(answer, bytes) else http(json.dumps(answer))]
 
 
 Ask = Callable[..., Any]
@@ -64,10 +64,10 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Return what asks a server with these objects, beside those that there are, and what it was asked for."""
+    """Return a function that queries a server with these additional objects, and the requests it got."""
 
     def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
-        named = {globals()[name]: told for name, told in objects.items()}
+        named = {globals()[name]: answer for name, answer in objects.items()}
         with Server(OBJECTS | named).fake as server:
             read = source(tmp_path, server).read(volumes or (DISK,), pods)
         return read, [request.path for request in server.requests]
@@ -88,16 +88,16 @@ def the(read: Any) -> Attachments:
     return one
 
 
-def test_a_volume_of_csi_leads_to_its_attachment_and_its_claim(ask: Ask) -> None:
+def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask) -> None:
     read, asked = ask()
     assert the(read) == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
 
 
-def test_only_the_events_of_the_pod_that_waits_are_asked_for(tmp_path: Path) -> None:
+def test_only_events_of_the_waiting_pod_are_requested(tmp_path: Path) -> None:
     with Server(OBJECTS).fake as server:
         source(tmp_path, server).read((DISK,), (WAITS,))
-    (target,) = server.asked("/events")
+    (target,) = server.requested("/events")
     assert target == (
         f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
@@ -115,37 +115,37 @@ def test_only_the_events_of_the_pod_that_waits_are_asked_for(tmp_path: Path) -> 
     ],
     ids=["not attached", "an error", "detaching failed", "being deleted", "an odd word", "no status"],
 )
-def test_an_attachment_is_what_it_says(ask: Ask, changes: Any, attached: bool, failed: bool) -> None:
+def test_an_attachment_has_its_status(ask: Ask, changes: Any, attached: bool, failed: bool) -> None:
     read, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
     assert the(read).volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
 
 
-def test_an_attachment_that_does_not_exist_is_none_and_the_claim_is_asked(ask: Ask) -> None:
+def test_without_an_attachment_the_claim_is_requested(ask: Ask) -> None:
     read, asked = ask(ATTACHMENT=None)
     assert the(read) == attachments(Attachment(DISK, attached=False, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, CLAIM, VOLUME, EVENTS]
 
 
-def test_an_event_of_the_pod_is_told(ask: Ask) -> None:
+def test_an_event_of_the_pod_is_read(ask: Ask) -> None:
     read, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
     assert the(read).failed_pods == (WAITS.uid,)
 
 
-def test_a_volume_that_is_not_csis_is_found_by_its_claim(ask: Ask) -> None:
+def test_a_volume_without_csi_is_found_by_its_claim(ask: Ask) -> None:
     described = {"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}}
     read, asked = ask(CLOUD_DISK, VOLUME=described)
     assert the(read) == attachments(Attachment(CLOUD_DISK, claim="shop/data-db-0"))
     assert asked == [CLAIM, VOLUME, EVENTS]
 
 
-def test_a_claim_that_leads_elsewhere_is_told(ask: Ask) -> None:
+def test_a_claim_bound_to_another_volume_is_reported(ask: Ask) -> None:
     read, _ = ask(CLOUD_DISK)
     assert the(read).volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim="shop/data-db-0"))
 
 
-@pytest.mark.parametrize("told", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
-def test_a_claim_without_volume_leads_nowhere(ask: Ask, told: Any) -> None:
-    assert the(ask(CLOUD_DISK, CLAIM=told)[0]) == attachments(Attachment(CLOUD_DISK))
+@pytest.mark.parametrize("answer", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
+def test_an_unbound_claim_has_no_volume(ask: Ask, answer: Any) -> None:
+    assert the(ask(CLOUD_DISK, CLAIM=answer)[0]) == attachments(Attachment(CLOUD_DISK))
 
 
 @pytest.mark.parametrize(
@@ -161,19 +161,19 @@ def test_a_claim_without_volume_leads_nowhere(ask: Ask, told: Any) -> None:
     ],
     ids=["events", "attachments", "volumes", "everything"],
 )
-def test_a_right_that_is_lacking_is_said_and_no_fault(ask: Ask, refused: list[str], missing: list[str]) -> None:
+def test_a_missing_permission_is_reported_and_is_no_error(ask: Ask, refused: list[str], missing: list[str]) -> None:
     read, _ = ask(**dict.fromkeys(refused, REFUSED))
     assert isinstance(read, Known)
     assert list(the(read).not_requested) == missing
 
 
-def test_a_right_that_is_lacking_is_asked_for_once(ask: Ask) -> None:
+def test_a_missing_permission_is_tried_once(ask: Ask) -> None:
     pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
     _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
     assert asked.count(EVENTS) == 1
 
 
-def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
+def test_the_number_of_requests_is_bounded(ask: Ask) -> None:
     pods = tuple(waiting_pod(f"shop/db-{n}") for n in range(2 * MAX_REQUESTS))
     read, asked = ask(pods=pods)
     assert len(asked) == MAX_REQUESTS
@@ -182,7 +182,7 @@ def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
 
 @pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
         http('{"spec": 7, "status": 7, "items": 7, "metadata": 7}'), http(HTML, kind="text/html"),
@@ -193,20 +193,20 @@ def test_no_more_objects_than_agreed_are_asked_for(ask: Ask) -> None:
         "nothing", "too short",
     ],
 )  # fmt: skip
-def test_unread_is_not_attached_an_answer_that_is_none_is_no_word(ask: Ask, place: str, told: bytes) -> None:
-    read, _ = ask(**{place: told})
+def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask, place: str, answer: bytes) -> None:
+    read, _ = ask(**{place: answer})
     assert isinstance(read, Unavailable)
     assert (read.source, read.why[:12]) == ("attachments", "API server: ")
     assert len(read.why) < 300
 
 
-def test_unread_is_not_attached_a_server_that_hangs_is_no_word(tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_never_treated_as_attached(tmp_path: Path) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unavailable)
 
 
-def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
+def test_the_same_request_is_sent_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
     seconds = count(step=25)
     with Server(OBJECTS).fake as server:
         asking = source(tmp_path, server, lambda: float(next(seconds)))
@@ -219,26 +219,26 @@ def test_the_same_question_is_asked_once_a_minute_and_a_new_one_at_once(tmp_path
     assert [bool(one) for one in asked] == [True, False, True, False, False, True]
 
 
-def test_what_failed_is_asked_again_after_a_minute_so_that_not_every_round_waits_for_it(tmp_path: Path) -> None:
+def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits(tmp_path: Path) -> None:
     seconds = count(step=25)
     with Server(OBJECTS | {ATTACHMENT: http("", "500 Internal Server Error")}).fake as server:
         asking = source(tmp_path, server, lambda: float(next(seconds)))
         asked = []
         for _ in range(4):
             assert isinstance(asking.read((DISK,), (WAITS,)), Unavailable)
-            asked.append(len(server.asked(ATTACHMENT)))
+            asked.append(len(server.requested(ATTACHMENT)))
     assert asked == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254])
-def test_a_name_that_no_object_can_have_leads_nowhere_else(ask: Ask, name: str) -> None:
+def test_an_invalid_object_name_causes_no_other_request(ask: Ask, name: str) -> None:
     read, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
     assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
     read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
     assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
 
 
-def test_a_claim_leads_to_its_volume_by_the_name_of_the_driver_that_it_was_migrated_to(ask: Ask) -> None:
+def test_a_claim_of_a_migrated_driver_is_mapped_to_its_volume(ask: Ask) -> None:
     migrated = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"
     read, _ = ask(migrated, VOLUME={"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}})
     assert the(read).volumes == (Attachment(migrated, attached=False, claim="shop/data-db-0"),)

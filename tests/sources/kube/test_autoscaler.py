@@ -1,4 +1,4 @@
-"""What the cluster is asked, when, and how often: over the real transport, and of real status texts byte for byte."""
+"""Requests about the autoscaler, when and how often: over the real transport, with real status texts."""
 
 import json
 from collections.abc import Iterator
@@ -97,13 +97,13 @@ Cluster-wide:
 """
 
 
-def test_the_lines_of_an_autoscaler_before_1_30_are_read() -> None:
+def test_the_text_status_before_1_30_is_read() -> None:
     assert status(LINES) == Autoscaler(long_unregistered=3, told=datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC))
 
 
-def test_the_yaml_of_an_autoscaler_since_1_30_is_read() -> None:
-    told = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
-    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=told)
+def test_the_yaml_status_since_1_30_is_read() -> None:
+    result = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
+    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=result)
     assert status(TIME_FIRST) == Autoscaler(
         unregistered=0, long_unregistered=0, told=datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)
     )
@@ -131,17 +131,19 @@ def test_the_yaml_of_an_autoscaler_since_1_30_is_read() -> None:
         "\x00",
     ],
 )
-def test_a_status_without_counts_is_none_and_says_so(text: str) -> None:
-    told = status(text)
-    assert (told.unregistered, told.long_unregistered) == (None, None)
-    assert told.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
-    assert len(told.why) < 200
+def test_a_status_without_counts_is_reported(text: str) -> None:
+    result = status(text)
+    assert (result.unregistered, result.long_unregistered) == (None, None)
+    assert result.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
+    assert len(result.why) < 200
 
 
-@pytest.mark.parametrize("odd", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
-def test_an_odd_count_is_none(odd: str) -> None:
-    told = status(f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {odd}\n      longUnregistered: 4\n")
-    assert (told.unregistered, told.long_unregistered, told.why) == (None, 4, "")
+@pytest.mark.parametrize("invalid", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
+def test_an_invalid_count_is_ignored(invalid: str) -> None:
+    result = status(
+        f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {invalid}\n      longUnregistered: 4\n"
+    )
+    assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
 
 
 # Asking
@@ -194,18 +196,20 @@ CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ],
 )
-def test_without_a_reason_nothing_is_asked(node: Reading[Node | None], known: Reading[Registration], why: str) -> None:
+def test_without_a_reason_no_request_is_sent(
+    node: Reading[Node | None], known: Reading[Registration], why: str
+) -> None:
     asked = Asked()
-    told = asked.read(node, known)
-    assert isinstance(told, NotRequested)
-    assert told.why.endswith(why)
+    result = asked.read(node, known)
+    assert isinstance(result, NotRequested)
+    assert result.why.endswith(why)
     assert asked.questions == []
 
 
-def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autoscaler_is_asked() -> None:
+def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> None:
     asked = Asked(nodes=listed("kind://a", ""), status=CONFIGMAP)
-    told = asked.read().known()
-    assert (told.others, told.others_with_id, told.long_unregistered) == (2, 1, 1)
+    result = asked.read().known()
+    assert (result.others, result.others_with_id, result.long_unregistered) == (2, 1, 1)
     assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
     bare = Asked(nodes=listed("", ""))
     assert bare.read() == Known(Autoscaler(others=2))
@@ -221,26 +225,22 @@ def test_one_page_of_nodes_says_whether_others_have_one_and_only_then_the_autosc
         (GONE, registration(last_seen())),
     ],
 )
-def test_where_the_node_itself_tells_other_nodes_are_left_alone(
-    node: Reading[Node | None], known: Registration
-) -> None:
+def test_other_nodes_are_not_listed_if_the_node_is_enough(node: Reading[Node | None], known: Registration) -> None:
     asked = Asked(status=CONFIGMAP)
-    told = asked.read(node, Known(known)).known()
-    assert (told.others, told.unregistered) == (0, 2)
+    result = asked.read(node, Known(known)).known()
+    assert (result.others, result.unregistered) == (0, 2)
     assert asked.paths == ["cluster-autoscaler-status"]
 
 
 @pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (SourceError("timed out"), FAILED_AGAIN)])
-def test_nodes_are_asked_for_once_in_ten_minutes_and_sooner_where_there_was_no_answer(
-    answer: Any, again: float
-) -> None:
+def test_nodes_are_listed_every_ten_minutes_and_sooner_after_a_failure(answer: Any, again: float) -> None:
     asked = Asked(nodes=answer)
     for asked.now in (0.0, 15.0, again - 1, again, again + 15):
         asked.read()
     assert asked.paths == ["nodes", "nodes"]
 
 
-def test_the_status_is_asked_for_once_in_two_minutes() -> None:
+def test_the_status_is_requested_every_two_minutes() -> None:
     asked = Asked(status=CONFIGMAP)
     for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
         asked.read(GONE, Known(registration(last_seen())))
@@ -267,7 +267,7 @@ FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot li
 ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
 
 
-def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
+def read_with(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
     def answers(request: Request) -> Answer:
         answer = status if request.path == STATUS else nodes
         return [answer] if answer else hang(server)
@@ -280,10 +280,10 @@ def told_by(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscale
 NODES = http(json.dumps(listed("kind://a")))
 
 
-def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
-    told = told_by(get_of, FORBIDDEN)
-    assert isinstance(told, NotRequested)
-    assert told.why.startswith(
+def test_without_permission_to_list_nodes_the_rest_is_read(get_of: Any) -> None:
+    result = read_with(get_of, FORBIDDEN)
+    assert isinstance(result, NotRequested)
+    assert result.why.startswith(
         "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
     )
 
@@ -298,10 +298,10 @@ def test_who_may_not_list_nodes_goes_on_without(get_of: Any) -> None:
         (b"", "timed out"),
     ],
 )
-def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: Any, nodes: bytes, why: str) -> None:
-    told = told_by(get_of, nodes)
-    assert isinstance(told, Unavailable)
-    assert why in told.why
+def test_an_invalid_node_list_is_never_treated_as_bare_metal(get_of: Any, nodes: bytes, why: str) -> None:
+    result = read_with(get_of, nodes)
+    assert isinstance(result, Unavailable)
+    assert why in result.why
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_unread_is_not_bare_metal_an_odd_answer_about_nodes_is_unread(get_of: An
         (b"", "timed out"),
     ],
 )
-def test_without_the_status_the_rest_is_told_with_what_is_missing(get_of: Any, answer: bytes, why: str) -> None:
-    told = told_by(get_of, NODES, answer).known()
-    assert (told.others, told.others_with_id, told.unregistered, told.long_unregistered) == (1, 1, None, None)
-    assert why in told.why
+def test_without_the_status_the_rest_is_read_with_the_reason(get_of: Any, answer: bytes, why: str) -> None:
+    result = read_with(get_of, NODES, answer).known()
+    assert (result.others, result.others_with_id, result.unregistered, result.long_unregistered) == (1, 1, None, None)
+    assert why in result.why

@@ -1,4 +1,4 @@
-"""The API server over the real transport: credentials, refusals, and answers that are no list."""
+"""The API server over the real transport: credentials, errors, and invalid answers."""
 
 import contextlib
 import itertools
@@ -51,7 +51,7 @@ def listing(*items: object, version: str = "40", more: str = "") -> str:
 
 @pytest.fixture
 def api_of(tmp_path: Path) -> Iterator[Any]:
-    """Return what connects to a stand-in, and closes it."""
+    """Return a function that connects to a fake server, and close the connections."""
     made: list[Api] = []
 
     def connect(server: FakeServer, timeout: float = 5.0, **given: str) -> Api:
@@ -67,7 +67,7 @@ def always(answer: bytes) -> Answers:
     return lambda _: [answer]
 
 
-def why(api: Api) -> str:
+def error_of(api: Api) -> str:
     with pytest.raises(SourceError) as raised:
         list_once(api, pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
     text = str(raised.value)
@@ -77,16 +77,16 @@ def why(api: Api) -> str:
     return text
 
 
-def test_the_pods_of_this_node_are_asked_for_and_no_others(api_of: Any) -> None:
+def test_only_pods_of_this_node_are_requested(api_of: Any) -> None:
     with FakeServer(always(http(listing(POD)))) as server:
         (pod,) = list_once(api_of(server), pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
     assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
-    (target,) = server.asked("")
+    (target,) = server.requested("")
     assert target == "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500"
     assert server.requests[0].headers["user-agent"] == "nodeleak"
 
 
-def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
+def test_only_the_object_of_this_node_is_requested(api_of: Any) -> None:
     item = {
         "metadata": {"name": "worker-1", "uid": "n-1", "resourceVersion": "9"},
         "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
@@ -95,7 +95,7 @@ def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
     with FakeServer(always(http(listing(item)))) as server:
         (found,) = list_once(api_of(server), node.NODES_PATH, node.node_query("worker-1"), node.parse_node)
     assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
-    assert server.asked("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
+    assert server.requested("")[0].startswith("/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_nodes_own_object_is_asked_for_and_no_other(api_of: Any) -> None:
     ],
     ids=["before 1.16", "no spec, no status", "null", "host network", "deleting", "an address without one"],
 )
-def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[object, ...]) -> None:
+def test_pods_of_every_api_version_are_parsed(pod: dict[str, Any], expected: tuple[object, ...]) -> None:
     parsed = pods.parse_pod(pod)
     assert (parsed.phase, parsed.ips, parsed.host_network, parsed.deleting) == expected
 
@@ -121,7 +121,7 @@ def test_pods_of_every_age_are_parsed(pod: dict[str, Any], expected: tuple[objec
 @pytest.mark.parametrize(
     "status", [{"phase": ["Running"]}, {"podIPs": [{"ip": ["x"]}]}, {"podIP": "10.0.0.256"}, {"podIPs": 7}, "Running"]
 )
-def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> None:
+def test_a_pod_with_invalid_types_is_reported_and_rejected(api_of: Any, status: Any) -> None:
     item = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": status}
     with FakeServer(always(http(listing(item)))) as server, pytest.raises(SourceError, match="incomplete object"):
         list_once(api_of(server), pods.PODS_PATH, pods.pods_query("worker-1"), pods.parse_pod)
@@ -138,7 +138,7 @@ def test_a_pod_of_odd_types_is_told_and_not_taken(api_of: Any, status: Any) -> N
     ],
     ids=["bare", "before 1.16", "a number", "a quantity", "null"],
 )
-def test_nodes_of_every_age_are_parsed(item: dict[str, Any], cidrs: tuple[str, ...], most: int | None) -> None:
+def test_nodes_of_every_api_version_are_parsed(item: dict[str, Any], cidrs: tuple[str, ...], most: int | None) -> None:
     parsed = node.parse_node(item)
     assert (parsed.pod_cidrs, parsed.max_pods) == (cidrs, most)
 
@@ -155,26 +155,26 @@ REASONS = {
 
 
 @pytest.mark.parametrize("status", REASONS)
-def test_a_refusal_is_told_in_the_servers_own_words(api_of: Any, status: int) -> None:
-    said = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
-    with FakeServer(always(http(said, f"{status} {REASONS[status]}"))) as server:
-        assert why(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
-    assert len(server.requests) == 1, "the next round is the retry"
+def test_an_error_has_the_message_of_the_server(api_of: Any, status: int) -> None:
+    body = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
+    with FakeServer(always(http(body, f"{status} {REASONS[status]}"))) as server:
+        assert error_of(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
+    assert len(server.requests) == 1, "the next sync is the retry"
 
 
 @pytest.mark.parametrize("status", REASONS)
-def test_a_refusal_in_html_is_told_by_its_number(api_of: Any, status: int) -> None:
+def test_an_html_error_is_reported_by_its_code(api_of: Any, status: int) -> None:
     with FakeServer(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
-        assert why(api_of(server)) == f"API server: {status} {REASONS[status]}"
+        assert error_of(api_of(server)) == f"API server: {status} {REASONS[status]}"
 
 
-@pytest.mark.parametrize("said", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
-def test_a_refusal_without_a_message_is_told_by_its_number(api_of: Any, said: str) -> None:
-    with FakeServer(always(http(said, "500 Internal Server Error"))) as server:
-        assert why(api_of(server)) == "API server: 500 Internal Server Error"
+@pytest.mark.parametrize("body", ["", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000])
+def test_an_error_without_a_message_is_reported_by_its_code(api_of: Any, body: str) -> None:
+    with FakeServer(always(http(body, "500 Internal Server Error"))) as server:
+        assert error_of(api_of(server)) == "API server: 500 Internal Server Error"
 
 
-def test_a_refusal_is_known_by_its_status(api_of: Any) -> None:
+def test_an_error_has_its_status_code(api_of: Any) -> None:
     with FakeServer(always(http("{}", "410 Gone"))) as server, pytest.raises(ApiError) as raised:
         api_of(server).get(pods.PODS_PATH)
     assert raised.value.status == 410
@@ -184,7 +184,7 @@ def test_a_redirect_is_not_followed(api_of: Any) -> None:
     # A login page of a proxy, say: our token is not for it.
     away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with FakeServer(always(away)) as server:
-        assert why(api_of(server)) == "API server: 302 Found"
+        assert error_of(api_of(server)) == "API server: 302 Found"
     assert len(server.requests) == 1
 
 
@@ -220,9 +220,9 @@ def test_a_redirect_is_not_followed(api_of: Any) -> None:
         http(listing({**POD, "status": []}) [:-5]),
     ],
 )  # fmt: skip
-def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of: Any, answer: bytes) -> None:
+def test_an_answer_that_is_no_pod_list_is_unavailable(api_of: Any, answer: bytes) -> None:
     with FakeServer(always(answer)) as server:
-        assert why(api_of(server))
+        assert error_of(api_of(server))
 
 
 @pytest.mark.parametrize("answer", [
@@ -232,7 +232,7 @@ def test_unread_is_not_empty_an_answer_that_is_no_list_of_pods_is_unread(api_of:
     '{"items":[],"metadata":{"resourceVersion":"40"}}',
     '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
 ])  # fmt: skip
-def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str) -> None:
+def test_an_empty_list_is_empty_and_not_unavailable(api_of: Any, answer: str) -> None:
     with FakeServer(always(http(answer))) as server:
         version, items = list_all(api_of(server), pods.PODS_PATH, ())
         assert (version, list(items)) == (40, [])
@@ -251,12 +251,12 @@ def test_unread_is_not_empty_a_list_of_nothing_is_empty(api_of: Any, answer: str
     ],
     ids=["as servers write it", "indented", "in another order", "with much before", "with a trap"],
 )
-def test_a_list_is_read_however_it_is_written(text: str) -> None:
+def test_a_list_is_read_in_any_formatting(text: str) -> None:
     version, more, items = parse_list(text.encode())
     assert (version, more, list(items)) == (40, "", [POD, POD])
 
 
-def test_a_list_in_pages_is_read_to_its_end(api_of: Any) -> None:
+def test_a_paged_list_is_read_to_its_end(api_of: Any) -> None:
     def pages(request: Request) -> list[bytes]:
         second = {**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}
         return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
@@ -264,26 +264,26 @@ def test_a_list_in_pages_is_read_to_its_end(api_of: Any) -> None:
     with FakeServer(pages) as server:
         version, items = list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "0"),))
         assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
-    assert "resourceVersion" not in server.asked("continue=next")[0], "a page may not name a version"
+    assert "resourceVersion" not in server.requested("continue=next")[0], "a page may not name a version"
 
 
-def test_a_page_that_has_expired_is_no_shorter_list(api_of: Any) -> None:
+def test_an_expired_page_is_an_error_and_no_shorter_list(api_of: Any) -> None:
     def pages(request: Request) -> list[bytes]:
         return [http("{}", "410 Gone") if "continue" in request.target else http(listing(POD, more="next"))]
 
     with FakeServer(pages) as server:
-        assert why(api_of(server)) == "API server: 410 Gone"
+        assert error_of(api_of(server)) == "API server: 410 Gone"
 
 
-def test_no_page_is_asked_for_when_a_version_is_named(api_of: Any) -> None:
+def test_with_a_version_no_pages_are_requested(api_of: Any) -> None:
     # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
     with FakeServer(always(http(listing()))) as server:
         list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "39"),))
-    assert "limit" not in server.asked("")[0]
+    assert "limit" not in server.requested("")[0]
 
 
 @given(cut=st.integers(0, len(listing(POD, POD)) - 3))
-def test_a_list_cut_anywhere_is_no_list(cut: int) -> None:
+def test_a_truncated_list_is_no_list(cut: int) -> None:
     def whole() -> list[object]:
         _, _, items = parse_list(listing(POD, POD).encode()[:cut])
         return list(items)
@@ -293,7 +293,7 @@ def test_a_list_cut_anywhere_is_no_list(cut: int) -> None:
 
 
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: f'{{"items":[{text}'.encode()))
-def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
+def test_any_answer_is_a_list_or_unavailable(body: bytes) -> None:
     try:
         _, _, items = parse_list(body)
         listed = list(items)
@@ -313,48 +313,48 @@ def test_whatever_is_answered_it_is_a_list_or_unavailable(body: bytes) -> None:
     ],
     ids=["in the body", "in a chunk", "in the head", "not HTTP", "at once"],
 )
-def test_an_answer_that_breaks_off_is_told(api_of: Any, answer: bytes) -> None:
+def test_a_truncated_answer_is_reported(api_of: Any, answer: bytes) -> None:
     with FakeServer(always(answer)) as server:
-        assert why(api_of(server))
+        assert error_of(api_of(server))
 
 
-def test_a_server_that_hangs_is_given_up(api_of: Any) -> None:
+def test_a_hanging_server_times_out(api_of: Any) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
         start = time.perf_counter()
-        assert "timed out" in why(api_of(server, 0.3))
+        assert "timed out" in error_of(api_of(server, 0.3))
         assert time.perf_counter() - start < 1.5
 
 
-def test_a_port_where_nobody_listens_is_told(tmp_path: Path) -> None:
+def test_a_closed_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     api = Api(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
-    assert "Connection refused" in why(api)
+    assert "Connection refused" in error_of(api)
     api.close()
 
 
-def test_a_certificate_nobody_vouches_for_is_told(api_of: Any, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported(api_of: Any, tmp_path: Path) -> None:
     context, _ = self_signed(tmp_path)
     with FakeServer(always(http(listing())), tls=context) as server:
-        assert "certificate verify failed" in why(api_of(server))
+        assert "certificate verify failed" in error_of(api_of(server))
     assert server.requests == []
 
 
-def test_a_certificate_our_authority_vouches_for_is_good(api_of: Any, tmp_path: Path) -> None:
+def test_a_certificate_of_the_given_authority_is_trusted(api_of: Any, tmp_path: Path) -> None:
     context, certificate = self_signed(tmp_path)
     with FakeServer(always(http(listing(POD))), tls=context) as server:
         api = api_of(server, cluster=f"certificate-authority: {certificate}")
         assert len(list_once(api, pods.PODS_PATH, (), pods.parse_pod)) == 1
 
 
-def test_http_where_https_is_spoken_is_told(api_of: Any) -> None:
+def test_http_to_an_https_port_is_reported(api_of: Any) -> None:
     with FakeServer(always(http(listing()))) as server:
         server.url = server.url.replace("http://", "https://")
-        assert "SSL" in why(api_of(server))
+        assert "SSL" in error_of(api_of(server))
 
 
-def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_for_each_connection(api_of: Any, tmp_path: Path) -> None:
     token = tmp_path / "token"
     with FakeServer(always(http(listing()))) as server:
         for text in ("first", "rotated"):
@@ -363,9 +363,9 @@ def test_a_token_file_is_read_anew_for_each_connection(api_of: Any, tmp_path: Pa
     assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"]
 
 
-def test_no_token_is_told_to_anyone(api_of: Any) -> None:
+def test_a_token_is_never_printed(api_of: Any) -> None:
     with FakeServer(always(http(HTML, "502 Bad Gateway"))) as server:
-        assert "s3cret" not in why(api_of(server, user="{token: s3cret}"))
+        assert "s3cret" not in error_of(api_of(server, user="{token: s3cret}"))
 
 
 @pytest.mark.parametrize(
@@ -373,53 +373,53 @@ def test_no_token_is_told_to_anyone(api_of: Any) -> None:
     ["", "not: [valid", "just words", "[]", "apiVersion: v1\nkind: Config\n", "clusters: 7\ncontexts: x\nusers: []\n",
      "current-context: gone\ncontexts: []\nclusters: []\nusers: []\n", "\x00\x01", "a: b: c"],
 )  # fmt: skip
-def test_a_kubeconfig_that_is_none_is_told_by_its_name(tmp_path: Path, text: str) -> None:
+def test_an_invalid_kubeconfig_is_reported_by_its_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(NoCredentials, match=f"^{path}: ."):
         Api(path, 1)
 
 
-def test_a_kubeconfig_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_reported_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match=f"^{tmp_path}/kubeconfig: ."):
         Api(tmp_path / "kubeconfig", 1)
     with pytest.raises(NoCredentials, match=f"^{tmp_path}: ."):
         Api(tmp_path, 1)
 
 
-def test_a_kubeconfig_that_names_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_kubeconfig_with_a_missing_file_is_reported(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", user=f"{{tokenFile: {tmp_path}/gone}}")
     with pytest.raises(NoCredentials, match="gone"):
         Api(path, 1)
 
 
-def test_without_any_credentials_it_says_what_it_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_the_error_names_the_searched_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(NoCredentials, match="no service account is mounted, and neither --kubeconfig nor KUBECONFIG"):
         Api(None, 1)
 
 
-def test_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_connection_leaves_no_open_handle(tmp_path: Path) -> None:
     with FakeServer(always(http("{}", "403 Forbidden"))) as server:
         path = kubeconfig(tmp_path / "kubeconfig", server.url)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             api = Api(path, 1)
-            why(api)
+            error_of(api)
             api.close()
-        # The stand-in's own ends are in this process too, and close a moment later.
+        # The fake server's ends are in this process too, and close a moment later.
         until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed", seconds=2)
 
 
-def test_a_watch_gives_its_lines_as_they_come(api_of: Any) -> None:
+def test_a_watch_yields_lines_as_they_arrive(api_of: Any) -> None:
     pieces = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n'), LAST_CHUNK]
     with FakeServer(lambda _: pieces) as server:
         lines = api_of(server).stream(pods.PODS_PATH, (("watch", "1"),), 5)
         assert list(lines) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
 
 
-def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
+def test_on_connect_is_called_when_a_watch_starts(api_of: Any) -> None:
     with FakeServer(always(http("{}", "503 Service Unavailable"))) as server, pytest.raises(ApiError):
         api_of(server).stream(pods.PODS_PATH, (), 5)
 
@@ -433,7 +433,7 @@ def test_a_watch_that_starts_is_known_to_have_started(api_of: Any) -> None:
     ],
     ids=["dropped", "ended", "no chunk"],
 )
-def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[bytes], text: str) -> None:
+def test_an_interrupted_watch_yields_only_complete_lines(api_of: Any, pieces: list[bytes], text: str) -> None:
     with FakeServer(lambda _: pieces) as server:
         lines = api_of(server).stream(pods.PODS_PATH, (), 5)
         assert next(lines) == b'{"a":1}'
@@ -441,12 +441,12 @@ def test_a_watch_that_breaks_off_gave_what_was_whole(api_of: Any, pieces: list[b
             next(lines)
 
 
-def test_a_watch_that_falls_silent_is_lost(api_of: Any) -> None:
-    def silent(_: Request) -> Iterator[bytes]:
+def test_an_idle_watch_times_out(api_of: Any) -> None:
+    def no_answer(_: Request) -> Iterator[bytes]:
         yield CHUNKED + chunk('{"a":1}\n')
         yield from hang(server)
 
-    server = FakeServer(silent)
+    server = FakeServer(no_answer)
     with server:
         lines = api_of(server).stream(pods.PODS_PATH, (), 0.2)
         assert next(lines) == b'{"a":1}'
@@ -461,7 +461,7 @@ def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", ki
 
 
 class NodeClock:
-    """The node's wall clock; each look at it is a step further."""
+    """The node's wall clock; each reading advances it by a step."""
 
     def __init__(self, *steps: float) -> None:
         self._steps = iter(steps)
@@ -478,7 +478,7 @@ NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
 
 
 @pytest.mark.parametrize(
-    ("date", "asked", "heard", "skew"),
+    ("date", "asked", "received", "skew"),
     [
         (NOON, 0.5, 0.5, 0.0),
         (NOON, 0.25, 0.75, 0.0),
@@ -489,11 +489,9 @@ NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
     ],
     ids=["as one", "on its way", "ahead", "behind", "slow", "in another zone"],
 )
-def test_the_servers_clock_is_compared_with_the_nodes(
-    tmp_path: Path, date: str, asked: float, heard: float, skew: float
-) -> None:
+def test_the_clock_skew_is_measured(tmp_path: Path, date: str, asked: float, received: float, skew: float) -> None:
     with FakeServer(always(dated(date))) as server:
-        clock = ServerClock(NodeClock(asked, heard))
+        clock = ServerClock(NodeClock(asked, received))
         api = clocked(tmp_path, server, clock)
         assert clock.skew is None
         list_once(api, pods.PODS_PATH, (), pods.parse_pod)
@@ -515,7 +513,7 @@ def test_the_servers_clock_is_compared_with_the_nodes(
     ],
     ids=["none", "empty", "words", "no day", "no zone", "no such year", "a proxy's", "a gateway's"],
 )
-def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: Path, answer: bytes) -> None:
+def test_an_answer_without_a_date_measures_no_skew(tmp_path: Path, answer: bytes) -> None:
     with FakeServer(always(answer)) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         api = clocked(tmp_path, server, clock)
@@ -525,12 +523,12 @@ def test_an_answer_without_the_servers_time_says_nothing_of_its_clock(tmp_path: 
         api.close()
 
 
-@pytest.mark.parametrize(("asked", "heard"), [(0.0, 4.1), (5.0, 4.0), (0.0, 3600.0)], ids=["slow", "back", "forward"])
-def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
-    tmp_path: Path, asked: float, heard: float
-) -> None:
+@pytest.mark.parametrize(
+    ("asked", "received"), [(0.0, 4.1), (5.0, 4.0), (0.0, 3600.0)], ids=["slow", "back", "forward"]
+)
+def test_a_slow_answer_or_a_clock_step_measures_no_skew(tmp_path: Path, asked: float, received: float) -> None:
     with FakeServer(always(dated(LATER))) as server:
-        clock = ServerClock(NodeClock(0.5, 0.5, asked, heard))
+        clock = ServerClock(NodeClock(0.5, 0.5, asked, received))
         for _ in range(2):
             api = clocked(tmp_path, server, clock)
             list_once(api, pods.PODS_PATH, (), pods.parse_pod)
@@ -538,7 +536,7 @@ def test_an_answer_that_took_long_or_a_clock_that_was_set_changes_nothing(
         assert clock.skew == timedelta(seconds=30)
 
 
-def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) -> None:
+def test_a_watch_measures_the_skew_before_its_first_line(tmp_path: Path) -> None:
     head = CHUNKED.replace(b"\r\n\r\n", f"\r\nDate: {LATER}\r\n\r\n".encode())
     server: FakeServer = FakeServer(lambda _: itertools.chain([head, chunk('{"a":1}\n')], hang(server)))
     with server:
@@ -549,7 +547,7 @@ def test_a_watch_tells_the_servers_time_before_its_first_line(tmp_path: Path) ->
         assert next(lines) == b'{"a":1}'
 
 
-def test_the_skew_outlives_the_connection_that_told_it(tmp_path: Path) -> None:
+def test_the_skew_outlives_its_connection(tmp_path: Path) -> None:
     with FakeServer(always(dated(LATER))) as server:
         clock = ServerClock(NodeClock(0.5, 0.5))
         first = clocked(tmp_path, server, clock)

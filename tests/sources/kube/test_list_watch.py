@@ -1,4 +1,4 @@
-"""list + watch against a stand-in that follows a script: what is asked, what is believed, and for how long."""
+"""list + watch against a scripted fake server: requests, accepted answers, and deadlines."""
 
 import json
 import threading
@@ -61,7 +61,7 @@ def bookmark(version: int) -> bytes:
 
 
 @dataclass
-class Assessment:
+class ScriptedServer:
     """A reflector, its script and its clock."""
 
     server: FakeServer
@@ -70,7 +70,7 @@ class Assessment:
     stop: threading.Event
     clock: list[float] = field(default_factory=list)
 
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         """Return what was asked: `list VERSION` or `watch VERSION`."""
         asked = []
         for request in list(self.server.requests):
@@ -81,9 +81,9 @@ class Assessment:
     def reading(self) -> Reading[tuple[str, ...]]:
         return self.reflector.reading()
 
-    def until_asked(self, *expected: str) -> None:
-        until(lambda: len(self.asked()) >= len(expected), f"{expected}, but only {self.asked()}")
-        assert self.asked()[: len(expected)] == list(expected)
+    def until_requested(self, *expected: str) -> None:
+        until(lambda: len(self.requests()) >= len(expected), f"{expected}, but only {self.requests()}")
+        assert self.requests()[: len(expected)] == list(expected)
 
     def until_seen(self, *expected: str) -> None:
         until(lambda: self.reading() == Known(expected), f"{expected}, but only {self.reading()}")
@@ -92,7 +92,7 @@ class Assessment:
 @contextmanager
 def playing(
     directory: Path, lists: Iterable[Script], watches: Iterable[Script], *, stale: float = 120
-) -> Iterator[Assessment]:
+) -> Iterator[ScriptedServer]:
     """Run a reflector against a script; where it ends, the server hangs."""
     to_list, to_watch = iter(lists), iter(watches)
 
@@ -110,7 +110,7 @@ def playing(
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
         try:
-            yield Assessment(server, reflector, thread, stop, clock)
+            yield ScriptedServer(server, reflector, thread, stop, clock)
         finally:
             stop.set()
             server.__exit__(None, None, None)
@@ -129,47 +129,47 @@ def lasting(*pieces: bytes) -> Script:
     return script
 
 
-def test_before_the_first_word_nothing_is_known(tmp_path: Path) -> None:
-    with playing(tmp_path, [], []) as assessment:
-        assessment.until_asked("list 0")
-        assert assessment.reading() == Unavailable("pods", "the API server has not answered yet")
-        assert not assessment.reflector.answered.is_set()
+def test_before_the_first_answer_nothing_is_known(tmp_path: Path) -> None:
+    with playing(tmp_path, [], []) as scripted:
+        scripted.until_requested("list 0")
+        assert scripted.reading() == Unavailable("pods", "the API server has not answered yet")
+        assert not scripted.reflector.answered.is_set()
 
 
 def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as assessment:
-        assessment.until_asked("list 0", "watch 40")
-        assessment.until_seen("a")
-        assert assessment.reflector.answered.is_set()
-    query = parse_qs(urlsplit(assessment.server.requests[1].target).query)
+    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as scripted:
+        scripted.until_requested("list 0", "watch 40")
+        scripted.until_seen("a")
+        assert scripted.reflector.answered.is_set()
+    query = parse_qs(urlsplit(scripted.server.requests[1].target).query)
     assert query["allowWatchBookmarks"] == ["true"]
     assert query["fieldSelector"] == ["x=y"]
-    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before silence would count"
+    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before the idle timeout"
 
 
-def test_after_watches_that_end_in_due_time_nothing_is_listed_again(tmp_path: Path) -> None:
+def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", thing("b", 41))), streamed(bookmark(55)), streamed(), lasting()]
-    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as assessment:
-        assessment.until_asked("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
-        assessment.until_seen("a", "b")
-        assert +assessment.reflector.restarts == {RestartCause.ENDED: 3}
+    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
+        scripted.until_seen("a", "b")
+        assert +scripted.reflector.restarts == {RestartCause.ENDED: 3}
 
 
-def test_a_dropped_watch_goes_on_from_where_it_was(tmp_path: Path) -> None:
+def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", thing("b", 41)), half), dropped(), streamed(half), lasting()]
-    with playing(tmp_path, [listed(40)], watches) as assessment:
-        assessment.until_asked("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
-        assessment.until_seen("b")
-        assert +assessment.reflector.restarts == {RestartCause.BROKEN: 3}
+    with playing(tmp_path, [listed(40)], watches) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
+        scripted.until_seen("b")
+        assert +scripted.reflector.restarts == {RestartCause.BROKEN: 3}
 
 
-def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path: Path) -> None:
+def test_a_deletion_with_an_old_version_does_not_lower_the_known_version(tmp_path: Path) -> None:
     replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
-    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as assessment:
-        assessment.until_asked("list 0", "watch 40", "watch 40")
-        assessment.until_seen("b")
-        assert assessment.reflector.regressions >= 1
+    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40")
+        scripted.until_seen("b")
+        assert scripted.reflector.regressions >= 1
 
 
 @pytest.mark.parametrize(
@@ -181,28 +181,28 @@ def test_what_is_deleted_is_gone_and_an_old_version_does_not_lower_ours(tmp_path
     ],
     ids=["in the stream", "at once", "ahead of the server"],
 )
-def test_an_expired_version_is_listed_anew_and_nothing_older(tmp_path: Path, expired: Script) -> None:
+def test_after_an_expired_version_the_list_is_never_older(tmp_path: Path, expired: Script) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [expired, lasting()]) as assessment:
-        assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
-        assessment.until_seen("c")
-        assert +assessment.reflector.restarts == {RestartCause.EXPIRED: 1}
+    with playing(tmp_path, lists, [expired, lasting()]) as scripted:
+        scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
+        scripted.until_seen("c")
+        assert +scripted.reflector.restarts == {RestartCause.EXPIRED: 1}
 
 
 @pytest.mark.parametrize("answer", [refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)])
-def test_a_list_that_cannot_be_had_so_is_read_through_to_etcd(tmp_path: Path, answer: Script) -> None:
+def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path, answer: Script) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
     lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
-    with playing(tmp_path, lists, [gone, lasting()]) as assessment:
+    with playing(tmp_path, lists, [gone, lasting()]) as scripted:
         # The last one is a restored etcd: its versions are lower, and true.
-        assessment.until_asked("list 0", "watch 40", "list 40", "list", "watch 12")
-        assessment.until_seen("z")
+        scripted.until_requested("list 0", "watch 40", "list 40", "list", "watch 12")
+        scripted.until_seen("z")
 
 
-def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -> None:
-    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as assessment:
-        assessment.until_asked("list 0", "list", "watch 40")
-        assessment.until_seen()
+def test_an_expired_first_list_is_read_from_etcd(tmp_path: Path) -> None:
+    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as scripted:
+        scripted.until_requested("list 0", "list", "watch 40")
+        scripted.until_seen()
 
 
 @pytest.mark.parametrize(
@@ -218,15 +218,15 @@ def test_a_first_list_that_has_expired_is_read_through_to_etcd(tmp_path: Path) -
     ],
     ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
 )
-def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Script, text: str) -> None:
-    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as assessment:
-        assert assessment.reflector.answered.wait(5)
-        first = assessment.reading()
+def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path, answer: Script, text: str) -> None:
+    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as scripted:
+        assert scripted.reflector.answered.wait(5)
+        first = scripted.reading()
         assert isinstance(first, (Unavailable, Known))
         if isinstance(first, Unavailable):
             assert text in first.why
-        assessment.until_asked("list 0", "list 0", "list 0", "watch 40")
-        assessment.until_seen("a")
+        scripted.until_requested("list 0", "list 0", "list 0", "watch 40")
+        scripted.until_seen("a")
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_a_list_that_fails_is_unread_and_tried_again(tmp_path: Path, answer: Scr
     ],
     ids=["401", "403", "500", "HTML", "head", "nothing", "error"],
 )
-def test_a_watch_that_fails_in_any_way_is_started_again_from_our_version(tmp_path: Path, answer: Script) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as assessment:
-        assessment.until_asked("list 0", "watch 40", "watch 40")
-        assessment.until_seen("a")
+def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path, answer: Script) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40")
+        scripted.until_seen("a")
 
 
 STRANGE = [
@@ -256,38 +256,38 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize("said", STRANGE, ids=["null", "no uid", "no field", "HTML"])
-def test_an_event_that_is_none_is_not_waited_for_again_but_listed(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("message", STRANGE, ids=["null", "no uid", "no field", "HTML"])
+def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path, message: bytes) -> None:
     lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [streamed(said), lasting()]) as assessment:
-        assessment.until_asked("list 0", "watch 40", "list 40", "watch 90")
-        assessment.until_seen("c")
+    with playing(tmp_path, lists, [streamed(message), lasting()]) as scripted:
+        scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
+        scripted.until_seen("c")
 
 
-def test_a_proxys_page_in_place_of_everything_is_no_word(tmp_path: Path) -> None:
+def test_an_error_page_of_a_proxy_is_unavailable(tmp_path: Path) -> None:
     def page(_: FakeServer) -> Answer:
         return [http(HTML, kind="text/html")]
 
-    with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as assessment:
-        assessment.until_asked("list 0", "watch 40", "watch 40", "watch 40")
-        assessment.clock[0] += 121
-        assessment.until_asked(*assessment.asked(), "watch 40", "watch 40")
-        assert assessment.reading() == Unavailable(
+    with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "watch 40")
+        scripted.clock[0] += 121
+        scripted.until_requested(*scripted.requests(), "watch 40", "watch 40")
+        assert scripted.reading() == Unavailable(
             "pods", "no event for 121 s: API server: expected a response in JSON, got text/html"
         )
 
 
-def test_silence_is_believed_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], []) as assessment:
-        assessment.until_asked("list 0", "watch 40")
-        assessment.until_seen("a")
-        assessment.clock[0] += 120
-        assert assessment.reading() == Known(("a",))
-        assessment.clock[0] += 1
-        assert assessment.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
+def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], []) as scripted:
+        scripted.until_requested("list 0", "watch 40")
+        scripted.until_seen("a")
+        scripted.clock[0] += 120
+        assert scripted.reading() == Known(("a",))
+        scripted.clock[0] += 1
+        assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
 
 
-def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path: Path) -> None:
+def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
     def watched(server: FakeServer) -> Iterator[bytes]:
@@ -296,19 +296,19 @@ def test_a_server_that_is_away_becomes_unread_however_often_it_is_tried(tmp_path
             yield from lasting()(server)
         yield from refused("503 Service Unavailable", 503, "away")(server)
 
-    with playing(tmp_path, [listed(40, thing("a", 7))], [watched] * 500) as assessment:
-        assessment.until_asked("list 0", "watch 40")
-        assessment.until_seen("a")
-        assessment.clock[0] += 121
+    with playing(tmp_path, [listed(40, thing("a", 7))], [watched] * 500) as scripted:
+        scripted.until_requested("list 0", "watch 40")
+        scripted.until_seen("a")
+        scripted.clock[0] += 121
         leaves.set()
-        assessment.until_asked("list 0", *["watch 40"] * 5)
-        assert assessment.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
+        scripted.until_requested("list 0", *["watch 40"] * 5)
+        assert scripted.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
         back.set()
-        assessment.until_seen("a")
-        assert assessment.asked().count("list 0") == 1, "it is heard again, without a list"
+        scripted.until_seen("a")
+        assert scripted.requests().count("list 0") == 1, "it is heard again, without a list"
 
 
-def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
+def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
     clock = [1000.0]
     connected = threading.Event()
 
@@ -331,43 +331,41 @@ def test_nobody_listening_is_no_word(tmp_path: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_every_event_is_a_word(tmp_path: Path) -> None:
-    heard = threading.Event()
+def test_every_event_counts_as_activity(tmp_path: Path) -> None:
+    received = threading.Event()
 
     def talking(server: FakeServer) -> Iterator[bytes]:
         yield CHUNKED
-        heard.wait(5)
+        received.wait(5)
         yield bookmark(41)
         yield from hang(server)
 
-    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as assessment:
-        assessment.until_asked("list 0", "watch 40")
-        assessment.clock[0] += 121
-        assert isinstance(assessment.reading(), Unavailable)
-        heard.set()
-        assessment.until_seen("a")
+    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as scripted:
+        scripted.until_requested("list 0", "watch 40")
+        scripted.clock[0] += 121
+        assert isinstance(scripted.reading(), Unavailable)
+        received.set()
+        scripted.until_seen("a")
 
 
-def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_ends_every_watch_at_once_is_not_flooded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
-    with playing(tmp_path, [listed(40)], [streamed()] * 500) as assessment:
-        assessment.until_asked("list 0", "watch 40")
+    with playing(tmp_path, [listed(40)], [streamed()] * 500) as scripted:
+        scripted.until_requested("list 0", "watch 40")
         threading.Event().wait(0.5)
-        assert len(assessment.asked()) < 15
+        assert len(scripted.requests()) < 15
 
 
-def test_it_leaves_at_once_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_interrupts_a_wait_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (60.0, 60.0))
-    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as assessment:
-        assert assessment.reflector.answered.wait(5)
-        assessment.stop.set()
-        assessment.thread.join(1)
-        assert not assessment.thread.is_alive()
+    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as scripted:
+        assert scripted.reflector.answered.wait(5)
+        scripted.stop.set()
+        scripted.thread.join(1)
+        assert not scripted.thread.is_alive()
 
 
-def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
+def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
 
@@ -392,7 +390,7 @@ def test_rotated_credentials_are_read_after_a_refusal(tmp_path: Path) -> None:
     assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
 
 
-def test_credentials_that_are_away_for_a_moment_do_not_end_the_thread(tmp_path: Path) -> None:
+def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     tries = threading.Semaphore(0)
 

@@ -16,7 +16,7 @@ def devices(capacity: Any, allocatable: Any) -> tuple[NodeDevices, ...]:
     return parse_node({"metadata": {"name": "n"}, "status": {"capacity": capacity, "allocatable": allocatable}}).devices
 
 
-def test_a_node_tells_how_many_devices_it_has_and_offers() -> None:
+def test_a_node_has_its_device_capacity_and_allocatable() -> None:
     plain = {"cpu": "8", "memory": "16Gi", "pods": "110", "hugepages-2Mi": "0", "ephemeral-storage": "9Gi"}
     assert devices({**plain, GPU: "4", KVM: "1k"}, {**plain, GPU: "3", KVM: "0"}) == (
         NodeDevices(KVM, 1000, 0),
@@ -29,11 +29,11 @@ def test_a_node_without_devices_has_none(status: Any) -> None:
     assert devices(status, status) == ()
 
 
-def test_a_resource_that_the_kubelet_dropped_stays_with_none() -> None:
+def test_a_resource_dropped_by_the_kubelet_stays_with_zero() -> None:
     assert devices({GPU: "0"}, {GPU: "0"}) == (NodeDevices(GPU, 0, 0),)
 
 
-def test_a_resource_in_one_of_the_two_is_none_in_the_other() -> None:
+def test_a_resource_only_in_capacity_or_allocatable_is_zero_in_the_other() -> None:
     assert devices({GPU: "4"}, {KVM: "2"}) == (NodeDevices(KVM, 0, 2), NodeDevices(GPU, 4, 0))
 
 
@@ -45,21 +45,21 @@ def test_a_resource_in_one_of_the_two_is_none_in_the_other() -> None:
         (None, ""),
     ],
 )
-def test_the_standing_of_our_own_condition_is_read(conditions: Any, status: str) -> None:
+def test_the_status_of_the_agents_condition_is_read(conditions: Any, status: str) -> None:
     assert parse_node({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
 
 
 @pytest.mark.parametrize(
     ("written", "count"), [("7", 7), (7, 7), ("1k", 1000), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3)]
 )
-def test_a_count_is_read_as_the_server_writes_it(written: Any, count: int) -> None:
+def test_a_count_is_read_in_any_server_format(written: Any, count: int) -> None:
     # KubeVirt offers 1000 of each of its devices, and the server writes that as 1k.
     assert devices({KVM: written}, {KVM: written}) == (NodeDevices(KVM, count, count),)
 
 
-@pytest.mark.parametrize("odd", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
-def test_an_odd_count_is_passed_over_and_the_others_are_told(odd: Any) -> None:
-    assert devices({KVM: odd, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+@pytest.mark.parametrize("invalid", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
+def test_an_invalid_count_is_skipped_and_the_others_are_read(invalid: Any) -> None:
+    assert devices({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
 
 
 # Registration
@@ -72,23 +72,23 @@ def registered(**spec: Any) -> Node:
     return parse_node({"metadata": metadata, "spec": spec})
 
 
-def test_a_node_tells_which_instance_it_is_and_since_when() -> None:
+def test_a_node_has_its_provider_id_and_creation_time() -> None:
     one = registered(providerID="aws:///eu-central-1a/i-0")
     assert (one.uid, one.created, one.provider_id, one.taints) == ("u-1", AT, "aws:///eu-central-1a/i-0", ())
 
 
-def test_a_node_that_says_nothing_of_it_has_none() -> None:
+def test_a_node_without_them_has_none() -> None:
     one = parse_node({"metadata": {"name": "n"}, "spec": None})
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
 
 
-@pytest.mark.parametrize("odd", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
-def test_odd_taints_are_passed_over(odd: Any) -> None:
-    assert registered(taints=odd).taints == ()
+@pytest.mark.parametrize("invalid", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
+def test_invalid_taints_are_skipped(invalid: Any) -> None:
+    assert registered(taints=invalid).taints == ()
 
 
-def test_only_the_taints_that_tell_of_its_registration_are_kept() -> None:
-    told = registered(
+def test_only_taints_about_registration_are_stored() -> None:
+    parsed = registered(
         taints=[
             {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
             {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
@@ -96,19 +96,19 @@ def test_only_the_taints_that_tell_of_its_registration_are_kept() -> None:
             {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"},
         ]
     )
-    assert told.taints == (
+    assert parsed.taints == (
         Taint("ToBeDeletedByClusterAutoscaler", AT),
         Taint("DeletionCandidateOfClusterAutoscaler", AT),
         Taint("node.cloudprovider.kubernetes.io/uninitialized"),
     )
 
 
-@pytest.mark.parametrize("odd", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
-def test_an_odd_time_of_a_taint_is_none(odd: Any) -> None:
-    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": odd}]).taints[0].at is None
+@pytest.mark.parametrize("invalid", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
+def test_an_invalid_taint_time_is_ignored(invalid: Any) -> None:
+    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": invalid}]).taints[0].at is None
 
 
-def test_a_provider_id_that_cannot_be_printed_steers_no_terminal() -> None:
+def test_an_unprintable_provider_id_is_escaped() -> None:
     assert registered(providerID="a\x1b[2J").provider_id == "a\\x1b[2J"
 
 
@@ -121,8 +121,8 @@ def with_volumes(status: Any, annotations: Any = None) -> Node:
     return parse_node({"metadata": {"name": "n", "annotations": annotations}, "status": status})
 
 
-def test_a_node_tells_which_volumes_it_uses_and_which_are_attached() -> None:
-    told = with_volumes(
+def test_a_node_has_its_volumes_in_use_and_attached() -> None:
+    parsed = with_volumes(
         {
             "conditions": [{"type": "Ready", "status": "True"}],
             "volumesInUse": ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"],
@@ -130,25 +130,25 @@ def test_a_node_tells_which_volumes_it_uses_and_which_are_attached() -> None:
         },
         CONTROLLER,
     )
-    assert told.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
-    assert told.volumes_attached == ("kubernetes.io/csi/d^a",)
-    assert (told.ready, told.controller_attach) == (True, True)
+    assert parsed.volumes_in_use == ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")
+    assert parsed.volumes_attached == ("kubernetes.io/csi/d^a",)
+    assert (parsed.ready, parsed.controller_attach) == (True, True)
 
 
 @pytest.mark.parametrize(
     "conditions",
     [None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}]],
 )
-def test_a_node_is_ready_only_where_it_says_so(conditions: Any) -> None:
+def test_a_node_is_ready_only_if_its_condition_is_true(conditions: Any) -> None:
     assert not with_volumes({"conditions": conditions}).ready
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {next(iter(CONTROLLER)): "false"}])
-def test_the_controller_attaches_only_where_the_node_says_so(annotations: Any) -> None:
+def test_attach_and_detach_by_the_controller_needs_the_annotation(annotations: Any) -> None:
     assert not with_volumes({}, annotations).controller_attach
 
 
-def test_odd_volumes_do_not_make_a_node_unread() -> None:
+def test_invalid_volumes_do_not_make_a_node_unavailable() -> None:
     assert with_volumes({"volumesAttached": [7, {}, "x"]}).volumes_attached == ()
     assert with_volumes({"volumesInUse": 7}).volumes_in_use == ()
     assert with_volumes({"volumesAttached": "x"}).volumes_attached == ()
@@ -163,5 +163,5 @@ def test_odd_volumes_do_not_make_a_node_unread() -> None:
         (None, ""),
     ],
 )
-def test_a_node_tells_which_runtime_its_kubelet_has(status: Any, runtime: str) -> None:
+def test_a_node_has_its_container_runtime(status: Any, runtime: str) -> None:
     assert parse_node({"metadata": {"name": "n"}, "status": status}).runtime == runtime

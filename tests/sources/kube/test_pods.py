@@ -1,4 +1,4 @@
-"""What is kept of a pod, and what it costs."""
+"""The stored fields of a pod, and their memory."""
 
 import gc
 import json
@@ -36,19 +36,19 @@ def started_at(second: int) -> dict[str, Any]:
     return {"startedAt": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def test_a_pod_that_says_nothing_of_devices_has_none() -> None:
+def test_a_pod_without_devices_requests_none() -> None:
     parsed = parse_pod(pod())
     assert (parsed.created, parsed.started, parsed.deletion, parsed.rejection) == (None, None, None, None)
     assert (parsed.wants, parsed.wants_in_init, parsed.controller, parsed.finalizers) == ((), (), "", ())
 
 
-def test_a_static_pod_has_the_uid_that_the_kubelet_knows_and_not_its_mirrors() -> None:
+def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod() -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
     assert parse_pod(pod(metadata={"annotations": mirror})).uid == "own"
     assert parse_pod(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}})).uid == "u-1"
 
 
-def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
+def test_a_pod_requests_the_devices_of_all_its_containers() -> None:
     spec = {
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
@@ -65,12 +65,12 @@ def test_a_pod_wants_the_devices_of_all_its_containers() -> None:
      "x.kubernetes.io/y", "attachable-volumes-aws-ebs", "", "/", "a/", "/b",
      "a/b/c", "a b/c", "é/x", f"{'a' * 300}/b", f"a/{'b' * 64}"],
 )  # fmt: skip
-def test_what_no_device_plugin_can_offer_is_not_wanted(resource: str) -> None:
+def test_resources_that_no_device_plugin_offers_are_ignored(resource: str) -> None:
     assert parse_pod(pod(spec={"containers": [asking({resource: "1"})]})).wants == ()
 
 
 @pytest.mark.parametrize(("amount", "wants"), [("0", ()), (0, ()), ("1", (GPU,)), ("1k", (GPU,)), (2, (GPU,))])
-def test_a_pod_that_asks_for_no_device_of_a_kind_does_not_want_it(amount: Any, wants: tuple[str, ...]) -> None:
+def test_a_request_for_zero_devices_is_none(amount: Any, wants: tuple[str, ...]) -> None:
     assert parse_pod(pod(spec={"containers": [asking({GPU: amount})]})).wants == wants
 
 
@@ -88,7 +88,7 @@ def test_a_pod_that_asks_for_no_device_of_a_kind_does_not_want_it(amount: Any, w
     ],
 )
 @pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
-def test_a_pod_started_when_its_first_container_did(kind: str, containers: Any, expected: int | None) -> None:
+def test_a_pod_starts_with_its_first_container(kind: str, containers: Any, expected: int | None) -> None:
     parsed = parse_pod(pod(status={"phase": "Running", kind: containers}))
     assert parsed.started == (None if expected is None else at(expected))
 
@@ -115,15 +115,15 @@ def owner(kind: str, name: str, *, controller: bool | None = True) -> dict[str, 
         (None, ""),
     ],
 )  # fmt: skip
-def test_a_pod_names_who_replaces_it(owners: Any, expected: str) -> None:
+def test_a_pod_names_its_controller(owners: Any, expected: str) -> None:
     assert parse_pod(pod(metadata={"ownerReferences": owners})).controller == expected
 
 
-def test_nobody_replaces_a_mirror_pod_though_its_node_owns_it() -> None:
+def test_a_mirror_pod_has_no_controller_though_its_node_owns_it() -> None:
     assert parse_pod(pod(metadata={"ownerReferences": [owner("Node", "worker-1")]})).controller == ""
 
 
-def test_a_pod_on_its_way_out_says_until_when_and_what_holds_it() -> None:
+def test_a_terminating_pod_has_its_deadline_and_finalizers() -> None:
     metadata = {
         "creationTimestamp": "2026-01-01T00:00:01Z",
         "deletionTimestamp": "2026-01-01T00:00:31Z",
@@ -134,7 +134,7 @@ def test_a_pod_on_its_way_out_says_until_when_and_what_holds_it() -> None:
     assert parsed.finalizers == ("batch.kubernetes.io/job-tracking",)
 
 
-def test_a_refused_pod_says_how_it_was_refused() -> None:
+def test_a_rejected_pod_has_its_reason() -> None:
     message = "Pod was rejected: Allocate failed due to rpc error: code = Unavailable desc = transport is closing"
     status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
     fields = [{"manager": "kubelet", "subresource": "status", "time": "2026-01-01T00:00:20Z"}]
@@ -144,7 +144,7 @@ def test_a_refused_pod_says_how_it_was_refused() -> None:
     assert (parsed.rejection.at, parsed.rejection.by_api) == (at(20), True)
 
 
-def test_a_pod_that_ran_and_was_refused_later_is_not_dated_by_its_first_start() -> None:
+def test_a_pod_rejected_after_it_ran_is_not_dated_by_its_first_start() -> None:
     status = {
         "phase": "Failed",
         "reason": f"OutOf{KVM}",
@@ -157,10 +157,12 @@ def test_a_pod_that_ran_and_was_refused_later_is_not_dated_by_its_first_start() 
     assert parsed.rejection.at is None
 
 
-@pytest.mark.parametrize("odd", ["yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
-def test_an_odd_time_is_no_time_and_the_pod_is_still_read(odd: Any) -> None:
-    state = {"running": {"startedAt": odd}}
-    parsed = parse_pod(pod(metadata={"creationTimestamp": odd}, status={"containerStatuses": [{"state": state}]}))
+@pytest.mark.parametrize(
+    "invalid", ["yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"]
+)
+def test_an_invalid_time_is_ignored_and_the_pod_is_read(invalid: Any) -> None:
+    state = {"running": {"startedAt": invalid}}
+    parsed = parse_pod(pod(metadata={"creationTimestamp": invalid}, status={"containerStatuses": [{"state": state}]}))
     assert (parsed.created, parsed.started, parsed.name) == (None, None, "shop/web-0")
 
 
@@ -185,7 +187,7 @@ def everyday(number: int) -> str:
     return json.dumps({"metadata": metadata, "spec": spec, "status": status})
 
 
-def test_what_is_kept_of_a_full_node_is_small() -> None:
+def test_the_memory_of_a_full_node_is_small() -> None:
     texts = [everyday(number) for number in range(110)]
     assert 11_000 < len(texts[50]) < 13_500
     parse_pod(json.loads(texts[0]))
@@ -210,7 +212,7 @@ def volumes_of(*volumes: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return parsed.claims, parsed.volumes
 
 
-def test_a_pod_has_claims_by_name_or_by_its_own() -> None:
+def test_a_pod_has_named_and_ephemeral_claims() -> None:
     by_name = {"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}
     own = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}
     assert volumes_of(by_name, own) == (("data-web-0", "web-0-scratch"), ())
@@ -234,7 +236,7 @@ def test_a_pod_has_claims_by_name_or_by_its_own() -> None:
         ("flexVolume", {"driver": "nodeleak/disk"}, "nodeleak/disk/data"),
     ],
 )
-def test_a_volume_without_claim_is_named_as_the_nodes_status_names_it(
+def test_a_volume_without_a_claim_is_named_as_in_the_node_status(
     kind: str, described: dict[str, Any], volume: str
 ) -> None:
     assert volumes_of({"name": "data", kind: described}) == ((), (volume,))
@@ -249,13 +251,13 @@ def test_a_volume_without_claim_is_named_as_the_nodes_status_names_it(
         {"name": "a"}, {}, 7, None, "x", {"persistentVolumeClaim": 7},
     ],
 )  # fmt: skip
-def test_what_nobody_attaches_and_what_is_odd_is_passed_over(volume: Any) -> None:
+def test_volumes_without_attachment_and_invalid_ones_are_skipped(volume: Any) -> None:
     assert volumes_of(volume) == ((), ())
 
 
-def test_a_pod_is_waiting_since_it_was_scheduled() -> None:
+def test_a_pod_waits_since_it_was_scheduled() -> None:
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
     assert parse_pod(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
     assert parse_pod(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
-    for odd in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
-        assert parse_pod(pod(status={"phase": "Pending", "conditions": odd})).scheduled is None
+    for invalid in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
+        assert parse_pod(pod(status={"phase": "Pending", "conditions": invalid})).scheduled is None

@@ -1,4 +1,4 @@
-"""How the kubelet refuses pods for devices, in the words of its versions 1.17 to 1.36."""
+"""How the kubelet rejects pods for devices, in the messages of its versions 1.17 to 1.36."""
 
 import json
 import re
@@ -43,8 +43,8 @@ FRAMES = {
 }
 
 
-class Told(NamedTuple):
-    """What a refusal says, without its time and its text."""
+class Parsed(NamedTuple):
+    """A parsed rejection, without its time and text."""
 
     refused: RejectionKind
     resource: str = ""
@@ -54,62 +54,62 @@ class Told(NamedTuple):
 
 
 CAUSES = [
-    (f"can't allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
-    (f"cannot allocate unregistered device {KVM}", Told(RejectionKind.UNREGISTERED, KVM)),
-    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Told(RejectionKind.NO_HEALTHY, GPU)),
+    (f"can't allocate unregistered device {KVM}", Parsed(RejectionKind.UNREGISTERED, KVM)),
+    (f"cannot allocate unregistered device {KVM}", Parsed(RejectionKind.UNREGISTERED, KVM)),
+    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Parsed(RejectionKind.NO_HEALTHY, GPU)),
     (
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
-        Told(RejectionKind.NO_HEALTHY, GPU),
+        Parsed(RejectionKind.NO_HEALTHY, GPU),
     ),
     (
         f"requested number of devices unavailable for {KVM}. Requested: 1, Available: 0",
-        Told(RejectionKind.INSUFFICIENT, KVM, 1, 0),
+        Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0),
     ),
     (
         "requested number of devices unavailable for nvidia.com/GRID_P40-1Q.v2. Requested: 8, Available: 3",
-        Told(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
+        Parsed(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
     ),
-    (f"unknown Device Plugin {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint not found in cache for a registered resource: {KVM}", Told(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint {STRUCT_1_18} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
-    (f"endpoint {STRUCT_1_25} has been stopped", Told(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"unknown Device Plugin {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint not found in cache for a registered resource: {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
+    (f"endpoint {STRUCT_1_18} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
+    (f"endpoint {STRUCT_1_25} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
     (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
-        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
-        Told(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
     (
         f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
-        Told(RejectionKind.PLUGIN_GONE, socket="gpu"),
+        Parsed(RejectionKind.PLUGIN_GONE, socket="gpu"),
     ),
-    (f"{GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{GONE} error reading from server: EOF", Told(RejectionKind.PLUGIN_GONE)),
-    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} {GONE} transport is closing", Told(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Told(RejectionKind.OTHER)),
+    (f"{GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{GONE} error reading from server: EOF", Parsed(RejectionKind.PLUGIN_GONE)),
+    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} {GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
+    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Parsed(RejectionKind.OTHER)),
     (
         "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
-        Told(RejectionKind.OTHER),
+        Parsed(RejectionKind.OTHER),
     ),
     (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
-        Told(RejectionKind.OTHER, KVM, 2),
+        Parsed(RejectionKind.OTHER, KVM, 2),
     ),
     (
         f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
-        Told(RejectionKind.OTHER, KVM, 2),
+        Parsed(RejectionKind.OTHER, KVM, 2),
     ),
-    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Told(RejectionKind.OTHER, "", 2)),
-    ("no containers return in allocation response &AllocateResponse{}", Told(RejectionKind.OTHER)),
-    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Told(RejectionKind.OTHER)),
-    ("a device of words that no version has said yet", Told(RejectionKind.OTHER)),
+    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Parsed(RejectionKind.OTHER, "", 2)),
+    ("no containers return in allocation response &AllocateResponse{}", Parsed(RejectionKind.OTHER)),
+    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Parsed(RejectionKind.OTHER)),
+    ("a device of words that no version has said yet", Parsed(RejectionKind.OTHER)),
 ]
 
 
-def refusal(
+def parse_rejection(
     reason: str,
     message: str,
     wants: tuple[str, ...] = (),
@@ -122,43 +122,43 @@ def refusal(
     return read_rejection({"managedFields": fields}, whole, wants, started)
 
 
-def told(rejection: Rejection | None) -> Told | None:
+def parsed_of(rejection: Rejection | None) -> Parsed | None:
     if rejection is None:
         return None
-    return Told(
+    return Parsed(
         rejection.refused, rejection.resource, rejection.requested, rejection.available, rejection.socket
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize(("cause", "expected"), CAUSES, ids=[cause[:50] for cause, _ in CAUSES])
-def test_a_refusal_for_a_device_is_understood_in_every_version(frame: str, cause: str, expected: Told) -> None:
-    assert told(refusal("UnexpectedAdmissionError", frame.format(cause))) == expected
+def test_a_device_rejection_of_every_version_is_parsed(frame: str, cause: str, expected: Parsed) -> None:
+    assert parsed_of(parse_rejection("UnexpectedAdmissionError", frame.format(cause))) == expected
 
 
 @pytest.mark.parametrize("prefix", ["", "Pod ", "Pod was rejected: "])
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ("requested: 1, used: 0, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
-        ("requested: 2, used: 3, capacity: 0", Told(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
-        ("requested: 1, used: 110, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
-        ("requested: 4, used: 108, capacity: 110", Told(RejectionKind.INSUFFICIENT, KVM, 4, 2)),
-        ("requested: 1, used: 9, capacity: 8", Told(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
-        ("and in other words", Told(RejectionKind.OTHER, KVM)),
+        ("requested: 1, used: 0, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
+        ("requested: 2, used: 3, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
+        ("requested: 1, used: 110, capacity: 110", Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("requested: 4, used: 108, capacity: 110", Parsed(RejectionKind.INSUFFICIENT, KVM, 4, 2)),
+        ("requested: 1, used: 9, capacity: 8", Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0)),
+        ("and in other words", Parsed(RejectionKind.OTHER, KVM)),
     ],
 )
-def test_a_node_out_of_a_device_is_told_from_one_that_has_none_yet(prefix: str, counts: str, expected: Told) -> None:
+def test_an_exhausted_resource_differs_from_an_unregistered_one(prefix: str, counts: str, expected: Parsed) -> None:
     message = f"{prefix}Node didn't have enough resource: {KVM}, {counts}"
-    assert told(refusal(f"OutOf{KVM}", message)) == expected
+    assert parsed_of(parse_rejection(f"OutOf{KVM}", message)) == expected
 
 
-def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
+def test_a_rejection_of_a_real_1_20_node_is_parsed() -> None:
     message = (
         "Pod Allocate failed due to requested number of devices unavailable for devices.lab/kvm. "
         "Requested: 1, Available: 0, which is unexpected"
     )
-    assert refusal("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
+    assert parse_rejection("UnexpectedAdmissionError", message, startTime="2026-01-01T01:25:47Z") == Rejection(
         refused=RejectionKind.INSUFFICIENT,
         resource="devices.lab/kvm",
         requested=1,
@@ -201,29 +201,27 @@ def test_what_was_seen_on_a_real_node_of_1_20_is_understood() -> None:
     ],
     ids=lambda text: text[:40],
 )
-def test_a_pod_that_failed_otherwise_was_not_refused_for_a_device(reason: str, message: str) -> None:
-    assert refusal(reason, message, (KVM,)) is None
+def test_a_pod_that_failed_otherwise_is_no_device_rejection(reason: str, message: str) -> None:
+    assert parse_rejection(reason, message, (KVM,)) is None
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Unknown", "", None])
-def test_only_a_failed_pod_was_refused(phase: str | None) -> None:
-    assert refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
+def test_only_a_failed_pod_is_rejected(phase: str | None) -> None:
+    assert parse_rejection("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), phase=phase) is None
 
 
 @pytest.mark.parametrize(("wants", "resource"), [((), ""), ((KVM,), KVM), ((KVM, GPU), "")])
-def test_a_message_without_a_resource_means_the_one_that_the_pod_asks_for(
-    wants: tuple[str, ...], resource: str
-) -> None:
+def test_without_a_resource_in_the_message_the_requested_one_is_used(wants: tuple[str, ...], resource: str) -> None:
     message = FRAMES["1.26"].format("rpc error: code = Unavailable desc = transport is closing")
-    refused = refusal("UnexpectedAdmissionError", message, wants)
-    assert refused is not None
-    assert refused.resource == resource
+    rejected = parse_rejection("UnexpectedAdmissionError", message, wants)
+    assert rejected is not None
+    assert rejected.resource == resource
 
 
-def test_the_message_is_believed_before_the_spec() -> None:
-    refused = refusal("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
-    assert refused is not None
-    assert refused.resource == KVM
+def test_the_message_takes_precedence_over_the_spec() -> None:
+    rejected = parse_rejection("UnexpectedAdmissionError", FRAMES["1.26"].format(CAUSES[0][0]), (GPU,))
+    assert rejected is not None
+    assert rejected.resource == KVM
 
 
 SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}
@@ -258,14 +256,14 @@ TIMES = [
         "ran 2",
     ],
 )
-def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
+def test_a_rejection_time_names_its_clock(
     fields: Any, started: datetime | None, expected: tuple[datetime | None, bool]
 ) -> None:
-    refused = refusal(
+    rejected = parse_rejection(
         f"OutOf{KVM}", "", fields=fields, started=started, startTime="2026-01-01T00:00:00Z"
     )  # fmt: skip
-    assert refused is not None
-    assert (refused.at, refused.by_api) == expected
+    assert rejected is not None
+    assert (rejected.at, rejected.by_api) == expected
 
 
 @pytest.mark.parametrize(
@@ -280,39 +278,39 @@ def test_the_time_of_a_refusal_says_by_whose_clock_it_is(
     ],
     ids=["as on a real node", "written later", "clocks differ", "of an earlier admission", "ran", "no start"],
 )
-def test_of_a_pod_that_never_ran_the_kubelets_own_clock_tells_when(
+def test_a_pod_that_never_ran_is_timed_by_the_kubelet(
     start: str | None, ran: datetime | None, expected: tuple[str, bool]
 ) -> None:
     fields = [{"manager": "kubelet", "operation": "Update", "time": "2026-11-21T11:42:24Z"}]
-    refused = refusal(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
-    assert refused is not None
-    assert refused.at is not None
-    assert (f"{refused.at:%H:%M:%S}", refused.by_api) == expected
+    rejected = parse_rejection(f"OutOf{KVM}", "", fields=fields, started=ran, startTime=start)
+    assert rejected is not None
+    assert rejected.at is not None
+    assert (f"{rejected.at:%H:%M:%S}", rejected.by_api) == expected
 
 
 @pytest.mark.parametrize("start", [None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z"])
-def test_a_refusal_at_no_known_time_is_still_one(start: Any) -> None:
-    refused = refusal(f"OutOf{KVM}", "", startTime=start)
-    assert refused is not None
-    assert refused.at is None
+def test_a_rejection_without_a_time_is_still_a_rejection(start: Any) -> None:
+    rejected = parse_rejection(f"OutOf{KVM}", "", startTime=start)
+    assert rejected is not None
+    assert rejected.at is None
 
 
-def test_a_storm_keeps_what_it_says_once() -> None:
+def test_many_rejections_share_equal_messages() -> None:
     # Texts out of JSON are each an object of its own.
     texts = (json.loads(json.dumps(FRAMES["1.26"].format(CAUSES[2][0]))) for _ in range(2))
-    one, other = (refusal("UnexpectedAdmissionError", text) for text in texts)
+    one, other = (parse_rejection("UnexpectedAdmissionError", text) for text in texts)
     assert one is not None
     assert other is not None
     assert one.message is other.message
     assert one.resource is other.resource
 
 
-def test_a_message_of_any_length_is_read_at_once_and_kept_short() -> None:
+def test_a_message_of_any_length_is_parsed_quickly_and_truncated() -> None:
     for text in ("endpoint " * 9000, "a." * 30_000, "/" * 50_000, "endpoint {a/b} " * 9000, "rpc error: " * 9000):
         begun = time.perf_counter()
-        refused = refusal("UnexpectedAdmissionError", f"Allocate failed due to {text}")
+        rejected = parse_rejection("UnexpectedAdmissionError", f"Allocate failed due to {text}")
         assert time.perf_counter() - begun < 0.5
-        assert refused is None or len(refused.message) <= 400
+        assert rejected is None or len(rejected.message) <= 400
 
 
 PIECES = st.sampled_from(
@@ -338,18 +336,16 @@ REASONS = (
 @example(f"OutOf{KVM}", f"enough resource: x, requested: {'9' * 5000}, used: 1, capacity: 1", "", "")
 @example(f"OutOf{KVM}", "a\ud800 \x1b[2J\n", "", "")
 @example(f"OutOf{KVM}", "", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
-def test_whatever_a_status_says_a_refusal_names_a_resource_or_none(
-    reason: str, message: str, start: str, field: str
-) -> None:
-    refused = refusal(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
-    if refused is not None:
-        assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", refused.resource)
-        assert refused.at is None or refused.at.tzinfo is not None
-        assert refused.message.isprintable()
-        assert refused.socket.isprintable()
+def test_any_status_names_a_resource_or_none(reason: str, message: str, start: str, field: str) -> None:
+    rejected = parse_rejection(reason, message, fields=[{"manager": "kubelet", "time": field}], startTime=start)
+    if rejected is not None:
+        assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", rejected.resource)
+        assert rejected.at is None or rejected.at.tzinfo is not None
+        assert rejected.message.isprintable()
+        assert rejected.socket.isprintable()
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], {}, True])
-def test_odd_values_in_a_status_are_no_refusal(odd: Any) -> None:
-    assert refusal(odd, odd, phase="Failed") is None
-    assert refusal("UnexpectedAdmissionError", odd) is None
+def test_invalid_values_in_a_status_are_no_rejection(odd: Any) -> None:
+    assert parse_rejection(odd, odd, phase="Failed") is None
+    assert parse_rejection("UnexpectedAdmissionError", odd) is None

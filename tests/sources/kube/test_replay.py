@@ -1,6 +1,6 @@
-"""The incident of 2018 over real sockets: what a naive client makes of an old server's watch, and what ours does.
+"""The incident of 2018 over real sockets: how a naive client and the agent handle an old server's watch.
 
-The server is a stand-in (`old_server.py`), because servers of that age cannot run here.
+The server is a fake (`old_server.py`), because servers of that age cannot run here.
 """
 
 import json
@@ -47,8 +47,8 @@ class Naive:
 
     def watch(self) -> None:
         """Follow one watch to its end."""
-        for told in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
-            event = json.loads(told)
+        for done in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
+            event = json.loads(done)
             metadata = event["object"]["metadata"]
             if event["type"] == "DELETED":
                 self.pods.discard(metadata["name"])
@@ -67,7 +67,7 @@ class Naive:
 
 
 class Ours:
-    """The reflector and its witness, as the daemon has them."""
+    """The reflector and its watch monitor, as in the daemon."""
 
     def __init__(self, directory: Path, url: str) -> None:
         path = kubeconfig(directory / "kubeconfig", url)
@@ -96,7 +96,7 @@ class Ours:
 
 @contextmanager
 def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, FakeServer]]:
-    """Run ours against a server."""
+    """Run the agent's client against a server."""
     stop = threading.Event()
     with FakeServer(answering) as server:
         ours = Ours(directory, server.url)
@@ -106,7 +106,7 @@ def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, Fak
             yield ours, server
         finally:
             stop.set()
-    # When the server is gone: a connection that it never took would be waited for as long as for a silent watch.
+    # After the server has stopped: a connection that it never accepted would last until the idle timeout.
     thread.join(20)
     assert not thread.is_alive()
 
@@ -139,18 +139,18 @@ def versions(shown: Iterable[bytes]) -> list[int]:
 
 
 def watched_from(server: FakeServer) -> list[int]:
-    """Return the versions that ours has started watches from."""
-    return [int(parse_qs(one)["resourceVersion"][0]) for one in server.asked("allowWatchBookmarks")]
+    """Return the versions from which the agent's client started watches."""
+    return [int(parse_qs(one)["resourceVersion"][0]) for one in server.requested("allowWatchBookmarks")]
 
 
-def test_the_sequence_of_the_incident_is_not_monotonic_and_a_repaired_servers_is() -> None:
+def test_the_incident_has_decreasing_versions_and_a_fixed_server_has_not() -> None:
     etcd = incident()
     play(etcd)
     assert versions(Server(etcd, old=True).events(FIRST + 2)) == [FIRST + 3, FIRST + 3, FIRST + 5, FIRST + 1]
     assert versions(Server(etcd).events(FIRST + 2)) == [FIRST + 3, FIRST + 4, FIRST + 5, FIRST + 6]
 
 
-def test_a_naive_client_loses_a_live_pod_to_a_replay_and_ours_does_not(tmp_path: Path) -> None:
+def test_a_naive_client_loses_a_live_pod_to_a_replay_and_this_one_does_not(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     with following(tmp_path, old.answer) as (ours, server):
@@ -181,7 +181,7 @@ def test_a_naive_client_loses_a_live_pod_to_a_replay_and_ours_does_not(tmp_path:
         assert ours.reflector.regressions >= shown.count
 
 
-def test_a_repaired_server_gives_no_evidence_whatever_happens_to_pods(tmp_path: Path) -> None:
+def test_a_fixed_server_never_gives_evidence_of_a_replay(tmp_path: Path) -> None:
     etcd = incident()
     with following(tmp_path, Server(etcd).answer) as (ours, server):
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
@@ -195,7 +195,7 @@ def test_a_repaired_server_gives_no_evidence_whatever_happens_to_pods(tmp_path: 
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
         assert (ours.shown, ours.reflector.regressions) == ({}, 0)
         assert ours.version.value == "v1.20.2"
-        assert len(server.asked("/version")) == 1, "once a connection"
+        assert len(server.requested("/version")) == 1, "once a connection"
 
 
 def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
         assert {one.before for one in ours.witness.watches} <= {FIRST + 50}, "a watch was started from it"
 
 
-def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
+def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     assert versions(old.events(0)) == [FIRST + 2, FIRST + 1], "in no order"
@@ -228,7 +228,7 @@ def test_objects_at_the_beginning_of_a_watch_from_any_version_are_no_evidence(tm
         assert ours.shown == {}
 
 
-def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: Path) -> None:
+def test_after_410_during_a_watch_deleted_objects_stay_deleted(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     with following(tmp_path, old.answer) as (ours, server):
@@ -245,7 +245,7 @@ def test_after_410_in_the_middle_of_a_watch_what_was_deleted_stays_so(tmp_path: 
         assert Evidence.OLDER_LIST in ours.shown
 
 
-def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
+def test_a_restored_etcd_is_recognized_and_accepted(tmp_path: Path) -> None:
     etcd = incident()
     with following(tmp_path, Server(etcd).answer) as (ours, _):
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
@@ -263,7 +263,7 @@ def test_a_restored_etcd_is_told_apart_and_believed(tmp_path: Path) -> None:
         assert set(ours.shown) == {Evidence.RV_RESET}
 
 
-def test_of_two_servers_behind_one_address_one_may_lag_without_being_accused(tmp_path: Path) -> None:
+def test_a_lagging_server_behind_a_load_balancer_is_no_evidence(tmp_path: Path) -> None:
     etcd = incident()
     answering = either(Server(etcd), Server(etcd, behind=4))
     with following(tmp_path, answering) as (ours, _):
@@ -277,7 +277,7 @@ def test_of_two_servers_behind_one_address_one_may_lag_without_being_accused(tmp
             assert not {Evidence.DELETED_BELOW, Evidence.REPLAYED, Evidence.RV_RESET} & set(ours.shown)
 
 
-def test_one_server_after_another_that_deletes_with_old_versions_resurrects_nothing(tmp_path: Path) -> None:
+def test_servers_that_delete_with_old_versions_resurrect_nothing(tmp_path: Path) -> None:
     etcd = incident()
     answering = either(Server(etcd, old=True), Server(etcd, old=True, behind=2))
     with following(tmp_path, answering) as (ours, _):
@@ -295,15 +295,15 @@ def test_one_server_after_another_that_deletes_with_old_versions_resurrects_noth
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
 @pytest.mark.parametrize("version", [FIRST + 1, FIRST + 2, FIRST + 900], ids=["old", "the list's", "new"])
-def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str, version: int) -> None:
+def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, kind: str, version: int) -> None:
     etcd = incident()
     etcd.delete("uid-0")
     repaired = Server(etcd)
-    told = threading.Event()
+    done = threading.Event()
 
     def answering(request: Request) -> Answer:
-        if request.watches and not told.is_set():
-            told.set()
+        if request.watches and not done.is_set():
+            done.set()
             deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line(kind, pod("uid-1", version))
             return [CHUNKED, chunk(deleted), chunk(news), LAST_CHUNK]
         return repaired.answer(request)
@@ -316,16 +316,16 @@ def test_news_of_what_was_deleted_brings_nothing_back(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("written", ["", "x", "0x10", "-5", "1.5", "\u0661\u0662", "9" * 30, "1_0"])
-def test_a_version_that_is_no_number_is_no_evidence_and_ends_nothing(tmp_path: Path, written: str) -> None:
+def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path, written: str) -> None:
     etcd = incident()
     repaired = Server(etcd)
     odd = pod("uid-0", 1)
     odd["metadata"]["resourceVersion"] = written
-    told = threading.Event()
+    done = threading.Event()
 
     def answering(request: Request) -> Answer:
-        if request.watches and not told.is_set():
-            told.set()
+        if request.watches and not done.is_set():
+            done.set()
             return [CHUNKED, chunk(line("DELETED", odd)), LAST_CHUNK]
         return repaired.answer(request)
 

@@ -1,6 +1,6 @@
-"""What holds of the reflector whatever the API server does: changes, lags, replays, forgets, or is restored.
+"""Properties of the reflector, whatever the API server does: changes, lags, replays, forgets, or is restored.
 
-The server is a stand-in in memory (`old_server.py`); the reflector's own loop runs against it, without waiting.
+The server is a fake in memory (`old_server.py`); the reflector's own loop runs against it, without waiting.
 """
 
 import json
@@ -27,7 +27,7 @@ STEPS = (
 
 
 class Hurry(Event):
-    """To be told to stop, without ever waiting for it."""
+    """A stop event that never waits."""
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 (nobody waits)
         return self.is_set()
@@ -61,7 +61,7 @@ class World(Api):
         if status != 200:
             raise ApiError(status, "Too large resource version")
         if version == "":
-            # Read through to etcd: the truth, whatever was told before.
+            # Read from etcd: current, whatever was sent before.
             self._highest = self.etcd.revision
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
         return body
@@ -110,7 +110,7 @@ class World(Api):
     def _turn(self, what: str, number: int) -> None:
         """Have another server answer next, or another etcd."""
         if what == "restore" and self.server.behind == 0:
-            # To before what we know of: to what lies after it, nobody could see that anything went back.
+            # To a state before the known version: going back to a later one could not be detected.
             self.etcd.restore(max(2, min(self.etcd.revision, self._highest) - 1 - number))
         elif what == "lag":
             self.server = Server(self.etcd, old=self.server.old, behind=number)
@@ -132,7 +132,7 @@ class World(Api):
                 self.etcd.create()
 
     def _catch_up_at_the_end(self) -> bool:
-        """Have a server answer that lags no more; tells whether it did not before."""
+        """Let the server answer without lag; return whether it lagged before."""
         if self._ended:
             return True
         if next(self._steps, None) is None:
@@ -167,14 +167,14 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=
 
 @settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 8)
 @given(steps)
-def test_what_is_known_is_true_the_dead_stay_dead_and_no_version_is_lowered(steps: list[tuple[str, int]]) -> None:
+def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(steps: list[tuple[str, int]]) -> None:
     world = World(steps)
     world.reflector.run(world.stop)
     assert world.checked
 
 
 @given(steps)
-def test_a_server_of_today_is_never_accused(steps: list[tuple[str, int]]) -> None:
+def test_a_fixed_server_is_never_evidence_of_a_replay(steps: list[tuple[str, int]]) -> None:
     world = World([one for one in steps if one[0] not in {"old", "restore"}])
     world.server.old = False
     world.reflector.run(world.stop)
@@ -182,7 +182,7 @@ def test_a_server_of_today_is_never_accused(steps: list[tuple[str, int]]) -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.integers(0, 3), st.integers(0, 20))))
-def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple[str, int, int]]) -> None:
+def test_no_event_resurrects_a_deleted_object(events: list[tuple[str, int, int]]) -> None:
     replica = Replica(lambda item: str(item["metadata"]["uid"]))
     replica.replace(10, [pod("uid-0", 3)], consistent=False)
     dead, highest = set(), 10
@@ -198,7 +198,7 @@ def test_whatever_is_sent_what_was_deleted_does_not_come_back(events: list[tuple
         highest = replica.version
 
 
-def test_the_memory_of_the_dead_is_bounded() -> None:
+def test_tombstones_are_bounded() -> None:
     replica = Replica(lambda item: str(item["metadata"]["uid"]))
     replica.replace(10, [], consistent=False)
     for number in range(MAX_TOMBSTONES + 100):

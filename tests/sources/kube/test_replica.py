@@ -1,4 +1,4 @@
-"""The discipline of versions, without a server: what may come back, and what may not."""
+"""Version checks, without a server: which objects may come back."""
 
 import json
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ def at(version: int, *items: dict[str, Any]) -> Replica[str]:
     return replica
 
 
-def test_a_list_is_taken_whole() -> None:
+def test_a_list_is_applied_completely() -> None:
     replica = at(10, thing("a", 3, "old a"), thing("b", 4, "b"))
     replica.replace(12, [thing("a", 11, "new a")], consistent=False)
     assert (replica.items(), replica.version) == (("new a",), 12)
 
 
-def test_a_list_that_breaks_off_changes_nothing() -> None:
+def test_an_interrupted_list_changes_nothing() -> None:
     def breaking() -> Any:
         yield thing("c", 11, "c")
         raise SourceError("it broke off")
@@ -49,7 +49,7 @@ def test_a_list_that_breaks_off_changes_nothing() -> None:
     assert (replica.items(), replica.version) == (("a",), 10)
 
 
-def test_events_move_objects_and_version_upwards() -> None:
+def test_events_update_objects_and_increase_the_version() -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.apply(event("ADDED", thing("b", 11, "b")))
     replica.apply(event("MODIFIED", thing("a", 12, "A")))
@@ -58,7 +58,7 @@ def test_events_move_objects_and_version_upwards() -> None:
     assert (replica.items(), replica.version) == (("b",), 13)
 
 
-def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
+def test_a_bookmark_changes_only_the_version() -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.apply(event("BOOKMARK", {"metadata": {"resourceVersion": "50"}}))
     assert (replica.items(), replica.version, replica.regressions) == (("a",), 50, 0)
@@ -73,21 +73,21 @@ def test_a_deletion_with_an_old_version_removes_and_does_not_lower_the_version()
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
 @pytest.mark.parametrize("version", [3, 10])
-def test_a_replayed_event_brings_nothing_back(kind: str, version: int) -> None:
+def test_a_replayed_event_resurrects_nothing(kind: str, version: int) -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.apply(event("DELETED", thing("a", 3)))
     replica.apply(event(kind, thing("a", version, "a back from the dead")))
     assert (replica.items(), replica.version) == ((), 10)
 
 
-def test_an_older_list_out_of_a_cache_is_refused_and_counted() -> None:
+def test_an_older_list_from_a_cache_is_rejected_and_counted() -> None:
     replica = at(10, thing("a", 3, "a"))
     with pytest.raises(Regressed, match="it listed version 9 after 10"):
         replica.replace(9, [], consistent=False)
     assert (replica.items(), replica.version, replica.regressions) == (("a",), 10, 1)
 
 
-def test_an_older_list_read_through_to_etcd_is_true() -> None:
+def test_an_older_list_from_etcd_is_accepted() -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.replace(9, [thing("b", 2, "b")], consistent=True)
     assert (replica.items(), replica.version, replica.regressions) == (("b",), 9, 1)
@@ -104,7 +104,7 @@ def test_an_older_list_read_through_to_etcd_is_true() -> None:
         ({}, False),
     ],
 )
-def test_an_error_of_the_stream_says_whether_a_list_would_help(status: dict[str, Any], expired: bool) -> None:
+def test_a_watch_error_says_whether_to_list_again(status: dict[str, Any], expired: bool) -> None:
     with pytest.raises(SourceError, match=status.get("message", "API server")) as raised:
         at(10).apply(event("ERROR", status))
     assert isinstance(raised.value, Expired) is expired
@@ -123,14 +123,14 @@ def test_an_error_of_the_stream_says_whether_a_list_would_help(status: dict[str,
         event("ADDED", {"metadata": {"uid": "a", "resourceVersion": "11"}}),
     ],
 )  # fmt: skip
-def test_what_is_no_event_of_ours_is_told_and_changes_nothing(line: bytes) -> None:
+def test_an_invalid_event_is_reported_and_changes_nothing(line: bytes) -> None:
     replica = at(10, thing("a", 3, "a"))
     with pytest.raises(SourceError, match=r"^API server: "):
         replica.apply(line)
     assert (replica.items(), replica.version) == (("a",), 10)
 
 
-def test_an_event_of_an_unknown_kind_brings_nothing() -> None:
+def test_an_event_of_an_unknown_type_adds_nothing() -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.apply(event("PAUSED", thing("z", 11, "z")))
     assert replica.items() == ("a",)
@@ -150,7 +150,7 @@ json_values = st.recursive(
 
 
 @given(line=st.binary(max_size=40) | json_values.map(lambda tree: json.dumps(tree).encode()))
-def test_whatever_a_line_is_it_is_applied_or_unavailable(line: bytes) -> None:
+def test_any_line_is_applied_or_an_error(line: bytes) -> None:
     replica = at(10)
     try:
         replica.apply(line)

@@ -1,4 +1,4 @@
-"""What the API server calls its version: asked for, believed only in its form, and never waited for long."""
+"""The version of the API server: requested, validated, and never waited for long."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from agent.sources.kube.server_version import ServerVersion, parse_version
 from tests.wire import HTML, Answers, FakeServer, hang, http, kubeconfig
 
 
-def told(version: object) -> bytes:
+def version_answer(version: object) -> bytes:
     return json.dumps({"major": "1", "minor": "20", "gitVersion": version}).encode()
 
 
@@ -22,7 +22,7 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     with FakeServer(answers) as server:
         api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
         version.asking(0.3)(api)
-        assert server.asked("") == ["/version"]
+        assert server.requested("") == ["/version"]
         server.closing.set()
         api.close()
     return version.value
@@ -31,23 +31,23 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
 @pytest.mark.parametrize(
     "version", ["v1.20.2", "v1.18.9-eks-d1db3c", "v1.9.2+coreos.0", "v1.21.5-gke.1302", "v1.10.0-beta.4.1+abc_def"]
 )
-def test_every_distributions_version_is_one(tmp_path: Path, version: str) -> None:
-    assert asked(tmp_path, lambda _: [http(told(version))]) == version
+def test_versions_of_every_distribution_are_accepted(tmp_path: Path, version: str) -> None:
+    assert asked(tmp_path, lambda _: [http(version_answer(version))]) == version
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         http("{}", "403 Forbidden"), http("{}", "404 Not Found"), http(HTML, kind="text/html"), http(HTML), b"",
-        http(told("v1.20.2"))[:-3],
+        http(version_answer("v1.20.2"))[:-3],
     ],
     ids=["403", "404", "HTML", "HTML as JSON", "nothing", "cut"],
 )  # fmt: skip
-def test_a_refusal_or_an_oddity_leaves_it_unknown(tmp_path: Path, answer: bytes) -> None:
+def test_an_error_or_invalid_answer_is_an_unknown_version(tmp_path: Path, answer: bytes) -> None:
     assert asked(tmp_path, lambda _: [answer]) == ""
 
 
-def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_hangs_times_out(tmp_path: Path) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     version = ServerVersion()
     with server:
@@ -60,16 +60,16 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "", "1.20.2", "v1.20", "v1.20.2\n", "v1.20.2\x1b[31m", "v1.20.2 rm -rf", "v1.20.2-" + "x" * 99, "v\u0663.1.2",
         None, 7, ["v1.20.2"], {},
     ],
 )  # fmt: skip
-def test_what_is_no_version_is_not_known(said: object) -> None:
-    assert parse_version(told(said)) == ""
+def test_an_invalid_version_is_unknown(expected: object) -> None:
+    assert parse_version(version_answer(expected)) == ""
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(lambda one: json.dumps(one).encode()))
-def test_whatever_is_answered_it_can_be_printed(body: bytes) -> None:
+def test_any_answer_is_printable(body: bytes) -> None:
     assert parse_version(body).isprintable()

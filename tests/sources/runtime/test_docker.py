@@ -1,4 +1,4 @@
-"""Docker's list, through the real client: from a stand-in on a unix socket, and from a real engine if one runs."""
+"""Docker's list, through the real client: from a fake on a unix socket, and from a real engine if one runs."""
 
 import gc
 import json
@@ -56,7 +56,7 @@ def socket_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
-    """Return what makes clients of the stand-in, and closes them."""
+    """Return a function that creates clients of the fake, and close them."""
     made: list[Docker] = []
 
     def client(timeout: float = 5.0) -> Docker:
@@ -68,7 +68,7 @@ def to(socket_path: Path) -> Iterator[Callable[..., Docker]]:
         one.close()
 
 
-def why(client: Docker) -> str:
+def error_of(client: Docker) -> str:
     with pytest.raises(SourceError) as raised:
         client.containers()
     text = str(raised.value)
@@ -83,14 +83,14 @@ def test_every_container_is_listed_in_every_state(socket_path: Path, to: Callabl
         listed = to().containers()
     assert [(one.id, one.state) for one in listed] == [(state * 3, state) for state in states]
     assert [one.state for one in listed if one.running] == ["running", "paused", "restarting"]
-    (asked,) = server.asked("containers")
+    (asked,) = server.requested("containers")
     assert asked.startswith("/v1.41/containers/json?")
     assert "all=1" in asked
     assert "size=0" in asked, "sizes would walk the disk"
     assert "filters" not in asked
 
 
-def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_labels_name_the_pod_and_mark_the_sandbox(socket_path: Path, to: Callable[..., Docker]) -> None:
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
     with FakeServer(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
         listed = to().containers()
@@ -101,20 +101,20 @@ def test_labels_say_which_pod_and_whether_it_is_the_sandbox(socket_path: Path, t
     )
 
 
-def test_unread_is_not_empty_an_empty_list_is_empty(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_an_empty_list_is_empty_and_not_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(engine([]), at=socket_path):
         assert to().containers() == ()
 
 
-def test_each_reading_is_one_request_and_the_version_is_asked_once(
+def test_each_reading_is_one_request_and_the_version_is_requested_once(
     socket_path: Path, to: Callable[..., Docker]
 ) -> None:
     with FakeServer(engine([item()]), at=socket_path) as server:
         client = to()
         for _ in range(3):
             client.containers()
-    assert len(server.asked("/containers/json")) == 3
-    assert len(server.asked("/version")) == 1
+    assert len(server.requested("/containers/json")) == 3
+    assert len(server.requested("/version")) == 1
     assert len(server.requests) == 4
 
 
@@ -139,16 +139,16 @@ def test_each_reading_is_one_request_and_the_version_is_asked_once(
         ([{**item(), "Created": []}, 5], "cannot parse the response"),
     ],
 )
-def test_unread_is_not_empty_an_answer_that_is_no_list_of_containers_is_none(
+def test_an_answer_that_is_no_container_list_is_unavailable(
     socket_path: Path, to: Callable[..., Docker], listed: object, text: str
 ) -> None:
     with FakeServer(engine(listed), at=socket_path):
-        assert text in why(to())
+        assert text in error_of(to())
 
 
-def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_one_invalid_item_makes_the_list_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(engine([item(), {"Id": "f" * 64}]), at=socket_path):
-        assert "KeyError('State')" in why(to())
+        assert "KeyError('State')" in error_of(to())
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_one_bad_item_among_good_ones_spoils_the_list(socket_path: Path, to: Cal
         "HTML", "502", "500", "dies in the body", "dies in a chunk", "dies in the head", "hangs up", "deep",
     ],
 )  # fmt: skip
-def test_a_bad_answer_is_tried_three_times_and_told_in_short(
+def test_a_bad_answer_is_retried_three_times_and_truncated(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
     with FakeServer(engine(answer), at=socket_path) as server:
-        assert text in why(to())
-    assert 1 <= len(server.asked("/containers/json")) <= 3
+        assert text in error_of(to())
+    assert 1 <= len(server.requested("/containers/json")) <= 3
 
 
 def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable[..., Docker]) -> None:
@@ -183,44 +183,42 @@ def test_an_engine_that_recovers_at_once_is_read(socket_path: Path, to: Callable
 
     with FakeServer(recovering, at=socket_path) as server:
         assert [one.id for one in to().containers()] == [ID]
-    assert len(server.asked("/containers/json")) == 2
+    assert len(server.requested("/containers/json")) == 2
 
 
-def test_without_a_socket_it_says_where_it_looked(to: Callable[..., Docker]) -> None:
+def test_without_a_socket_the_error_names_the_path(to: Callable[..., Docker]) -> None:
     start = time.perf_counter()
-    text = why(to())
+    text = error_of(to())
     assert text.startswith("cannot connect to docker at /")
     assert text.endswith("/docker.sock: no such file or directory")
     assert time.perf_counter() - start < 3
 
 
-def test_an_engine_that_is_back_is_read_again_by_the_same_client(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_after_a_restart_the_same_client_reads_the_engine_again(socket_path: Path, to: Callable[..., Docker]) -> None:
     client = to()
     with FakeServer(engine([item()]), at=socket_path):
         assert len(client.containers()) == 1
     socket_path.unlink()
-    why(client)
+    error_of(client)
     with FakeServer(engine([item(), item("f" * 64)]), at=socket_path):
         assert len(client.containers()) == 2
 
 
 @pytest.mark.parametrize("part", ["/version", "/containers"], ids=["at the first word", "when it lists"])
-def test_an_engine_that_hangs_is_given_up_in_bounded_time(
-    socket_path: Path, to: Callable[..., Docker], part: str
-) -> None:
+def test_an_engine_that_hangs_times_out(socket_path: Path, to: Callable[..., Docker], part: str) -> None:
     good = engine([item()])
     server: FakeServer = FakeServer(
         lambda request: hang(server) if part in request.target else good(request), at=socket_path
     )
     with server:
         start = time.perf_counter()
-        text = why(to(0.3))
+        text = error_of(to(0.3))
         assert time.perf_counter() - start < 1.5
     assert "timed out" in text.lower()
-    assert len(server.asked(part)) == 1, "who hangs has had its chance"
+    assert len(server.requested(part)) == 1, "who hangs has had its chance"
 
 
-def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_after_an_upgrade_the_api_version_is_negotiated_again(socket_path: Path, to: Callable[..., Docker]) -> None:
     too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
     speaks = "1.41"
 
@@ -234,12 +232,12 @@ def test_an_upgraded_engine_is_asked_in_the_version_it_speaks_now(socket_path: P
         client.containers()
         speaks = "1.44"
         assert len(client.containers()) == 1
-    assert [target.split("/")[1] for target in server.asked("/containers")] == ["v1.41", "v1.41", "v1.44"]
+    assert [target.split("/")[1] for target in server.requested("/containers")] == ["v1.41", "v1.41", "v1.44"]
 
 
-def test_an_engine_without_a_version_is_no_engine(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_an_engine_without_a_version_is_unavailable(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(lambda _: [http("{}")], at=socket_path):
-        assert 'key "ApiVersion" is missing' in why(to())
+        assert 'key "ApiVersion" is missing' in error_of(to())
 
 
 def no_such(container_id: str = ID) -> bytes:
@@ -263,19 +261,17 @@ def why_not_told(client: Docker) -> str:
     return text
 
 
-def test_a_container_that_docker_inspects_is_there_whatever_its_state(
-    socket_path: Path, to: Callable[..., Docker]
-) -> None:
+def test_a_container_that_can_be_inspected_exists_in_any_state(socket_path: Path, to: Callable[..., Docker]) -> None:
     found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
     with FakeServer(answers_of(found), at=socket_path) as server:
         assert to().has(ID) is True
-    assert server.asked("/containers/") == [f"/v1.41/containers/{ID}/json"]
+    assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"]
 
 
-def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
+def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, to: Callable[..., Docker]) -> None:
     with FakeServer(answers_of(no_such()), at=socket_path) as server:
         assert to().has(ID) is False
-    assert len(server.asked("/containers/")) == 1, "a definite answer is not asked for twice"
+    assert len(server.requested("/containers/")) == 1, "a definite answer is not asked for twice"
 
 
 @pytest.mark.parametrize(
@@ -306,17 +302,15 @@ def test_a_container_is_gone_when_docker_itself_says_so(socket_path: Path, to: C
         (b"", "docker: "),
     ],
 )
-def test_unread_is_not_gone_whatever_else_is_answered_is_no_word(
+def test_any_other_answer_is_never_treated_as_gone(
     socket_path: Path, to: Callable[..., Docker], answer: bytes, text: str
 ) -> None:
     with FakeServer(answers_of(answer), at=socket_path) as server:
         assert text in why_not_told(to())
-    assert 1 <= len(server.asked("/containers/")) <= 3
+    assert 1 <= len(server.requested("/containers/")) <= 3
 
 
-def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
-    socket_path: Path, to: Callable[..., Docker]
-) -> None:
+def test_an_engine_that_hangs_is_never_treated_as_gone(socket_path: Path, to: Callable[..., Docker]) -> None:
     good = engine([])
     server: FakeServer = FakeServer(
         lambda request: hang(server) if "/containers/" in request.target else good(request), at=socket_path
@@ -325,14 +319,14 @@ def test_unread_is_not_gone_an_engine_that_hangs_has_given_no_word(
         start = time.perf_counter()
         assert "timed out" in why_not_told(to(0.3)).lower()
         assert time.perf_counter() - start < 1.5
-    assert len(server.asked("/containers/")) == 1
+    assert len(server.requested("/containers/")) == 1
 
 
-def test_unread_is_not_gone_without_an_engine_there_is_no_word(to: Callable[..., Docker]) -> None:
+def test_a_missing_engine_is_never_treated_as_gone(to: Callable[..., Docker]) -> None:
     assert why_not_told(to()).endswith("/docker.sock: no such file or directory")
 
 
-def test_docker_host_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
+def test_docker_host_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
     with FakeServer(engine([item()]), at=socket_path):
         client = Docker(None, 5)
@@ -348,18 +342,18 @@ def test_an_engine_on_tcp_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
-def test_a_host_that_is_none_is_told_when_it_is_given(host: str) -> None:
+def test_an_invalid_host_is_reported_at_the_start(host: str) -> None:
     with pytest.raises(SourceError, match=r"^docker: ."):
         Docker(host, 5)
 
 
-def test_a_host_of_the_environment_that_is_none_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_host_from_the_environment_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
     with pytest.raises(SourceError, match="docker: Invalid bind address protocol: nonsense"):
         Docker(None, 5)
 
 
-def test_missing_tls_certificates_of_the_environment_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tls_certificates_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
@@ -380,7 +374,7 @@ json_values = st.recursive(
 
 
 class Lists:
-    """A stand-in for docker's client that lists what it is told to: a socket for each example would take minutes."""
+    """A fake docker client that lists the given containers: a socket for each example would take minutes."""
 
     def __init__(self, listed: object) -> None:
         self.containers = lambda **_: listed
@@ -390,7 +384,7 @@ class Lists:
 
 
 @given(listed=json_values)
-def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object) -> None:
+def test_any_json_is_containers_or_unavailable(listed: object) -> None:
     client = Docker("unix:///var/run/docker.sock", 0.1)
     client._client = Lists(listed)  # type: ignore[assignment]  # noqa: SLF001 (see Lists)
     try:
@@ -402,7 +396,7 @@ def test_whatever_json_is_listed_it_is_containers_or_unavailable(listed: object)
     assert all(isinstance(text, str) for one in containers for text in (one.id, one.state, one.pod, one.pod_uid))
 
 
-def test_a_real_engine_knows_its_containers_one_by_one() -> None:
+def test_a_real_engine_inspects_each_of_its_containers() -> None:
     path = Path("/var/run/docker.sock")
     needs(os.access(path, os.W_OK) and shutil.which("docker") is not None, "a docker engine, and the right to ask it")
     client = Docker(f"unix://{path}", 10)

@@ -1,0 +1,34 @@
+"""Sources that answer from a snapshot."""
+
+from functools import partial
+from typing import Any
+
+from agent.checks.volumes import lost_volumes
+from agent.model.snapshot import SOURCES, Snapshot
+from agent.sources.collector import Sources
+from agent.sources.error import SourceError
+
+
+class RecordedSources:
+    """Answers from a snapshot, and records the order of the reads."""
+
+    def __init__(self, snapshot: Snapshot, broken: str = "") -> None:
+        self.requested: list[str] = []
+        self.skew_read_after: tuple[str, ...] = ()
+        self.queried: tuple[str, ...] = ()
+        self.broken = broken
+        self._snapshot = snapshot
+        readers = {name: partial(self._read, name) for name in SOURCES}
+        self.sources = Sources(readers, self._api_skew, lambda: snapshot.server_version)
+
+    def _read(self, source: str, so_far: Snapshot) -> Any:
+        self.requested.append(source)
+        if source == self.broken:
+            raise SourceError("it broke")
+        if source == "attachments" and (requested := lost_volumes.question(so_far)):
+            self.queried = (*requested.volumes, *(pod.name for pod in requested.pods))
+        return getattr(self._snapshot, source)
+
+    def _api_skew(self) -> Any:
+        self.skew_read_after = tuple(self.requested)
+        return self._snapshot.api_skew
