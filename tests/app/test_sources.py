@@ -80,7 +80,7 @@ def test_the_process_with_a_configured_address_is_named(sources: NodeRecheck, tm
 
 
 def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
-    with pytest.raises(SourceError, match="shows no process's network"):
+    with pytest.raises(SourceError, match="shows its network namespace"):
         sources.holder_of(["10.244.1.9"])
 
 

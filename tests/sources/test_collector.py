@@ -162,7 +162,10 @@ def test_the_device_plugin_directory_may_be_missing_if_not_needed() -> None:
     assert isinstance(snapshot.device_plugins, NotRequested)
     assert snapshot.unavailable() == ()
     assert read(RecordedSources(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
-        Unavailable("device_plugins", f"{MISSING.why}, but shop/gpu uses devices: is it mounted?"),
+        Unavailable(
+            "device_plugins",
+            f"{MISSING.why}, but shop/gpu uses devices: check --device-plugins-dir, and that it is mounted",
+        ),
     )
 
 

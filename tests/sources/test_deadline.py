@@ -48,7 +48,7 @@ def test_a_late_answer_is_never_returned_for_another_request() -> None:
         return False
 
     deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match="no complete answer"):
+    with pytest.raises(SourceError, match="no complete response"):
         deadline(late)
     with pytest.raises(SourceError, match="still waiting for an earlier"):
         deadline(lambda: True)

@@ -130,7 +130,9 @@ def client_for(kubeconfig: Path | None) -> client.ApiClient:
 
 def _why_unusable(where: str | Path, error: Exception) -> str:
     if isinstance(error, OSError):
-        return describe_os_error(error)
+        # It may be a file that the kubeconfig names.
+        other = f"{error.filename}: " if error.filename and str(error.filename) != str(where) else ""
+        return f"{other}{describe_os_error(error)}"
     # The client reports a file that does not exist as an invalid one.
     return truncate(str(error)) if Path(where).exists() else "no such file or directory"
 

@@ -49,7 +49,7 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     one = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
     assert (one.subject, one.resource, one.since) == (KVM, KVM, NOW - seconds(61))
     assert "the kubelet started 1m1s ago" in one.message
-    assert "drops it after 5 minutes" in one.message
+    assert "stops offering it after 5 minutes" in one.message
 
 
 def test_a_plugin_that_registered_again_is_not_late() -> None:

@@ -170,7 +170,7 @@ def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> N
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
     assert refused <= set(node_devices)
     rejected = rejections.rejected_pods(with_history(snapshot))
-    assert all("--force" not in one.do or "never with --force" in one.do for one in rejected)
+    assert all("--force" not in one.do or "never use --force" in one.do for one in rejected)
 
 
 @_LONGEST

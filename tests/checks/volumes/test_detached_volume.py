@@ -150,7 +150,7 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in one.message
     assert ", shop/b since" in one.message
     assert "inline" not in one.message
-    assert one.message.endswith(" (not requested: get volumeattachments, list events)")
+    assert one.message.endswith(" (no permission to get volumeattachments, list events)")
 
 
 def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:

@@ -324,7 +324,7 @@ def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
         until(lambda: reflector.restarts[RestartCause.BROKEN] >= 3, "it is tried again and again")
         reading = reflector.reading()
         assert isinstance(reading, Unavailable)
-        assert "Connection refused" in reading.why
+        assert "connection refused" in reading.why
     finally:
         stop.set()
         thread.join(2)

@@ -343,13 +343,13 @@ def test_an_engine_on_tcp_is_read_too() -> None:
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"])
 def test_an_invalid_host_is_reported_at_the_start(host: str) -> None:
-    with pytest.raises(SourceError, match=r"^docker: ."):
+    with pytest.raises(SourceError, match=r"^invalid docker host: ."):
         Docker(host, 5)
 
 
 def test_an_invalid_host_from_the_environment_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
-    with pytest.raises(SourceError, match="docker: Invalid bind address protocol: nonsense"):
+    with pytest.raises(SourceError, match="invalid docker host: Invalid bind address protocol: nonsense"):
         Docker(None, 5)
 
 
@@ -357,7 +357,7 @@ def test_missing_tls_certificates_are_reported(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
-    with pytest.raises(SourceError, match=r"docker: .*cert"):
+    with pytest.raises(SourceError, match=r"invalid docker host: .*cert"):
         Docker(None, 5)
 
 
