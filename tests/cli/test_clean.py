@@ -1,6 +1,5 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
-import errno
 import fcntl
 import json
 import os
@@ -374,7 +373,7 @@ def test_with_closed_output_it_releases_and_writes_the_journal(incident: Inciden
 def test_a_full_disk_is_reported_and_the_journal_is_complete(incident: Incident) -> None:
     needs(Path("/dev/full").exists(), "/dev/full")
     done = incident.clean("--apply", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (OUTPUT, f"nodeleak: cannot write the output: no space left on device\n")
+    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: no space left on device\n")
     assert len(incident.entries()) == LEAKED
 
 
