@@ -152,7 +152,7 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
         alone = _alone(
             daemon, "default/refused", f"{RESOURCE} was registered", cause="kubelet_restart", pod_outcome="stuck"
         )
-        assert "never with --force" in alone["message"]
+        assert "never use --force" in alone["message"]
         (state,) = eventually(lambda: _registered(daemon))
         assert state["registration_delay_seconds"] == pytest.approx(late, abs=2)
         output = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
