@@ -55,7 +55,7 @@ def figures(bin_: Path) -> Iterator[Figure]:
             yield from _compare(bin_, host, case, rounds, most)
             # An engine that knows none of these ids: the machine's own, or the fake of another node.
             engine = _ENGINE if real else f"unix://{stranger.docker_socket}"
-            _forget_checkpoints(host)
+            _replace_checkpoints(host, stranger)
             case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm-after=0s")
             yield from _compare(bin_, host, case, rounds, most)
 
@@ -81,9 +81,12 @@ def _compare(bin_: Path, host: Host, case: _Case, rounds: int, most: float) -> I
         yield ratio(f"{case.what}, {engine}: scan {shown}", times[options], times["one-liner"], target)
 
 
-def _forget_checkpoints(host: Host) -> None:
+def _replace_checkpoints(host: Host, stranger: Host) -> None:
+    """Leave only those of the other engine: without any for its sandboxes, `scan` takes them for another kubelet's."""
     for checkpoint in host.checkpoints.iterdir():
         checkpoint.unlink()
+    for checkpoint in stranger.checkpoints.iterdir():
+        shutil.copy(checkpoint, host.checkpoints)
 
 
 def _list_leaks(command: Sequence[str], env: Mapping[str, str], expected: int) -> None:
