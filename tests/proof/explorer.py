@@ -21,6 +21,7 @@ class Scenario:
     start: World
     setup: Setup = field(default_factory=Setup)
     actors: tuple[Actor, ...] = ALL_ACTORS
+    cleaners: int = 1
     begun: int = 0
     """How many operations the first cleaner has done before anything else happens."""
     laws: tuple[Law, ...] = LAWS
@@ -55,113 +56,151 @@ class Explored:
     """Whether cleanup halted in some state."""
 
 
+@dataclass(eq=False, slots=True)
+class Node:
+    """A world, and what does not depend on the cleaners. Each world has one node, so nodes are compared by identity."""
+
+    world: World
+    wrong: str
+    """What the laws say of it."""
+    moves: "list[tuple[Label, Node]] | None" = None
+    """What the actors can do; None: not asked yet."""
+
+
+State = tuple[Node, tuple[int, ...]]
+"""A node, and the position of each cleaner in the tree of what a cleaner can have read."""
+
+
 class Explorer:
     def __init__(self, scenario: Scenario, assemble: Assembly = unchanged) -> None:
         self._scenario = scenario
         self._actors = moving(scenario.actors, scenario.start)
         self._tree = Tree(scenario.setup, assemble)
         # A single cleaner that is never killed is alone with its journal: the order of those operations is fixed.
-        alone = len(scenario.start.cleaners) == 1 and not (
+        alone = scenario.cleaners == 1 and not (
             scenario.start.may("the cleaner is killed") or scenario.start.may(FAILURE)
         )
         self._invisible = {"journal", "number", "exclusive", "leave", "begin", "end"} if alone else {"number"}
         self._recovered: dict[World, str] = {}
         self._removals = 0
-        self.reached: Collection[World] = ()
+        self._nodes: dict[World, Node] = {}
+        self._operated: dict[tuple[Node, int, int], list[tuple[Label, Node, int]]] = {}
+
+    @property
+    def reached(self) -> Collection[World]:
+        return self._nodes.keys()
 
     def explore(self) -> Explored:
         """Visit every state. Raises Counterexample."""
         start = self._start()
-        reached_from: dict[World, tuple[World | None, Label]] = {start: (None, "")}
+        reached_from: dict[State, tuple[State | None, Label]] = {start: (None, "")}
         frontier, moves = [start], 0
         while frontier:
-            following: list[World] = []
-            for world in frontier:
-                if wrong := self._check_recovery(world):
-                    raise Counterexample(wrong, _steps(reached_from, world))
-                for label, after in self.moves(world):
+            following: list[State] = []
+            for state in frontier:
+                if wrong := self._check_recovery(state):
+                    raise Counterexample(wrong, _steps(reached_from, state))
+                for label, after in self.moves(state):
                     moves += 1
                     if after in reached_from:
                         continue
-                    reached_from[after] = (world, label)
-                    if wrong := self._wrong(after):
+                    reached_from[after] = (state, label)
+                    if wrong := after[0].wrong:
                         raise Counterexample(wrong, _steps(reached_from, after))
                     following.append(after)
             frontier = following
-        self.reached = reached_from.keys()
         return Explored(
             len(reached_from), moves, len(self._tree), self._removals, len(self._recovered), self._tree.halted
         )
 
-    def moves(self, world: World) -> Iterator[tuple[Label, World]]:
-        for actor in self._actors:
-            yield from actor(world)
-        for index, node in enumerate(world.cleaners):
-            yield from self._operations(world, index)
-            if node > 0 and world.may("the cleaner is killed"):
-                yield f"cleaner {index + 1} is killed", _killed(world, index)
+    def moves(self, state: State) -> Iterator[tuple[Label, State]]:
+        node, positions = state
+        if node.moves is None:
+            node.moves = [(label, self._node(after)) for actor in self._actors for label, after in actor(node.world)]
+        for label, moved in node.moves:
+            yield label, (moved, positions)
+        for index, position in enumerate(positions):
+            for label, moved, after in self._operations(node, index, position):
+                self._removals += label[1][0] == "remove"
+                yield label, (moved, _placed(positions, index, after))
+            if position > 0 and node.world.may("the cleaner is killed"):
+                killed = self._node(_killed(node.world, _who(index)))
+                yield f"{_who(index)} is killed", (killed, _placed(positions, index, 0))
 
-    def _operations(self, world: World, index: int) -> Iterator[tuple[Label, World]]:
-        node = world.cleaners[index]
-        question = self._tree.question(node)
+    def _node(self, world: World) -> Node:
+        if world not in self._nodes:
+            self._nodes[world] = Node(world, self._wrong(world))
+        return self._nodes[world]
+
+    def _operations(self, node: Node, index: int, position: int) -> list[tuple[Label, Node, int]]:
+        """Return what a cleaner can do. Where the other cleaner is makes no difference."""
+        key = (node, index, position)
+        if key not in self._operated:
+            self._operated[key] = list(self._operate(node.world, _who(index), position))
+        return self._operated[key]
+
+    def _operate(self, world: World, who: str, position: int) -> Iterator[tuple[Label, Node, int]]:
+        question = self._tree.question(position)
         if question is None:
             return
-        who = f"cleaner {index + 1}"
         for answer, changed in perform(question, world, who):
-            self._removals += question[0] == "remove"
-            after = _placed(changed, index, self._tree.after(node, answer))
-            yield (who, question), self._through_invisible(after, index, who)
+            moved, after = self._through_invisible(changed, who, self._tree.after(position, answer))
+            yield (who, question), self._node(moved), after
 
-    def _through_invisible(self, world: World, index: int, who: str) -> World:
-        while (question := self._tree.question(world.cleaners[index])) and question[0] in self._invisible:
-            ((answer, changed),) = perform(question, world, who)
-            world = _placed(changed, index, self._tree.after(world.cleaners[index], answer))
-        return world
+    def _through_invisible(self, world: World, who: str, position: int) -> tuple[World, int]:
+        while (question := self._tree.question(position)) and question[0] in self._invisible:
+            ((answer, world),) = perform(question, world, who)
+            position = self._tree.after(position, answer)
+        return world, position
 
-    def _start(self) -> World:
-        world = self._scenario.start
+    def _start(self) -> State:
+        node, positions = self._node(self._scenario.start), (0,) * self._scenario.cleaners
         for _ in range(self._scenario.begun):
-            ((_, world),) = self._operations(world, 0)
-        return world
+            ((_, node, position),) = self._operations(node, 0, positions[0])
+            positions = _placed(positions, 0, position)
+        return node, positions
 
     def _wrong(self, world: World) -> str:
         return next(filter(None, (law(world) for law in self._scenario.laws)), "")
 
-    def _check_recovery(self, world: World) -> str:
+    def _check_recovery(self, state: State) -> str:
         """Stop everything else, run one cleaner to its end, and check the result."""
+        node, positions = state
         if (
             not self._scenario.check_recovery
-            or world.lock
-            or world.exclusive
-            or any(node > 0 for node in world.cleaners)
+            or node.world.lock
+            or node.world.exclusive
+            or any(position > 0 for position in positions)
         ):
             return ""
-        before = world._replace(cleaners=(0,), left=())
+        before = node.world._replace(left=())
         if before not in self._recovered:
             after = self._run_to_end(before)
             self._recovered[before] = whole(after) or clean(before, after) or self._wrong(after)
         return self._recovered[before]
 
     def _run_to_end(self, world: World) -> World:
-        while (question := self._tree.question(world.cleaners[0])) is not None:
-            answer, changed = next(perform(question, world, "cleaner 1"))
-            world = _placed(changed, 0, self._tree.after(world.cleaners[0], answer))
+        position = 0
+        while (question := self._tree.question(position)) is not None:
+            answer, world = next(perform(question, world, _who(0)))
+            position = self._tree.after(position, answer)
         return world
 
 
-def _placed(world: World, index: int, node: int) -> World:
-    cleaners = list(world.cleaners)
-    cleaners[index] = node
-    return world._replace(cleaners=tuple(cleaners))
+def _who(index: int) -> str:
+    return f"cleaner {index + 1}"
 
 
-def _killed(world: World, index: int) -> World:
+def _placed(positions: tuple[int, ...], index: int, position: int) -> tuple[int, ...]:
+    return (*positions[:index], position, *positions[index + 1 :])
+
+
+def _killed(world: World, who: str) -> World:
     """The kernel releases its locks. The next cleaner starts from the beginning."""
-    who = f"cleaner {index + 1}"
     world = world._replace(
         lock="" if world.lock == who else world.lock, exclusive="" if world.exclusive == who else world.exclusive
     )
-    return spent(_placed(world, index, 0), "the cleaner is killed")
+    return spent(world, "the cleaner is killed")
 
 
 def _describe(label: Label) -> str:
@@ -171,9 +210,9 @@ def _describe(label: Label) -> str:
     return " ".join((f"{who}: {name}", *(str(getattr(one, "name", one))[:24] for one in of)))
 
 
-def _steps(reached_from: dict[World, tuple[World | None, Label]], world: World) -> list[str]:
+def _steps(reached_from: dict[State, tuple[State | None, Label]], state: State) -> list[str]:
     steps: list[str] = []
-    at: World | None = world
+    at: State | None = state
     while at is not None:
         at, label = reached_from[at]
         steps.append(_describe(label))

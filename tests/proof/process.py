@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from agent.checks import engine
@@ -45,6 +46,11 @@ from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.error import SourceError
 from tests.proof.operations import START, UPTIME, Answer, Broken, Missing, Question, Taken, Unanswered
 from tests.proof.world import NETWORK
+
+# Pure, and asked again at every later position of a cleaner.
+_needs_second_snapshot = lru_cache(1 << 14)(engine.needs_second_snapshot)
+_run = lru_cache(1 << 14)(engine.run)
+_replay = lru_cache(1 << 14)(engine.replay)
 
 MERGE: Final = "merge"
 """Not an operation: from here on only its arguments matter. Cleaners with equal arguments are at the same position."""
@@ -139,8 +145,7 @@ class InMemory:
         return self._ask("containers")  # type: ignore[no-any-return]
 
     def cni_results(self) -> tuple[CniResult, ...]:
-        ranges = ((subnet_range(self._setup.subnet),), (subnet_range("fd00::/64"),))
-        return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in self._setup.networks)
+        return _cni_results(self._setup.subnet, self._setup.networks)
 
     def processes(self) -> ProcessStartTimes:
         return self._ask("processes")  # type: ignore[no-any-return]
@@ -200,6 +205,12 @@ class InMemory:
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
         raise NotImplementedError  # only `nodeleak restore` asks, and it is not modeled
+
+
+@cache
+def _cni_results(subnet: str, networks: tuple[str, ...]) -> tuple[CniResult, ...]:
+    ranges = ((subnet_range(subnet),), (subnet_range("fd00::/64"),))
+    return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in networks)
 
 
 class InMemoryJournal(JournalStore):
@@ -286,8 +297,8 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     )
     cleaner.before_snapshot(START)
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
-    if engine.needs_second_snapshot(snapshots[0], setup.grace):
-        _, memory = engine.run(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
+    if _needs_second_snapshot(snapshots[0], setup.grace):
+        _, memory = _run(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
@@ -306,7 +317,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
         snapshots = (*snapshots, snapshots[0] if setup.one_snapshot else snapshot())
-    cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
+    cleaner.after_snapshot(snapshots, _replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
 
 
 def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:

@@ -41,10 +41,10 @@ def leak(ip: str, container_id: str = GONE, inode: int = 99) -> File:
     return File(ip, container_id, inode, LONG_AGO)
 
 
-def node(*sandboxes: Sandbox, leaks: tuple[File, ...] = (), cleaners: int = 1, **more: object) -> World:
+def node(*sandboxes: Sandbox, leaks: tuple[File, ...] = (), **more: object) -> World:
     files = [File(ip, one.id, 0, LONG_AGO, one.network) for one in sandboxes for ip in one.ips]
     numbered = (file._replace(inode=number) for number, file in enumerate(files, 1))
-    world = World(sandboxes, tuple(sorted((*numbered, *leaks))), cleaners=(0,) * cleaners)
+    world = World(sandboxes, tuple(sorted((*numbered, *leaks))))
     return world._replace(**more)  # type: ignore[arg-type]
 
 
@@ -87,7 +87,8 @@ EMPTY = Scenario(
 )
 TWO_CLEANERS = Scenario(
     name="two cleaners, one leak, and its address reused at once",
-    start=node(sandbox(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), cleaners=2),
+    start=node(sandbox(ONE), leaks=(leak("10.244.1.2"),), families=(V4,)),
+    cleaners=2,
 )
 KILLED = Scenario(
     name="two cleaners, one of them killed at any time and started again",
@@ -96,8 +97,8 @@ KILLED = Scenario(
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("the cleaner is killed"),
-        cleaners=2,
     ),
+    cleaners=2,
 )
 DUAL = Scenario(
     name="dual stack: the two files of a leak, and the cleaner is killed at any time",

@@ -94,8 +94,6 @@ class World(NamedTuple):
     """How many seconds the wall clock was moved."""
     left: tuple[tuple[str, int], ...] = ()
     """How often each rare event may still happen."""
-    cleaners: tuple[int, ...] = ()
-    """The position of each cleaner, in the tree of what a cleaner can have read."""
 
     def file(self, ip: str, network: str = NETWORK) -> File | None:
         return next((one for one in self.files if one.ip == ip and one.network == network), None)
