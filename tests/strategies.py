@@ -1,8 +1,13 @@
-"""Random nodes out of a small world, so that their records meet: few ids, few addresses, few pods."""
+"""Random nodes out of a small world, so that their records meet: few ids, few addresses, few pods.
+
+Strategies are made once, outside of the functions that draw: hypothesis validates each new one, which takes longer than
+to draw from it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -66,6 +71,7 @@ SPANS = tuple(timedelta(seconds=n) for n in (1, 3600, 86400))
 WORDS = ("running", "running", "running", "paused", "created", "exited")
 
 
+@cache
 def seldom() -> st.SearchStrategy[bool]:
     # Hypothesis likes 0 and False best; an oddity must not be what most nodes are like.
     return st.integers(0, 7).map(lambda n: n == 7)
@@ -74,11 +80,15 @@ def seldom() -> st.SearchStrategy[bool]:
 ids, names, ips, ages = st.sampled_from(IDS), st.sampled_from(PODS), st.sampled_from(IPS), st.sampled_from(AGES)
 
 
+_file_names = st.lists(ips, unique=True, max_size=6)
+
+
+@cache
 @st.composite
 def stores(draw: st.DrawFn, network: str) -> NetworkStore:
     """One directory: every name in it once, and behind it a file, an empty file, or something strange."""
     entries: list[Reservation | UnrecognizedEntry] = []
-    for ip in draw(st.lists(ips, unique=True, max_size=6)):
+    for ip in draw(_file_names):
         if draw(seldom()):
             entries.append(unrecognized(ip, blocks=True, network=network))
         elif draw(seldom()):
@@ -181,22 +191,29 @@ moments = st.builds(
 )
 
 
+_connected = st.sampled_from([True, True, False, None])
+_sockets = st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True)
+_registered = st.lists(resources, max_size=2, unique=True)
+_allocated = st.lists(st.builds(lambda name, one: allocation(name, one, "d0"), names, resources), max_size=2)
+_changes = st.lists(moments, max_size=4)
+_perhaps_ago = st.one_of(st.none(), agos)
+
+
+@cache
 @st.composite
 def device_managers(draw: st.DrawFn) -> DevicePlugins:
     """A kubelet's device manager, whatever its plugins are up to."""
     return device_plugins(
-        *(
-            plugin_socket(name, ago=draw(agos), connected=draw(st.sampled_from([True, True, False, None])))
-            for name in draw(st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True))
-        ),
-        *(registered(one, *draw(devices)) for one in draw(st.lists(resources, max_size=2, unique=True))),
-        *draw(st.lists(st.builds(lambda name, one: allocation(name, one, "d0"), names, resources), max_size=2)),
-        *sorted(draw(st.lists(moments, max_size=4)), key=lambda one: one.at),
-        kubelet_socket=draw(st.one_of(st.none(), agos)),
-        checkpoint_written=draw(st.one_of(st.none(), agos)),
+        *(plugin_socket(name, ago=draw(agos), connected=draw(_connected)) for name in draw(_sockets)),
+        *(registered(one, *draw(devices)) for one in draw(_registered)),
+        *draw(_allocated),
+        *sorted(draw(_changes), key=lambda one: one.at),
+        kubelet_socket=draw(_perhaps_ago),
+        checkpoint_written=draw(_perhaps_ago),
     )
 
 
+@cache
 def watches() -> st.SearchStrategy[list[Watch]]:
     """What the watches showed, of each kind once."""
     kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
@@ -205,6 +222,7 @@ def watches() -> st.SearchStrategy[list[Watch]]:
     )
 
 
+@cache
 def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     """The runtime, and the kubelet's directory, have an id once."""
     return st.lists(
@@ -212,20 +230,26 @@ def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     )
 
 
+@cache
 def unique_names() -> st.SearchStrategy[list[Any]]:
     return st.lists(pods, max_size=4, unique_by=lambda one: one.name)
 
 
+_checkpoints = st.builds(Checkpoint, ids, st.one_of(st.just(""), names))
+_results = st.lists(results, min_size=1, max_size=4)
+_addresses = st.lists(st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3)
+_seconds = st.integers(0, 3)
+
+
+@cache
 @st.composite
 def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
     """A node of which everything was read."""
     snapshot = node(
-        checkpoints=draw(unique_ids(st.builds(Checkpoint, ids, st.one_of(st.just(""), names)))),
+        checkpoints=draw(unique_ids(_checkpoints)),
         containers=draw(unique_ids(containers)),
-        cni_results=draw(st.lists(results, min_size=1, max_size=4)),
-        addresses=draw(
-            st.lists(st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3)
-        ),
+        cni_results=draw(_results),
+        addresses=draw(_addresses),
         pods=draw(unique_names()),
         node=[] if draw(seldom()) else [draw(nodes_objects)],
         processes=[draw(started)],
@@ -233,19 +257,23 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         registration=draw(registrations),
         autoscaler=draw(autoscalers),
         watches=draw(watches()) if draw(seldom()) else None,
-        later=timedelta(seconds=draw(st.integers(0, 3))),
+        later=timedelta(seconds=draw(_seconds)),
     )
     networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]
     return replace(snapshot, reservations=tuple(networks))
 
 
+_unread = st.lists(st.sampled_from(SOURCES), max_size=2, unique=True)
+
+
+@cache
 @st.composite
 def nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
     """A node of which any source may be unavailable or disabled."""
     snapshot = draw(read_nodes(two_networks))
     if draw(seldom()):
         snapshot = without_api(snapshot)
-    return without(snapshot, *draw(st.lists(st.sampled_from(SOURCES), max_size=2, unique=True)))
+    return without(snapshot, *draw(_unread))
 
 
 recordings = st.builds(
@@ -272,26 +300,32 @@ _files = st.builds(
 )
 
 
+_few_pods = st.lists(pods, max_size=2, unique_by=lambda one: one.name)
+_one_container = st.lists(
+    st.builds(Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)), max_size=1
+)
+_some_files = st.lists(_files, min_size=2, max_size=6, unique_by=lambda one: one.ip)
+_one_checkpoint = st.lists(st.builds(Checkpoint, ids, st.just("")), max_size=1)
+_one_address = st.lists(st.builds(Address, ips, st.just(1), st.just("java")), max_size=1)
+
+
+@cache
 @st.composite
 def leaky_nodes(draw: st.DrawFn) -> Snapshot:
     """A node that has settled, and docker lists all that runs on it; most of its files have no owner."""
-    running = draw(st.lists(pods, max_size=2, unique_by=lambda one: one.name))
+    running = draw(_few_pods)
     listed = [
         Container(f"{n:x}" * 64, "running", 0, one.name, one.uid, sandbox=True) for n, one in enumerate(running, 10)
     ]
-    one_more = draw(
-        st.lists(
-            st.builds(Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)), max_size=1
-        )
-    )
-    reserved = draw(st.lists(_files, min_size=2, max_size=6, unique_by=lambda one: one.ip))
+    one_more = draw(_one_container)
+    reserved = draw(_some_files)
     elsewhere = [replace(one, network="storage", ip="10.9.0.2") for one in reserved[:1] if draw(seldom())]
     return node(
         reservations=[*reserved, *elsewhere],
-        checkpoints=draw(st.lists(st.builds(Checkpoint, ids, st.just("")), max_size=1)),
+        checkpoints=draw(_one_checkpoint),
         containers=[*listed, *one_more],
         cni_results=[cni_result("f" * 64, "shop/web", *subnets, network=name) for name, subnets in RANGES.items()],
-        addresses=draw(st.lists(st.builds(Address, ips, st.just(1), st.just("java")), max_size=1)),
+        addresses=draw(_one_address),
         pods=running,
         node=[Node("worker-1", RANGES["kubenet"], 110)],
         processes=[processes()],
@@ -316,16 +350,23 @@ def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
 odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1))
 
 
+_networks = st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])
+_graces = st.sampled_from([timedelta(0), timedelta(0), GRACE])
+_settles = st.sampled_from([GRACE, GRACE, timedelta(0)])
+_shares = st.sampled_from([0.5, 0.0, 1.0])
+_requested = st.sets(ips, min_size=1, max_size=5).map(frozenset)
+
+
+@cache
 @st.composite
 def bounds(draw: st.DrawFn) -> Limits:
     """Limits of cleanup, mostly less strict than in practice."""
-    named = st.sets(ips, min_size=1, max_size=5).map(frozenset)
     return make_limits(
-        networks=draw(st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])),
-        grace=draw(st.sampled_from([timedelta(0), timedelta(0), GRACE])),
-        settle=draw(st.sampled_from([GRACE, GRACE, timedelta(0)])),
-        max_share=draw(st.sampled_from([0.5, 0.0, 1.0])),
-        only=draw(named) if draw(seldom()) else None,
+        networks=draw(_networks),
+        grace=draw(_graces),
+        settle=draw(_settles),
+        max_share=draw(_shares),
+        only=draw(_requested) if draw(seldom()) else None,
     )
 
 
@@ -347,10 +388,13 @@ def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
     return replace(change(first), taken_at=first.taken_at + timedelta(seconds=15), uptime=moment)
 
 
+_differences = st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)])
+
+
 @st.composite
 def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> CleanupInput:
     """Two snapshots: the second is equal, or differs in all or some sources."""
-    differs = draw(st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)]))
+    differs = draw(_differences)
     first = draw(snapshots)
     other = draw(snapshots) if differs else first
     changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
