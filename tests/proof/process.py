@@ -49,7 +49,7 @@ from tests.proof.world import NETWORK
 
 # Pure, and asked again at every later position of a cleaner.
 _needs_second_snapshot = lru_cache(1 << 14)(engine.needs_second_snapshot)
-_run = lru_cache(1 << 14)(engine.run)
+_assess = lru_cache(1 << 14)(engine.run)
 _replay = lru_cache(1 << 14)(engine.replay)
 
 MERGE: Final = "merge"
@@ -298,7 +298,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     cleaner.before_snapshot(START)
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
     if _needs_second_snapshot(snapshots[0], setup.grace):
-        _, memory = _run(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
+        _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
