@@ -22,9 +22,9 @@ the address has been reserved again, or if the container has another address now
 """
 EPILOG: Final = """\
 examples:
-  nodeleak restore 10.244.1.9                 check whether its last release can be undone
-  nodeleak restore 10.244.1.9 --apply         undo it
-  nodeleak restore --last --apply             undo the last release
+  nodeleak restore 10.244.1.9             check whether it can be undone
+  nodeleak restore 10.244.1.9 --apply     undo it
+  nodeleak restore --last --apply         undo the last release
 
 exit codes:
   0  restored, or with a dry run: it can be restored
