@@ -164,10 +164,10 @@ def test_a_damaged_line_is_reported_with_file_and_line_and_affects_no_other(
     if not expected:
         assert image.damage == ()
         return
-    (said,) = image.damage
-    assert said.startswith(f"{file}, line 4: ")
-    assert expected in said
-    assert len(said) < len(str(file)) + 300
+    (message,) = image.damage
+    assert message.startswith(f"{file}, line 4: ")
+    assert expected in message
+    assert len(message) < len(str(file)) + 300
     assert damage in file.read_bytes(), "it stays where it is"
 
 
@@ -535,7 +535,7 @@ def test_a_failed_write_names_the_journal(journal_store: JournalStore, file: Pat
             return f"{error.filename}: {error.strerror}"
         return ""
 
-    assert in_child(act) == f"{file}: input/output error"
+    assert in_child(act) == f"{file}: Input/output error"
     assert [entry.name for entry in read_anew(file).entries] == ["first"], "what may not be on disk is taken back"
 
 
