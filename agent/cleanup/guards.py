@@ -167,7 +167,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     for reservation in request.reservations:
         if reservation.key not in context.confirmed_leaks:
             classified = context.classified[reservation]
-            return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
+            return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
     return None
 
 

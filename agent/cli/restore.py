@@ -77,7 +77,7 @@ def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
         return found[-1]
     if restored := [entry for entry in of_address if entry.restored]:
         raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
-    raise _not_found(f"the journal in {state_dir} has no entry or released address {quote(name)}", journal)
+    raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
 def _not_found(why: str, journal: "Journal") -> UsageError:

@@ -267,7 +267,12 @@ def test_rejected_pods_of_one_cause_are_one_line_unless_verbose() -> None:
 
 @pytest.mark.parametrize(
     ("free", "advice"),
-    [(0, "no address is free: pods that start now fail"), (9, "not urgent: 9 free addresses left"), (None, "unknown")],
+    [
+        (0, "no address is free: pods that start now fail"),
+        (90, "not urgent: 90 free addresses left"),
+        (9, "Do: 9 free addresses left; find"),
+        (None, "unknown"),
+    ],
 )
 def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
     report = report_with(leak("10.244.1.9", LeakCause.UNKNOWN))
