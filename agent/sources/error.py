@@ -1,12 +1,10 @@
-"""The error of every source."""
+"""How errors of the operating system are described."""
 
 import errno
 import os
 from collections.abc import Iterator
 
-
-class SourceError(Exception):
-    """A source could not be read; the text says why, and the library's error is its cause."""
+from agent.sources.source_error import SourceError as SourceError  # noqa: PLC0414 (for the sources)
 
 
 def describe_os_error(error: OSError) -> str:

@@ -353,7 +353,7 @@ def test_an_unwritable_store_fails_before_the_journal_is_written() -> None:
         with as_nobody():
             outcome = store.release(reserved)
         assert outcome.verdict is Verdict.FAILED
-        assert outcome.why == f"{store.network()}: permission denied (run as root)"
+        assert outcome.why == f"{store.network()}: permission denied"
         assert store.find(IP) == reserved
         assert not store.state.exists()
 
@@ -367,7 +367,7 @@ def test_an_unreadable_reservation_fails() -> None:
         with as_nobody():
             outcome = store.release(reserved)
         assert outcome.verdict is Verdict.FAILED
-        assert outcome.why == f"{store.network()}/{IP}: permission denied (run as root)"
+        assert outcome.why == f"{store.network()}/{IP}: permission denied"
         assert store.find(IP) == reserved
 
 
@@ -380,7 +380,7 @@ def test_an_unreadable_cache_fails() -> None:
         store.caches[1].chmod(0o700)
         with as_nobody():
             outcome = store.release(reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.caches[1]}: permission denied (run as root)")
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.caches[1]}: permission denied")
         assert store.find(IP) == reserved
 
 
@@ -394,7 +394,7 @@ def test_an_unreadable_cached_result_fails() -> None:
         store.network().chmod(0o777)
         with as_nobody():
             outcome = store.release(reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{result}: permission denied (run as root)")
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{result}: permission denied")
         assert store.find(IP) == reserved
         assert store.journal().entries == ()
 
@@ -412,7 +412,7 @@ def test_an_unwritable_state_directory_refuses() -> None:
         assert outcome.verdict is Verdict.REFUSED
         (refusal,) = outcome.refusals
         assert refusal.reason is Reason.JOURNAL_UNWRITABLE
-        assert refusal.why == f"{store.state}/journal: permission denied (run as root)"
+        assert refusal.why == f"{store.state}/journal: permission denied"
         assert store.find(IP) == reserved
 
 
