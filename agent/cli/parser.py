@@ -234,15 +234,17 @@ def _suggestion(name: str, command: str) -> str:
     """Suggest an option of the command, also where one name begins with the other, or else of another command."""
     if len(name) < _SHORTEST:
         return ""
-    own = _options(command)
-    related = [one for one in own if one.startswith(f"--{name}") or f"--{name}".startswith(f"{one}-")]
-    meant = {name: related[0]} if related else {}
-    meant |= {_plain(one): one for one in own}
-    meant |= {word: one for word, one in _SYNONYMS.items() if one.partition("=")[0] in own}
-    if suggestion := did_you_mean(name, meant):
+    if suggestion := did_you_mean(name, _meant(name, _options(command))):
         return suggestion
     found = _closest(name, {_plain(one): one for other in COMMANDS for one in _options(other)} | _RENAMED)
     return f": did you mean {quote(found)} of {_commands_with(found)}?" if found else ""
+
+
+def _meant(name: str, own: Sequence[str]) -> dict[str, str]:
+    """Return a command's options by what people may write: `name` itself stands for an option that it extends."""
+    related = [one for one in own if one.startswith(f"--{name}") or f"--{name}".startswith(f"{one}-")]
+    synonyms = {word: one for word, one in _SYNONYMS.items() if one.partition("=")[0] in own}
+    return dict(zip([name], related, strict=False)) | {_plain(one): one for one in own} | synonyms
 
 
 def _commands_with(name: str) -> str:

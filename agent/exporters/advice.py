@@ -5,7 +5,7 @@ from typing import Final
 
 from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
-from agent.model.report import Report
+from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
 _SCARCE: Final = 10
@@ -33,9 +33,12 @@ def leak_advice(report: Report) -> str:
     if not free or None in free:
         return f"the number of free addresses is unknown; release the leaked addresses: {_RELEASE}"
     left = min(one for one in free if one is not None)
-    scarce = any((one.free or 0) * _SCARCE < (one.usable or 0) for one in networks)
-    urgency = "" if scarce else "not urgent: "
+    urgency = "" if any(map(_scarce, networks)) else "not urgent: "
     return (
         f"{urgency}{count_of(left, 'free address', 'free addresses')} left; find what restarted or removed containers "
         f"at the time shown, then release the leaked addresses: {_RELEASE}; do not delete reservation files by hand"
     )
+
+
+def _scarce(network: NetworkSummary) -> bool:
+    return (network.free or 0) * _SCARCE < (network.usable or 0)
