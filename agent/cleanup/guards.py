@@ -17,6 +17,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets
 from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey
+from agent.model.text import count_of
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
 Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
@@ -166,7 +167,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     for reservation in request.reservations:
         if reservation.key not in context.confirmed_leaks:
             classified = context.classified[reservation]
-            return Refusal(Reason.NOT_CONFIRMED, f"it is {classified.state.value}: {classified.why}")
+            return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
     return None
 
 
@@ -297,6 +298,6 @@ def _over_budget(wanted: int, queued: int, context: GuardContext) -> tuple[Refus
     if all(wanted <= left for _, left in allowances):
         return ()
     short = [(setting, left) for setting, left in allowances if queued > left]
-    why = ", ".join(f"{max(left, 0)} may be released now ({setting})" for setting, left in short)
+    why = ", ".join(f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left in short)
     lift = " ".join(f"{setting}={queued + context.spent.get(setting, 0)}" for setting, _ in short)
-    return (Refusal(Reason.OVER_BUDGET, f"{why}, and {queued} are due up to this one", lift),)
+    return (Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift),)

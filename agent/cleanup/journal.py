@@ -158,13 +158,24 @@ def parse_journal(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
         try:
             _read_line(json.loads(line), entries)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damage.append(f"{where}: {type(error).__name__}: {truncate(error)}")
+            damage.append(f"{where}: {_why_damaged(error)} (the line is skipped and kept; all other lines are used)")
     return Journal(tuple(entries.values()), tuple(damage))
+
+
+def _why_damaged(error: Exception) -> str:
+    if isinstance(error, _UnknownSchema):
+        return str(error)
+    not_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError, RecursionError))
+    return "incomplete, or not JSON" if not_json else "not a valid entry"
+
+
+class _UnknownSchema(ValueError):
+    """The line is of another version, or of another program."""
 
 
 def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
     if line["schema"] != JOURNAL_SCHEMA:
-        raise ValueError(f"schema {line['schema']!r} is not {JOURNAL_SCHEMA}")
+        raise _UnknownSchema(f"schema {truncate(line['schema'], 40)} is not {JOURNAL_SCHEMA}")
     name = str(line["entry"])
     if "began" in line:
         entries[name] = Entry(

@@ -21,7 +21,7 @@ from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import FileImage, describe_error
 from agent.model.release import ReleaseRequest, Verdict
-from agent.sources.error import SourceError
+from agent.sources.error import SourceError, cannot_read
 
 MAX_JOURNAL_BYTES: Final = 1024 * 1024
 """Bytes of one file, about 300 entries. A larger file is rotated."""
@@ -86,7 +86,7 @@ class JournalStore:
                 self._cached = journal.parse_journal(self._lines(path) for path in self._paths())
                 self._signature = signature
         except OSError as error:
-            raise SourceError(f"journal: {describe_error(error)}") from error
+            raise SourceError(cannot_read(error.filename or self._directory, error)) from error
         return self._cached
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation, UnrecognizedEntry
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 RESERVATION: Final = "reservation"
 LOCK_HELD: Final = "another process holds host-local's lock"
@@ -163,7 +163,8 @@ class _RaceLost(Exception):
 def describe_error(error: Exception) -> str:
     """Return the file and the system's message, if the error has them."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+        return f"{error.filename}: {why}" if error.filename else why
     return str(error)
 
 

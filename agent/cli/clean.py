@@ -37,7 +37,7 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  74 the output or the journal could not be written: the releases before that are in the journal
+  74 cannot write the output or the journal; the journal has what was released
 """
 
 

@@ -17,7 +17,7 @@ It reads the journal in --state-dir.
 EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak journal
-  nodeleak journal -o json                    with the content of every removed file
+  nodeleak journal -o json            with the content of every removed file
 
 exit codes:
   0  done, also if nothing was ever released

@@ -20,6 +20,25 @@ def write_json(document: object) -> None:
     write(f"{json.dumps(document, indent=1)}\n")
 
 
+def width() -> int:
+    """Return the columns of the terminal, 80 without one; longer lines than 100 are hard to read."""
+    from shutil import get_terminal_size
+
+    return max(40, min(100, get_terminal_size().columns))
+
+
+def reflow(text: str, indent: str = "") -> str:
+    """Fill paragraphs to the width of the terminal. A blank line, or a line such as `Do: ...`, begins another one."""
+    import re
+    import textwrap
+
+    joined = re.sub(r"(?<!\n)\n(?!\n|[A-Z][a-z ]*: |$)", " ", text)
+    return "\n".join(
+        textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        for line in joined.splitlines()
+    )
+
+
 def discard_output() -> None:
     """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

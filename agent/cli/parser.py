@@ -2,11 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
 from agent.cli import clean, explain, journal, record, restore, run, scan, timeline, version
 from agent.cli.options import add_settings
+from agent.cli.output import reflow, width
 from agent.config import RENAMED, UsageError, all_settings, option, quote
 
 
@@ -52,19 +54,25 @@ COMMANDS: Final[Mapping[str, Command]] = {
 
 HELP: Final = "help"
 _ALIASES: Final = {"-h": HELP, "--help": HELP, "--help-all": HELP, "--version": "version"}
+_RENAMED: Final = {option(old).lstrip("-"): option(new) for old, new in RENAMED.items()}
 _SYNONYMS: Final = {
-    **{option(old): option(new) for old, new in RENAMED.items()},
-    "--json": "--output=json",
-    "--yes": "--apply",
-    "--force": "--apply",
-    "--no-api": "--api=off",
+    **_RENAMED,
+    "json": "--output=json",
+    "yes": "--apply",
+    "force": "--apply",
+    "no-api": "--api=off",
 }
 """What people may write instead of an option: its former name, or its name in other tools."""
+_SHORTEST: Final = 3
+"""Letters of a name that can be recognized when it is misspelled."""
 
+_INTRO: Final = (
+    "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no container uses "
+    "them. It also finds related problems with device plugins, volumes and the Node object. It changes nothing unless "
+    "you ask for it: 'clean --apply', 'restore --apply', 'run --cleanup=auto'."
+)
 _OVERVIEW: Final = """\
-nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no
-container uses them. It also finds related problems with device plugins, volumes and the Node object.
-It changes nothing unless you ask for it: 'clean --apply', 'restore --apply', 'run --cleanup=auto'.
+{intro}
 
 usage: nodeleak COMMAND [options]
 
@@ -72,17 +80,17 @@ commands:
 {commands}
 
 examples:
-  kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide   (the POD of each node)
-  kubectl exec -n kube-system POD -- nodeleak scan
+  kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide
+  kubectl exec -n kube-system POD -- nodeleak scan    (POD: the one on the node)
   nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
   nodeleak explain leaked_reservation
   nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
 
 exit codes:
-  0  success                                 4  a release or a restore failed
-  1  scan --exit-code: there are findings    5  interrupted before all releases were done
-  2  wrong usage or configuration            70 bug in nodeleak
-  3  incomplete: some data are unavailable   74 the output or the journal could not be written
+  0  success                                4  a release or a restore failed
+  1  scan --exit-code: there are findings   5  interrupted between releases
+  2  wrong usage or configuration           70 bug in nodeleak
+  3  incomplete: some data are unavailable  74 cannot write output or journal
 
 Every setting is also an environment variable: --grace is NODELEAK_GRACE.
 Run 'nodeleak COMMAND --help' for the options of a command.
@@ -101,6 +109,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         return argparse.Namespace(command=HELP, page=make_parser(name, full=full).format_help())
     if name == "explain":
         rest = [one.removeprefix("--") if one.partition("=")[0] in _every_setting() else one for one in rest]
+    for one in rest:  # argparse would read -output as -o utput
+        if re.match(r"-\w\w", one) and f"-{one.partition('=')[0]}" in _options(name):
+            raise _unexpected_argument(name, one)
     parser = make_parser(name)
     parsed, unexpected = parser.parse_known_args(rest, argparse.Namespace(command=name))
     if unexpected:
@@ -129,7 +140,7 @@ def _every_setting() -> set[str]:
 def overview() -> str:
     lines = [f"  {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items()]
     lines.append(f"  {HELP:<10}print this help, or the help of a command")
-    return _OVERVIEW.format(commands="\n".join(lines))
+    return _OVERVIEW.format(intro=reflow(_INTRO), commands="\n".join(lines))
 
 
 def make_parser(name: str, *, full: bool = False) -> argparse.ArgumentParser:
@@ -137,11 +148,11 @@ def make_parser(name: str, *, full: bool = False) -> argparse.ArgumentParser:
     command = COMMANDS[name]
     epilog = command.EPILOG
     if command.SETTINGS and not full:
-        epilog += f"\nRun 'nodeleak {name} --help-all' for all settings, with their environment variables.\n"
+        epilog += f"\nRun 'nodeleak {name} --help-all' for all settings and their variables.\n"
     parser = _Parser(
         prog=f"nodeleak {name}",
         usage=" ".join(filter(None, [f"nodeleak {name}", command.OPERANDS, "[options]"])),
-        description=command.DESCRIPTION,
+        description=reflow(command.DESCRIPTION),
         epilog=epilog.strip(),
         formatter_class=_Formatter,
         # An abbreviation is ambiguous as soon as an option is added, and --app must not mean --apply.
@@ -159,7 +170,10 @@ def make_parser(name: str, *, full: bool = False) -> argparse.ArgumentParser:
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
+        super().__init__(prog, max_help_position=28, width=width())
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if action.option_strings and action.metavar:
@@ -194,12 +208,11 @@ def _see_help(command: str = "nodeleak") -> str:
 
 
 def _unknown_command(name: str) -> UsageError:
-    if name.startswith("-"):
-        return UsageError(f"unknown option {quote(name)}: options follow the command: nodeleak scan ...", _see_help())
-    return UsageError(
-        f"unknown command {quote(name)}{did_you_mean(name.lower(), {one: one for one in (*COMMANDS, HELP)})}",
-        _see_help(),
-    )
+    if not name.startswith("-"):
+        return UsageError(f"unknown command {quote(name)}{did_you_mean(name.lower(), (*COMMANDS, HELP))}", _see_help())
+    if (plain := f"--{_plain(name)}") in _ALIASES:
+        return UsageError(f"unknown option {quote(name)}: did you mean {quote(plain)}?", _see_help())
+    return UsageError(f"unknown option {quote(name)}: options follow the command: nodeleak scan ...", _see_help())
 
 
 def _unexpected_argument(command: str, argument: str) -> UsageError:
@@ -207,12 +220,35 @@ def _unexpected_argument(command: str, argument: str) -> UsageError:
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
     name = argument.partition("=")[0]
-    own = _options(command)
-    meant = {one: one for one in own} | {word: one for word, one in _SYNONYMS.items() if one.partition("=")[0] in own}
-    others = [other for other in COMMANDS if name in _options(other)]
-    if others and name not in meant:
-        return UsageError(f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}", see)
-    return UsageError(f"unknown option {quote(name)}{did_you_mean(name, meant)}", see)
+    if others := _commands_with(name):
+        return UsageError(f"unknown option {quote(name)} of {command}: it is an option of {others}", see)
+    return UsageError(f"unknown option {quote(name)}{_suggestion(_plain(name), command)}", see)
+
+
+def _plain(name: str) -> str:
+    """Return the name of an option without dashes, however it is written."""
+    return name.lstrip("-").replace("_", "-").lower()
+
+
+def _suggestion(name: str, command: str) -> str:
+    """Suggest an option of the command, also where one name begins with the other, or else of another command."""
+    if len(name) < _SHORTEST:
+        return ""
+    if suggestion := did_you_mean(name, _meant(name, _options(command))):
+        return suggestion
+    found = _closest(name, {_plain(one): one for other in COMMANDS for one in _options(other)} | _RENAMED)
+    return f": did you mean {quote(found)} of {_commands_with(found)}?" if found else ""
+
+
+def _meant(name: str, own: Sequence[str]) -> dict[str, str]:
+    """Return a command's options by what people may write: `name` itself stands for an option that it extends."""
+    related = [one for one in own if one.startswith(f"--{name}") or f"--{name}".startswith(f"{one}-")]
+    synonyms = {word: one for word, one in _SYNONYMS.items() if one.partition("=")[0] in own}
+    return dict(zip([name], related, strict=False)) | {_plain(one): one for one in own} | synonyms
+
+
+def _commands_with(name: str) -> str:
+    return ", ".join(other for other in COMMANDS if name.partition("=")[0] in _options(other))
 
 
 def _options(command: str) -> list[str]:
@@ -220,9 +256,13 @@ def _options(command: str) -> list[str]:
     return list(parser._option_string_actions)  # noqa: SLF001 (argparse has no way to ask)
 
 
-def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
-    """Return a suggestion to end an error with; empty if nothing is similar. `meant`: suggestions, by word."""
+def did_you_mean(word: str, meant: Iterable[str] | Mapping[str, str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar. `meant`: words, or suggestions by word."""
+    found = _closest(word, meant if isinstance(meant, Mapping) else {one: one for one in meant})
+    return f": did you mean {quote(found)}?" if found else ""
+
+
+def _closest(word: str, meant: Mapping[str, str]) -> str:
     from difflib import get_close_matches
 
-    found = [meant[one] for one in get_close_matches(word, list(meant), n=1, cutoff=0.6)]
-    return f": did you mean {quote(found[0])}?" if found else ""
+    return next((meant[one] for one in get_close_matches(word, list(meant), n=1, cutoff=0.6)), "")

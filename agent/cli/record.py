@@ -18,7 +18,7 @@ any machine. It changes nothing.
 EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak record > node.json
-  nodeleak record --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig > node.json
+  nodeleak record --node worker-1 --kubeconfig kubeconfig > node.json
   nodeleak record --anonymous --api=off > node.json
   nodeleak scan --recording node.json
 

@@ -22,9 +22,9 @@ the address has been reserved again, or if the container has another address now
 """
 EPILOG: Final = """\
 examples:
-  nodeleak restore 10.244.1.9                 check whether its last release can be undone
-  nodeleak restore 10.244.1.9 --apply         undo it
-  nodeleak restore --last --apply             undo the last release
+  nodeleak restore 10.244.1.9             check whether it can be undone
+  nodeleak restore 10.244.1.9 --apply     undo it
+  nodeleak restore --last --apply         undo the last release
 
 exit codes:
   0  restored, or with a dry run: it can be restored
@@ -77,7 +77,7 @@ def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
         return found[-1]
     if restored := [entry for entry in of_address if entry.restored]:
         raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
-    raise _not_found(f"the journal in {state_dir} has no entry or released address {quote(name)}", journal)
+    raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
 def _not_found(why: str, journal: "Journal") -> UsageError:

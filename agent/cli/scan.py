@@ -26,9 +26,9 @@ EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak scan
   nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
-  nodeleak scan --api=off                     on the node, without credentials
-  nodeleak scan --map                         all addresses of the range
-  nodeleak scan --recording node.json         a snapshot of another node, made by 'nodeleak record'
+  nodeleak scan --api=off                 on the node, without credentials
+  nodeleak scan --map                     all addresses of the range
+  nodeleak scan --recording node.json     a snapshot made by 'nodeleak record'
 
 exit codes:
   0  every check ran

@@ -24,8 +24,8 @@ EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak timeline --since 1h
   nodeleak timeline --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
-  nodeleak timeline --api=off                 without credentials: no rejected pods
-  nodeleak timeline -o json                   every event; the table shortens long runs of one kind
+  nodeleak timeline --api=off         without credentials: no rejected pods
+  nodeleak timeline -o json           every event; the table shortens long runs
 
 exit codes:
   0  the timeline is complete, or nothing is known to have happened

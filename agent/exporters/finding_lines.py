@@ -1,21 +1,21 @@
-"""Findings as lines of text: the leaks of one cause are one line with their number and addresses."""
+"""Findings as lines of text: the leaks, or the rejected pods, of one cause are one line with their number and names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, TypeAlias
 
 from agent.checks.addresses import leaked_reservation
 from agent.model.finding import LeakCause, Severity, TrackedFinding
+from agent.model.rejections import PodOutcome
 from agent.model.report import Report
 from agent.model.text import count_of, format_time
 
 LONGEST_LIST: Final = 40
-"""Addresses in one line, and lines of one detector."""
+"""Names in one line, and lines of one detector."""
 
 _RESTARTS: Final = {LeakCause.KUBELET_RESTART, LeakCause.RUNTIME_RESTART, LeakCause.NODE_REBOOT}
 
-_Group: TypeAlias = tuple[str, LeakCause, datetime | None, bool] | TrackedFinding
+_Group: TypeAlias = tuple[object, ...] | TrackedFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +36,42 @@ def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]
 
 def _group(tracked: TrackedFinding) -> _Group:
     finding = tracked.finding
-    if finding.detector != leaked_reservation.NAME or not isinstance(finding.cause, LeakCause):
-        return tracked
-    # A restart has one time; without one, each leak has the time of its file.
-    since = tracked.since if finding.cause in _RESTARTS else None
-    return finding.network, finding.cause, since, tracked.confirmed
+    if isinstance(finding.cause, LeakCause):
+        # A restart has one time; without one, each leak has the time of its file.
+        since = tracked.since if finding.cause in _RESTARTS else None
+        return finding.network, finding.cause, since, tracked.confirmed
+    # A finding about many pods of one controller is a line already; each pod that cannot end has its own advice.
+    if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
+        return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
+    return tracked
 
 
 def _line(group: Sequence[TrackedFinding]) -> FindingLine:
-    first = group[0]
-    text = first.finding.message if len(group) == 1 else _leaks(group)
-    return FindingLine(first.finding.detector, first.finding.severity, text, first.confirmed)
+    first = group[0].finding
+    if len(group) == 1:
+        text = first.message
+    else:
+        text = _leaks(group, first.cause) if isinstance(first.cause, LeakCause) else _rejected(group)
+    return FindingLine(first.detector, first.severity, text, group[0].confirmed)
 
 
-def _leaks(group: Sequence[TrackedFinding]) -> str:
+def _leaks(group: Sequence[TrackedFinding], cause: LeakCause) -> str:
     first = group[0]
-    cause = first.finding.cause if isinstance(first.finding.cause, LeakCause) else LeakCause.UNKNOWN
     since = format_time(first.since)
     if any(one.since != first.since for one in group):
         since += " (the oldest)"
-    addresses = [one.finding.subject.rpartition("/")[2] for one in group]
-    more = len(addresses) - LONGEST_LIST
-    listed = ", ".join(addresses[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+    addresses = _listed([one.finding.subject.rpartition("/")[2] for one in group])
     count = count_of(len(group), "address", "addresses")
-    return (
-        f"{count} in {first.finding.network} leaked, {leaked_reservation.CAUSES[cause].format(since=since)}: {listed}"
-    )
+    why = leaked_reservation.CAUSES[cause].format(since=since)
+    return f"{count} in {first.finding.network} leaked, {why}: {addresses}"
+
+
+def _rejected(group: Sequence[TrackedFinding]) -> str:
+    first, pods = group[0].finding.rejected_pods[0], _listed([one.finding.pod for one in group])
+    what = f"{len(group)} pods were rejected for {first.resource or 'a device'} ({pods})"
+    return f"{what}; for the first of them: {first.why}; {first.do}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - LONGEST_LIST
+    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")

@@ -1,18 +1,23 @@
-"""The error of every source."""
+"""How errors of the operating system are described."""
 
 import errno
+import os
 from collections.abc import Iterator
 
-
-class SourceError(Exception):
-    """A source could not be read; the text says why, and the library's error is its cause."""
+from agent.sources.source_error import SourceError as SourceError  # noqa: PLC0414 (for the sources)
 
 
 def describe_os_error(error: OSError) -> str:
     """Return the operating system's message, with the remedy where permissions are missing."""
     text = error.strerror or str(error)
-    hint = " (run as root)" if isinstance(error, PermissionError) else ""
-    return f"{text[:1].lower()}{text[1:]}{hint}"
+    return f"{text[:1].lower()}{text[1:]}{_remedy(error)}"
+
+
+def _remedy(error: OSError) -> str:
+    if os.geteuid():
+        return " (run as root)" if isinstance(error, PermissionError) else ""
+    # EPERM has other reasons as well, such as an immutable file.
+    return " (as root: likely a missing capability, AppArmor or SELinux)" if error.errno == errno.EACCES else ""
 
 
 def cannot_read(path: object, error: OSError) -> str:

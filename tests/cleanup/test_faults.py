@@ -247,7 +247,8 @@ def test_a_read_only_mount_is_reported_as_observe_mode_without_a_journal_entry(s
     verdict, why, leaked, read_only = in_child(observed)
     assert read_only, "it was mounted as it should be"
     assert (verdict, leaked) == ("failed", 0)
-    assert why == (f"{store.network()}: read-only mount: apply deploy/overlays/cleanup-exec to allow releases")
+    remedy = "to release, deploy overlays/cleanup-exec with your image (deploy/README.md)"
+    assert why == f"{store.network()}: read-only mount: {remedy}"
     assert store.find(IP) == reserved
     assert not store.state.exists()
 
@@ -305,7 +306,7 @@ def test_a_full_disk_under_the_journal_refuses_the_release(store: Store) -> None
     first, verdicts, reasons, damage, entries, last, file, in_place = in_child(full)
     assert (first, entries) == ("released", ["released"])
     assert verdicts == ["refused"] * 5
-    assert reasons == [["journal_unwritable", f"{file}: No space left on device"]] * 5
+    assert reasons == [["journal_unwritable", f"{file}: no space left on device"]] * 5
     assert (damage, last) == ([], ""), "no torn line"
     assert in_place
 
@@ -321,7 +322,7 @@ def test_a_partly_written_line_is_truncated(store: Store, room: int) -> None:
         outcome = store.release(reserved)
         return [outcome.verdict, outcome.refusals[0].reason, outcome.refusals[0].why]
 
-    assert in_child(bounded) == ["refused", "journal_unwritable", f"{store.journal_file}: File too large"]
+    assert in_child(bounded) == ["refused", "journal_unwritable", f"{store.journal_file}: file too large"]
     assert store.journal_file.read_bytes() == before
     assert store.find(IP) == reserved
     assert store.release(reserved).verdict is Verdict.RELEASED
@@ -337,7 +338,7 @@ def test_a_disk_that_fills_up_during_a_release_leaves_an_unfinished_entry_and_re
 
         return release_with(store, fill, Step.JOURNALED, reserved)[0].why
 
-    assert in_child(filling) == f"the journal does not record the outcome: {store.journal_file}: File too large"
+    assert in_child(filling) == f"the journal does not record the outcome: {store.journal_file}: file too large"
     (unfinished,) = store.journal().unfinished()
     store.start()
     assert [entry.verdict for entry in store.journal().entries] == [Verdict.RELEASED]
@@ -352,7 +353,7 @@ def test_an_unwritable_store_fails_before_the_journal_is_written() -> None:
         with as_nobody():
             outcome = store.release(reserved)
         assert outcome.verdict is Verdict.FAILED
-        assert outcome.why == f"{store.network()}: Permission denied"
+        assert outcome.why == f"{store.network()}: permission denied"
         assert store.find(IP) == reserved
         assert not store.state.exists()
 
@@ -365,7 +366,8 @@ def test_an_unreadable_reservation_fails() -> None:
         store.network().chmod(0o777)
         with as_nobody():
             outcome = store.release(reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.network()}/{IP}: Permission denied")
+        assert outcome.verdict is Verdict.FAILED
+        assert outcome.why == f"{store.network()}/{IP}: permission denied"
         assert store.find(IP) == reserved
 
 
@@ -378,7 +380,7 @@ def test_an_unreadable_cache_fails() -> None:
         store.caches[1].chmod(0o700)
         with as_nobody():
             outcome = store.release(reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.caches[1]}: Permission denied")
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.caches[1]}: permission denied")
         assert store.find(IP) == reserved
 
 
@@ -392,7 +394,7 @@ def test_an_unreadable_cached_result_fails() -> None:
         store.network().chmod(0o777)
         with as_nobody():
             outcome = store.release(reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{result}: Permission denied")
+        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{result}: permission denied")
         assert store.find(IP) == reserved
         assert store.journal().entries == ()
 
@@ -410,7 +412,7 @@ def test_an_unwritable_state_directory_refuses() -> None:
         assert outcome.verdict is Verdict.REFUSED
         (refusal,) = outcome.refusals
         assert refusal.reason is Reason.JOURNAL_UNWRITABLE
-        assert refusal.why == f"{store.state}/journal: Permission denied"
+        assert refusal.why == f"{store.state}/journal: permission denied"
         assert store.find(IP) == reserved
 
 
@@ -419,7 +421,7 @@ def test_a_cached_result_that_cannot_be_removed_is_reported_and_is_not_a_failure
     with immutable(result):
         outcome = store.release(store.reserve())
     assert outcome.verdict is Verdict.RELEASED
-    assert outcome.why == f"left in libcni's cache: {result}: Operation not permitted"
+    assert outcome.why == f"left in libcni's cache: {result}: operation not permitted"
     assert store.entry().why == outcome.why
     assert result.exists()
 
@@ -428,7 +430,7 @@ def test_a_file_that_cannot_be_removed_fails_and_remains(store: Store) -> None:
     reserved = store.reserve()
     with immutable(store.network() / IP):
         outcome = store.release(reserved)
-    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.network()}/{IP}: Operation not permitted")
+    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{store.network()}/{IP}: operation not permitted")
     assert store.find(IP) == reserved
     assert store.entry().verdict is Verdict.FAILED
     assert store.unlocked()
@@ -442,7 +444,7 @@ def test_if_the_second_file_cannot_be_removed_the_first_is_restored_byte_for_byt
     with immutable(store.network(network) / IP6):
         outcome = store.release(*reserved)
     assert outcome.verdict is Verdict.FAILED
-    assert outcome.why == f"{store.network(network)}/{IP6}: Operation not permitted"
+    assert outcome.why == f"{store.network(network)}/{IP6}: operation not permitted"
     assert store.files() == before
     assert result.exists()
     assert store.unlocked()
@@ -461,7 +463,7 @@ def test_if_the_first_file_cannot_be_restored_the_journal_still_can(store: Store
     with immutable(store.network() / IP6):
         verdict, why = in_child(act)
     assert verdict == "failed"
-    assert "Input/output error: the sandbox is partly released, `nodeleak restore` can put it back" in why
+    assert "input/output error: the sandbox is partly released, `nodeleak restore` can put it back" in why
     assert list(store.files()) == [f"kubenet/{IP6}"]
     (image,) = (one for one in store.entry().reservations if one.name == IP)
     store.file_ops().put_back(image)

@@ -328,7 +328,7 @@ def test_an_error_names_the_missing_directory(store: Store) -> None:
     reserved = replace(store.reserve(), network="net1")
     outcome = store.release(reserved)
     assert (outcome.verdict, outcome.why) == (
-        Verdict.FAILED, f"{store.networks}/net1: No such file or directory",
+        Verdict.FAILED, f"{store.networks}/net1: no such file or directory",
     )  # fmt: skip
 
 
@@ -539,7 +539,7 @@ def test_an_existing_file_is_never_overwritten(store: Store, named: bool) -> Non
             return describe_error(error)
         return ""
 
-    assert in_child(act) == f"{store.network()}/{IP}: File exists"
+    assert in_child(act) == f"{store.network()}/{IP}: file exists"
     assert store.files() == before
     assert os.listdir(store.networks) == ["kubenet"]
 
@@ -555,7 +555,7 @@ def test_other_errors_of_o_tmpfile_are_raised(store: Store) -> None:
             return describe_error(error)
         return ""
 
-    assert in_child(act) == f"{store.network()}: Disk quota exceeded"
+    assert in_child(act) == f"{store.network()}: disk quota exceeded"
 
 
 def test_present_and_taken_describe_the_current_file(store: Store) -> None:

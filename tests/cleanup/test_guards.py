@@ -191,7 +191,7 @@ def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situat
         (SITUATIONS[9], "the sandbox also has fd00::9; all its addresses are released together"),
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
         (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
-        (SITUATIONS[14], "2 may be released now (--max), and 3 are due up to this one"),
+        (SITUATIONS[14], "--max allows 2 addresses now; this is number 3 in line"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )

@@ -155,7 +155,7 @@ def test_a_cached_result_that_exists_again_is_kept_and_reported(store: Store) ->
     result.write_text("another")
     done = put_back(store)
     assert (done.done, done.why) == (
-        True, f"not restored to libcni's cache: {result.name}: {result}: File exists",
+        True, f"not restored to libcni's cache: {result.name}: {result}: file exists",
     )  # fmt: skip
     assert result.read_text() == "another"
 
@@ -166,7 +166,7 @@ def test_a_missing_cache_directory_is_reported(store: Store) -> None:
     result.parent.rmdir()
     done = put_back(store)
     assert done.done
-    assert done.why == f"not restored to libcni's cache: {result.name}: {result.parent}: No such file or directory"
+    assert done.why == f"not restored to libcni's cache: {result.name}: {result.parent}: no such file or directory"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
@@ -213,7 +213,7 @@ def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store:
         done = put_back(store)
         return [done.done, done.why]
 
-    assert in_child(act) == [False, f"{store.network()}: No space left on device"]
+    assert in_child(act) == [False, f"{store.network()}: no space left on device"]
     assert store.files() == {}
     assert put_back(store).done
     assert len(store.files()) == 2
@@ -223,7 +223,7 @@ def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
     store.release(store.reserve())
     with immutable(store.journal_file):
         done = put_back(store)
-    assert (done.done, done.why) == (False, f"{store.journal_file}: Operation not permitted")
+    assert (done.done, done.why) == (False, f"{store.journal_file}: operation not permitted")
     assert store.files() == {}
     assert store.unlocked()
 
@@ -245,7 +245,7 @@ def test_on_a_read_only_mount_nothing_is_restored(store: Store) -> None:
 def test_a_missing_network_is_reported(store: Store) -> None:
     store.release(store.reserve())
     store.network().rename(store.networks / "old")
-    assert put_back(store).why == f"{store.network()}: No such file or directory"
+    assert put_back(store).why == f"{store.network()}: no such file or directory"
 
 
 @pytest.mark.parametrize(

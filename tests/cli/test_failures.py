@@ -466,7 +466,7 @@ def served(port: int, path: str) -> tuple[int, str]:
 def test_a_signal_ends_the_daemon(quick: list[str], number: signal.Signals, expected: int) -> None:
     with running("--api", "off", *quick) as agent:
         port = agent.log_event("agent.started")["port"]
-        until(lambda: served(port, "/readyz")[0] == 200, "one round")
+        until(lambda: served(port, "/readyz")[0] == 200, "one sync")
         code, seconds = agent.end(number)
     assert code == expected
     assert seconds < 2

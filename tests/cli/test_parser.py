@@ -53,6 +53,15 @@ def test_the_help_of_a_command_fits_a_screen(
     assert page == output(capsys, "help", name) == output(capsys, name, "-h")
 
 
+@pytest.mark.parametrize("columns", [80, 100, 300])
+@pytest.mark.parametrize("arguments", [("help",), ("explain",), *((name, "--help") for name in COMMANDS)])
+def test_a_page_is_as_wide_as_the_terminal_and_at_most_100_columns(
+    arguments: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, output(capsys, *arguments).splitlines())) <= min(columns, 100)
+
+
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"version"}))
 def test_the_help_has_examples_and_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = output(capsys, name, "--help")
@@ -108,6 +117,17 @@ def test_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("scan --json", 'unknown option "--json": did you mean "--output=json"?'),
         ("clean --app", 'unknown option "--app": did you mean "--apply"?'),
         ("clean --yes", 'unknown option "--yes": did you mean "--apply"?'),
+        ("clean --max-per-round 5", 'unknown option "--max-per-round": did you mean "--max"?'),
+        ("scan --max-per-round 5", 'unknown option "--max-per-round": did you mean "--max-per-sync" of run?'),
+        ("scan --intervall 5s", 'unknown option "--intervall": did you mean "--interval" of run?'),
+        ("scan --api_timeout 5s", 'unknown option "--api_timeout": did you mean "--api-timeout"?'),
+        ("scan --API=off", 'unknown option "--API": did you mean "--api"?'),
+        ("scan -output json", 'unknown option "-output": did you mean "--output"?'),
+        ("scan -verbose", 'unknown option "-verbose": did you mean "--verbose"?'),
+        ("scan --kube x", 'unknown option "--kube": did you mean "--kubeconfig"?'),
+        ("scan -x", 'unknown option "-x"'),
+        ("explain --foo", 'unknown option "--foo"'),
+        ("-help", 'unknown option "-help": did you mean "--help"?'),
         ("scan --interval 5s", 'unknown option "--interval" of scan: it is an option of run'),
         ("journal --apply", 'unknown option "--apply" of journal: it is an option of clean, restore'),
         ("scan -o xml", '--output: invalid value "xml": expected one of: table, json'),

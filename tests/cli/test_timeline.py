@@ -124,7 +124,8 @@ def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
     (state(node) / "journal").mkdir(parents=True)
     (state(node) / "journal" / "journal.jsonl").mkdir()
     tree = document(node, code=3)
-    assert [one["source"] for one in tree["unavailable"]] == ["journal"]
+    file = state(node) / "journal" / "journal.jsonl"
+    assert tree["unavailable"] == [{"source": "journal", "why": f"cannot read {file}: not a regular file"}]
 
 
 def test_a_damaged_line_of_the_journal_is_a_warning(node: SmallNode) -> None:

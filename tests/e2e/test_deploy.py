@@ -186,7 +186,7 @@ def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
     output = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
     (sentence,) = [line for line in output.splitlines() if "read-only" in line]
-    assert "read-only mount: apply deploy/overlays/cleanup-exec to allow releases" in sentence
+    assert "read-only mount: to release, deploy overlays/cleanup-exec with your image (deploy/README.md)" in sentence
 
 
 def _cleans(agent: Deployment, leaked: list[str]) -> None:

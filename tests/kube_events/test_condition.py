@@ -59,9 +59,9 @@ def test_without_data_the_status_is_unknown(source: str) -> None:
     assert condition.message
 
 
-@pytest.mark.parametrize(("standing", "status"), [("", None), ("True", "Unknown")])
-def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(standing: str, status: str | None) -> None:
-    elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=standing)
+@pytest.mark.parametrize(("stored", "status"), [("", None), ("True", "Unknown")])
+def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(stored: str, status: str | None) -> None:
+    elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored)
     kubenet = NetworkStore(
         "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     )
@@ -121,9 +121,9 @@ def export_all(exporter: ConditionExporter, *reports: Report) -> None:
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
     queue, syncs = FakeQueue(), Syncs()
     exporter = ConditionExporter(queue.put)
-    standing = replace(WIDE, address_pressure="False")
+    stored = replace(WIDE, address_pressure="False")
     for _ in range(41):
-        export_all(exporter, syncs.report(node(node=[standing])))
+        export_all(exporter, syncs.report(node(node=[stored])))
     assert [message.kind for message in queue.messages] == [Kind.CONDITION] * 3
     assert queue.last["type"] == "CNIAddressPressure"
     assert queue.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
@@ -146,23 +146,23 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     exporter = ConditionExporter(queue.put)
     export_all(exporter, syncs.report(node()))
     assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
-    standing = replace(TINY, address_pressure="False")
-    export_all(exporter, *(syncs.report(node(node=[standing])) for _ in range(3)))
+    stored = replace(TINY, address_pressure="False")
+    export_all(exporter, *(syncs.report(node(node=[stored])) for _ in range(3)))
     assert len(queue.patches) == 2
     assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
     # Scarce becomes exhausted: patched at once, without a transition.
-    standing = replace(TINY, address_pressure="True")
-    export_all(exporter, syncs.report(node(*FULL, node=[standing])))
+    stored = replace(TINY, address_pressure="True")
+    export_all(exporter, syncs.report(node(*FULL, node=[stored])))
     assert len(queue.patches) == 3
     assert queue.last["reason"] == EXHAUSTED
     assert "lastTransitionTime" not in queue.last
 
 
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
-    for standing, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
+    for stored, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         queue = FakeQueue()
-        export_all(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=standing)))
-        assert ("lastTransitionTime" in queue.last) == turned, standing
+        export_all(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=stored)))
+        assert ("lastTransitionTime" in queue.last) == turned, stored
 
 
 def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:

@@ -137,14 +137,14 @@ def test_a_restarted_agent_patches_the_existing_event(agent: Start) -> None:
         with agent(server.url) as before:
             before.export(leak(2))
             before.export(leak(2), later=LATER)
-            until(lambda: before.sent() == 2, "it was told twice")
+            until(lambda: before.sent() == 2, "it was sent twice")
         with agent(server.url) as after:
             after.export(leak(3), later=LATER * 2)
             until(lambda: after.sent() == 1, "it was met")
             (event,) = store.events.values()
             assert (event["count"], event["message"]) == (2, "10.244.1.3 leaked")
             after.export(leak(3), later=LATER * 3)
-            until(lambda: after.sent() == 2, "it was told again")
+            until(lambda: after.sent() == 2, "it was sent again")
         assert methods(server) == ["POST", "PATCH", "POST", "PATCH", "PATCH"]
     (event,) = store.events.values()
     assert (event["count"], event["lastTimestamp"]) == (3, "2026-03-26T20:15:00Z")
@@ -168,7 +168,7 @@ def test_pods_have_events_in_their_namespaces(agent: Start) -> None:
     refused = Finding("unreserved_pod_ip", "10.244.1.2", "not reserved", identity=("uid of shop/web",))
     with FakeServer(store) as server, agent(server.url) as one:
         one.export(refused)
-        until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
+        until(lambda: one.sent("UnreservedPodIp") == 2, "both are sent")
     about = [event["involvedObject"] for event in store.events.values()]
     assert [(one["kind"], one.get("namespace")) for one in about] == [("Node", None), ("Pod", "shop")]
 
@@ -204,7 +204,7 @@ def test_a_failing_server_is_unreachable_until_it_recovers(agent: Start, answer:
         until(lambda: one.dropped == {"unreachable": 1}, "it is counted")
         server.answers = store
         one.export(leak(2), later=LATER)
-        until(lambda: one.sent() == 1, "it is told")
+        until(lambda: one.sent() == 1, "it is sent")
     assert [words[:2] for words in one.warned] == [("event", "unreachable")]
     assert len(store.events) == 1
 
@@ -235,7 +235,7 @@ def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped(agen
 def test_excess_events_are_rate_limited_and_not_sent(agent: Start) -> None:
     with FakeServer(Store()) as server, agent(server.url) as one:
         one.export(*(leak(2, network=f"n{number}") for number in range(200)))
-        until(lambda: one.sent() == 25, "the burst is told")
+        until(lambda: one.sent() == 25, "the burst is sent")
         assert one.dropped == {"rate_limited": 175}
         one.export(*(leak(2, network=f"n{number}") for number in range(200)), later=timedelta(minutes=1))
         until(lambda: one.sent() == 30, "and five in the next minute")
@@ -248,7 +248,7 @@ def test_a_throttled_request_is_retried_after_the_given_time(agent: Start) -> No
     with FakeServer(lambda request: [busy.pop()] if busy else store(request)) as server, agent(server.url) as one:
         started = time.perf_counter()
         one.export(leak(2))
-        until(lambda: one.sent() == 1, "it is told")
+        until(lambda: one.sent() == 1, "it is sent")
         assert time.perf_counter() - started >= 1
     assert (len(server.requests), one.dropped, one.warned) == (2, {}, [])
 
@@ -303,14 +303,14 @@ def test_credentials_are_read_again_after_a_refusal(tmp_path: Path, agent: Start
         until(lambda: one.dropped == {"refused": 1}, "the old credentials are refused")
         kubeconfig(tmp_path / "kubeconfig", server.url, user="{token: new}")
         one.export(leak(2), later=LATER)
-        until(lambda: one.sent() == 1, "it is told with the new ones")
+        until(lambda: one.sent() == 1, "it is sent with the new ones")
 
 
 def test_names_from_the_cluster_are_escaped_in_paths(agent: Start) -> None:
     odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
     with FakeServer(Store()) as server, agent(server.url) as one:
         one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
-        until(lambda: one.sent("UnreservedPodIp") == 2, "both are told")
+        until(lambda: one.sent("UnreservedPodIp") == 2, "both are sent")
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
 
 

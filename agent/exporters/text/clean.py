@@ -78,22 +78,22 @@ def _row(outcome: Outcome, reservation: Reservation) -> list[str]:
 
 def _verdict(outcome: Outcome) -> str:
     verdict = outcome.verdict.value.replace("_", " ")
-    reasons = ", ".join(refusal.reason.value for refusal in outcome.refusals)
+    reasons = ", ".join(dict.fromkeys(refusal.reason.value for refusal in outcome.refusals))
     return f"{verdict}: {reasons}" if reasons else verdict
 
 
 def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one."""
-    found: dict[str, dict[tuple[str, str], list[str]]] = {}
+    found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
     for outcome in outcomes:
         reasons = [(refusal.reason.value, refusal.why, refusal.setting) for refusal in outcome.refusals]
         if outcome.why:
             reasons.append((_verdict(outcome), outcome.why, ""))
         for label, why, setting in reasons:
-            ips = found.setdefault(label, {}).setdefault((why, setting), [])
-            ips.extend(one.ip for one in outcome.request.reservations)
+            ips = found.setdefault(label, {}).setdefault((why, setting), {})
+            ips |= dict.fromkeys(one.ip for one in outcome.request.reservations)
     for label, reasons_of in found.items():
-        yield from _abridged([_reason(label, text, ips) for text, ips in reasons_of.items()], label)
+        yield from _abridged([_reason(label, text, list(ips)) for text, ips in reasons_of.items()], label)
 
 
 def _reason(label: str, text: tuple[str, str], ips: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ _SMALL_SKEW = timedelta(seconds=2)
 """Latency and rounding; a greater difference is a wrong clock."""
 
 _APPROXIMATE: Final = (
-    "~ approximate: first seen then, or a time of the API server's clock; for a leak, the earliest possible time."
+    "~ approximate: when it was first seen, or by the API server's clock; of a leak, the earliest possible time."
 )
 
 

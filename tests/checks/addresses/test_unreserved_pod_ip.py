@@ -72,7 +72,7 @@ def test_a_recreated_pod_with_the_same_name_is_another_finding() -> None:
         "another network's address",
         "a family that the network has not",
         "empty file",
-        "foreign entry that blocks the address",
+        "unrecognized entry that blocks the address",
         "reserved for somebody else",
         "a status that has not followed a new sandbox",
     ],

@@ -309,7 +309,7 @@ def test_after_a_clock_step_kubelet_uptime_uses_the_boot_clock() -> None:
 
 
 def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
-    standing = (
+    first = (
         transition(STARTED, ago=UPTIME),
         transition(REGISTERED, GPU, ago=UPTIME),
         transition(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
@@ -317,12 +317,10 @@ def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
     noise = [
         transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(MAX_TRANSITIONS) for what in (APPEARED, GONE)
     ]
-    snapshot = snapshot_of(
-        *standing, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds()
-    )
+    snapshot = snapshot_of(*first, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
     history = derive(snapshot)
     assert len(history) == MAX_TRANSITIONS
-    assert history[:3] == standing
+    assert history[:3] == first
     assert history[-1] == noise[-1]
     assert (
         added(snapshot, snapshot_of(plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())) == []

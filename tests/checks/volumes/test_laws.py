@@ -147,14 +147,14 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> None:
     text = dumps(Recording(GRACE, timedelta(0), (snapshot,)))
     assert loads(text).snapshots == (snapshot,)
-    (look,) = loads(anonymous(text, "salt")).snapshots
+    (read_back,) = loads(anonymous(text, "salt")).snapshots
 
     def kinds(one: Snapshot) -> Any:
         return sorted(
             (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in finding_keys(one)[0].values()
         )
 
-    assert kinds(look) == kinds(snapshot)
+    assert kinds(read_back) == kinds(snapshot)
 
 
 def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:

@@ -82,8 +82,8 @@ def test_a_failure_shared_by_all_is_listed_once() -> None:
 
 
 def test_files_left_behind_by_a_release_are_listed() -> None:
-    assert "released (10.244.1.9): left in libcni's cache: /x: Permission denied" in clean_table(
-        cleaning(released(why="left in libcni's cache: /x: Permission denied"))
+    assert "released (10.244.1.9): left in libcni's cache: /x: permission denied" in clean_table(
+        cleaning(released(why="left in libcni's cache: /x: permission denied"))
     )
 
 
@@ -243,10 +243,10 @@ def test_the_journal_lists_time_command_addresses_and_outcome() -> None:
 
 def test_the_journal_lists_failures_and_damage() -> None:
     text = lines(
-        journal_table(Journal((entry(None), entry(Verdict.FAILED, why="unlink: Permission denied")), ("line 3",)))
+        journal_table(Journal((entry(None), entry(Verdict.FAILED, why="unlink: permission denied")), ("line 3",)))
     )
     assert text[1].endswith(f"unfinished {ENTRY}")
-    assert text[2].endswith(f"failed {ENTRY} unlink: Permission denied")
+    assert text[2].endswith(f"failed {ENTRY} unlink: permission denied")
     assert text[-1] == "damaged: line 3"
 
 

@@ -9,6 +9,7 @@ from agent.exporters.text.scan import scan_table
 from agent.exporters.text.table import grid
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
+from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.report import Report
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
@@ -33,6 +34,7 @@ from tests.builders import (
 )
 
 LOST = reservation("10.244.1.9")
+EXHAUSTED = RejectionCause.EXHAUSTED
 
 
 def lines(text: str) -> list[str]:
@@ -238,9 +240,39 @@ def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
     assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
 
+def rejected(pod: str, outcome: PodOutcome = PodOutcome.STUCK, cause: RejectionCause = EXHAUSTED) -> Finding:
+    one = RejectedPod(pod, pod, "", KVM, NOW, cause, outcome, f"why of {pod}", f"delete {pod}")
+    return Finding(
+        "rejected_pod", f"pod {pod}", f"{pod} was rejected", pod=pod, cause=cause, resource=KVM, pod_outcome=outcome,
+        rejected_pods=(one,),
+    )  # fmt: skip
+
+
+def test_rejected_pods_of_one_cause_are_one_line_unless_verbose() -> None:
+    report = report_with(
+        rejected("shop/a"),
+        rejected("shop/b"),
+        rejected("shop/c", cause=RejectionCause.UNHEALTHY),
+        rejected("shop/d", PodOutcome.TERMINATING_STUCK),
+        rejected("shop/e", PodOutcome.TERMINATING_STUCK),
+    )
+    text = lines(scan_table(report))
+    what = f"2 pods were rejected for {KVM} (shop/a, shop/b)"
+    assert [line for line in text if line.startswith("rejected_pod: ")] == [
+        f"rejected_pod: {what}; for the first of them: why of shop/a; delete shop/a",
+        *(f"rejected_pod: shop/{one} was rejected" for one in "cde"),
+    ]
+    assert "rejected_pod: shop/b was rejected" in lines(scan_table(report, verbose=True))
+
+
 @pytest.mark.parametrize(
     ("free", "advice"),
-    [(0, "no address is free: pods that start now fail"), (9, "not urgent: 9 free addresses left"), (None, "unknown")],
+    [
+        (0, "no address is free: pods that start now fail"),
+        (90, "not urgent: 90 free addresses left"),
+        (9, "Do: 9 free addresses left; find"),
+        (None, "unknown"),
+    ],
 )
 def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advice: str) -> None:
     report = report_with(leak("10.244.1.9", LeakCause.UNKNOWN))

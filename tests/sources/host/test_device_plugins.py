@@ -270,9 +270,9 @@ def test_a_damaged_checkpoint_is_unavailable(
     manager.read()
     replace(directory, content)
     for _ in range(2):
-        said = error_of(manager)
-        assert said.startswith(f"{CHECKPOINT}: ")
-        assert said.endswith(reason)
+        message = error_of(manager)
+        assert message.startswith(f"{CHECKPOINT}: ")
+        assert message.endswith(reason)
     replace(directory, EMPTY)
     assert manager.read().registered == ()
 

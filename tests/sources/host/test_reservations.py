@@ -38,14 +38,14 @@ def reservations_by_ip(directory: Path) -> dict[str, Reservation]:
     return {one.ip: one for one in store.reading.known()}
 
 
-def only_foreign(directory: Path) -> UnrecognizedEntry:
+def only_unrecognized(directory: Path) -> UnrecognizedEntry:
     store = read(directory)
     assert store.reading == Known(())
     (unrecognized,) = store.unrecognized
     return unrecognized
 
 
-def why_unread(directory: Path) -> str:
+def why_failed(directory: Path) -> str:
     reading = read(directory).reading
     assert isinstance(reading, Unavailable)
     assert reading.source == "reservations"
@@ -100,7 +100,7 @@ def test_internal_files_of_host_local_are_ignored(kubenet: Path) -> None:
 )  # fmt: skip
 def test_any_other_name_is_unrecognized_and_blocks_no_address(kubenet: Path, name: str) -> None:
     (kubenet / name).write_text(ID)
-    unrecognized = only_foreign(kubenet)
+    unrecognized = only_unrecognized(kubenet)
     assert unrecognized.why == "its name is not an address as host-local writes it"
     assert not unrecognized.blocks
 
@@ -116,7 +116,7 @@ def test_any_other_name_is_unrecognized_and_blocks_no_address(kubenet: Path, nam
 )
 def test_an_unprintable_name_is_escaped(kubenet: Path, name: bytes, shown: str) -> None:
     (Path(os.fsdecode(os.fsencode(kubenet) + b"/" + name))).write_text(ID)
-    unrecognized = only_foreign(kubenet)
+    unrecognized = only_unrecognized(kubenet)
     assert (unrecognized.name, unrecognized.why) == (shown, "its name is not an address as host-local writes it")
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_host_local_never_writes_is_unrecognized_and_blocks_its_addr
     kubenet: Path, put: Callable[[Path], object], why: str
 ) -> None:
     put(kubenet / "10.244.1.7")
-    unrecognized = only_foreign(kubenet)
+    unrecognized = only_unrecognized(kubenet)
     assert (unrecognized.name, unrecognized.blocks) == ("10.244.1.7", True)
     assert why in unrecognized.why
 
@@ -192,7 +192,7 @@ def test_no_symlink_is_followed(kubenet: Path, tmp_path: Path) -> None:
 def test_a_device_is_unrecognized(kubenet: Path) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
     os.mknod(kubenet / "10.244.1.7", 0o600 | 0o020000, os.makedev(1, 5))
-    assert only_foreign(kubenet).why == "it is a device"
+    assert only_unrecognized(kubenet).why == "it is a device"
 
 
 def test_unrecognized_entries_do_not_hide_reservations(kubenet: Path) -> None:
@@ -205,7 +205,7 @@ def test_unrecognized_entries_do_not_hide_reservations(kubenet: Path) -> None:
 
 
 def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
-    why = why_unread(tmp_path / "kubenet")
+    why = why_failed(tmp_path / "kubenet")
     assert why.startswith(f"{tmp_path}/kubenet does not exist")
     assert "networks here" not in why
 
@@ -218,27 +218,27 @@ def test_the_error_of_a_missing_network_names_the_existing_ones(tmp_path: Path) 
     for name in ("cbr0", "k8s-pod-network"):
         (tmp_path / name).mkdir()
     (tmp_path / "a-file").touch()
-    assert why_unread(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
+    assert why_failed(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
 
 
 def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "kubenet").write_text(ID)
     assert (
-        why_unread(tmp_path / "kubenet") == f"{tmp_path}/kubenet is not a directory (symbolic links are not followed)"
+        why_failed(tmp_path / "kubenet") == f"{tmp_path}/kubenet is not a directory (symbolic links are not followed)"
     )
 
 
 def test_a_symlink_in_place_of_the_directory_is_unavailable(kubenet: Path, tmp_path: Path) -> None:
     (kubenet / "10.244.1.7").write_text(ID)
     (tmp_path / "other").symlink_to(kubenet)
-    assert why_unread(tmp_path / "other") == f"{tmp_path}/other is not a directory (symbolic links are not followed)"
+    assert why_failed(tmp_path / "other") == f"{tmp_path}/other is not a directory (symbolic links are not followed)"
 
 
 def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "kubenet"
     closed.mkdir(0o000)
     with as_nobody():
-        assert why_unread(closed) == f"cannot read {closed}: permission denied (run as root)"
+        assert why_failed(closed) == f"cannot read {closed}: permission denied (run as root)"
 
 
 def test_an_unreadable_file_makes_all_reservations_unavailable(open_dir: Path) -> None:
@@ -250,7 +250,7 @@ def test_an_unreadable_file_makes_all_reservations_unavailable(open_dir: Path) -
         (kubenet / ip).write_text(ID)
         (kubenet / ip).chmod(mode)
     with as_nobody():
-        assert why_unread(kubenet) == f"cannot read {kubenet}: permission denied (run as root)"
+        assert why_failed(kubenet) == f"cannot read {kubenet}: permission denied (run as root)"
 
 
 def test_a_file_removed_during_the_reading_is_no_reservation(kubenet: Path) -> None:

@@ -73,10 +73,10 @@ class Ours:
         path = kubeconfig(directory / "kubeconfig", url)
         self.version = ServerVersion()
         self.moments = 0
-        self.witness = WatchMonitor("pods", self._now, lambda: self.version.value)
+        self.monitor = WatchMonitor("pods", self._now, lambda: self.version.value)
         self.reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120, on_evidence=self.witness.record, on_connect=self.version.asking(5),
+            clock=lambda: 0.0, stale_after=120, on_evidence=self.monitor.record, on_connect=self.version.asking(5),
         )  # fmt: skip
 
     def _now(self) -> Moment:
@@ -91,7 +91,7 @@ class Ours:
 
     @property
     def shown(self) -> dict[Evidence, Watch]:
-        return {one.evidence: one for one in self.witness.watches}
+        return {one.evidence: one for one in self.monitor.watches}
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
     with following(tmp_path, answering) as (ours, server):
         until(lambda: FIRST + 50 in watched_from(server), "the bookmark is adopted")
         assert ours.pods == {"uid-1"}
-        assert {one.before for one in ours.witness.watches} <= {FIRST + 50}, "a watch was started from it"
+        assert {one.before for one in ours.monitor.watches} <= {FIRST + 50}, "a watch was started from it"
 
 
 def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""The remedy in an error depends on who asks: root cannot be told to become root."""
+
+import errno
+import os
+
+import pytest
+
+from agent.sources.error import describe_os_error
+from tests.wire import as_nobody, needs
+
+DENIED = PermissionError(errno.EACCES, "Permission denied")
+NOT_PERMITTED = PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_anybody_else_is_told_to_run_as_root() -> None:
+    with as_nobody():
+        assert describe_os_error(DENIED) == "permission denied (run as root)"
+        assert describe_os_error(NOT_PERMITTED) == "operation not permitted (run as root)"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (DENIED, "permission denied (as root: likely a missing capability, AppArmor or SELinux)"),
+        (NOT_PERMITTED, "operation not permitted"),
+    ],
+)
+def test_root_is_told_what_is_likely(error: OSError, text: str) -> None:
+    needs(os.geteuid() == 0, "root")
+    assert describe_os_error(error) == text
