@@ -38,7 +38,8 @@ def read(file: Path) -> tuple[Done, ...]:
 
 def _done(line: str) -> Done:
     fields: dict[str, Any] = json.loads(line)
-    return Done(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Done(**fields)
 
 
 def append(file: Path, done: Done) -> None:
