@@ -134,7 +134,9 @@ def pods_of_a_device(node: Node) -> None:
             eventually(lambda: _allocatable(node), 60)
         finally:
             node.cluster.kubectl("delete", "pod", "soak-device", "--ignore-not-found")
-            plugin.kill()
+            # Removed on purpose: the next kubelet does not know it.
+            with node.cluster.stopped("kubelet"):
+                plugin.kill()
             forget_resource(node.cluster, RESOURCE)
 
 
