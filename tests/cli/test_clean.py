@@ -1,12 +1,13 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
+import ctypes
 import fcntl
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,6 +102,25 @@ def host_local(store: Path) -> Iterator[None]:
     with (store / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Callable[[], bool]]:
+    """Tell whether anybody has opened a file since: inotify, which Python's library lacks."""
+    libc = ctypes.CDLL(None)
+    handle = libc.inotify_init1(os.O_NONBLOCK)
+    in_open = 0x20
+
+    def check() -> bool:
+        with suppress(BlockingIOError):
+            return bool(os.read(handle, 4096))
+        return False
+
+    try:
+        assert libc.inotify_add_watch(handle, os.fsencode(path), in_open) >= 0
+        yield check
+    finally:
+        os.close(handle)
 
 
 # A dry run
@@ -391,13 +411,12 @@ def test_a_broken_pipe_is_no_error(incident: Incident, command: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: signal.Signals) -> None:
-    at_work = incident.state / "cleaner.lock"
     command = [*AGENT, "clean", "--apply", "--lock-timeout=1m", *incident.options()]
-    with host_local(incident.host.store):
+    with host_local(incident.host.store), opened(incident.host.store / "lock") as at_work:
         process = subprocess.Popen(  # noqa: S603 (ours)
             command, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        until(at_work.exists, "it waits for the lock", 20)
+        until(at_work, "it waits for the lock", 20)
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
