@@ -85,7 +85,7 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
         severity=severity,
         since=last.at if last is not None else started,
         # Its pods are deleted 40 s later, and the agent is one of them.
-        urgent=severity is Severity.CRITICAL,
+        urgent=True,
     )
 
 

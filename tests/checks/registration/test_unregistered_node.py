@@ -134,7 +134,7 @@ def test_a_kubelet_that_just_started_has_time_to_register(up: timedelta, seen: t
 def test_a_planned_removal_is_informational_and_is_not_to_be_undone(removal: Removal, how: str, up: timedelta) -> None:
     last = last_seen(5 * MINUTE, removal=removal)
     one = finding(deleted_node(registration=registration(last), processes=[processes(kubelet=up)]))
-    assert (one.severity, one.since, one.urgent) == (Severity.INFO, NOW - 5 * MINUTE, False)
+    assert (one.severity, one.since) == (Severity.INFO, NOW - 5 * MINUTE)
     assert f"the Node worker-1 was removed on purpose: {how} (the Node was last seen at" in one.message
     assert one.message.endswith("to keep it removed, stop the kubelet, which registers the node when it starts")
     assert "restart" not in one.message
