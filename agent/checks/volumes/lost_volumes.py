@@ -96,11 +96,12 @@ def question(snapshot: Snapshot) -> Question | None:
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
     """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
     node = snapshot.node.known()
-    if node is None or not _not_listed(node) or not _settled(snapshot):
+    lost, unclear = (missing(node), disputed(node)) if node else ((), ())
+    if not (lost or unclear) or not _settled(snapshot):
         return
-    yield from _lost(snapshot, missing(node))
+    yield from _lost(snapshot, lost)
     # Last, so that it hides nothing that is certain.
-    if unclear := disputed(node):
+    if unclear:
         raise InsufficientData(
             f"node: it is unknown whether {unclear[0]} is attached, because the kubelet and the controller disagree on "
             "CSI migration"
