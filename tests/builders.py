@@ -21,7 +21,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Taint
+from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
@@ -244,10 +244,12 @@ def last_seen(
     earlier_id: str = "",
     changed: timedelta | None = None,
     name: str = "worker-1",
+    removal: Removal = Removal.NONE,
+    gone: timedelta | None = None,
 ) -> LastSeen:
-    """Say how long ago the API server last had the Node, and how long ago its provider ID changed."""
-    at = None if changed is None else NOW - changed
-    return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at)
+    """Say how long ago the API server last had the Node, its provider ID changed, and it was found to be gone."""
+    at, since = (None if one is None else NOW - one for one in (changed, gone))
+    return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at, removal, since)
 
 
 def registration(

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, TransitionKind
 from agent.model.recording import Recording
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.registration import (
+    DELETION_CANDIDATE,
+    TO_BE_DELETED,
+    UNINITIALIZED,
+    Autoscaler,
+    Expected,
+    Removal,
+    Taint,
+)
 from agent.model.release import Limits
 from agent.model.snapshot import (
     SOURCES,
@@ -151,12 +159,14 @@ nodes_objects = st.builds(
     st.sampled_from(["", "False", "True", "Unknown"]),
 )
 memories = st.builds(
-    lambda ago, provider_id, earlier, changed: last_seen(
-        ago, provider_id=provider_id, earlier_id=earlier, changed=changed
+    lambda ago, provider_id, earlier, changed, removal, gone: last_seen(
+        ago, provider_id=provider_id, earlier_id=earlier, changed=changed, removal=removal, gone=gone
     ),
     st.sampled_from(SPANS),
     st.sampled_from([INSTANCE, ""]),
     st.sampled_from(["", "kind://other"]),
+    st.sampled_from([None, timedelta(minutes=1), OLD]),
+    st.sampled_from(Removal),
     st.sampled_from([None, timedelta(minutes=1), OLD]),
 )
 registrations = st.builds(

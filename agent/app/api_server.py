@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -89,13 +90,26 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
         )
 
     of_pods = reflector("pods", pods.PODS_PATH, pods.pods_query(config.node), pods.parse_pod)
-    of_node = reflector("node", node.NODES_PATH, node.node_query(config.node), node.parse_node)
+    latest = _Latest(node.parse_node)
+    of_node = reflector("node", node.NODES_PATH, node.node_query(config.node), latest.parse)
     sources = server.sources(
         pods=of_pods.reading,
         nodes=of_node.reading,
         watches=lambda: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
     )
-    return sources, [of_pods, of_node]
+    return replace(sources, latest_node=lambda: latest.value), [of_pods, of_node]
+
+
+class _Latest:
+    """Keeps the last object that was sent: it may change and be deleted between two snapshots."""
+
+    def __init__(self, parse: Callable[[Mapping[str, Any]], Node]) -> None:
+        self.value: Node | None = None
+        self._parse = parse
+
+    def parse(self, item: Mapping[str, Any]) -> Node:
+        self.value = self._parse(item)
+        return self.value
 
 
 def _not_requested(why: str) -> Sources:

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,12 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
     in_time = Deadline("docker", docker.timeout * 1.2)
     results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
     tracker = RegistrationTracker(
-        displayed_name(config), config.provider_id, config.state_dir, processes.kubelet_flags, config.proc
+        displayed_name(config),
+        config.provider_id,
+        config.state_dir,
+        processes.kubelet_flags,
+        config.proc,
+        api.latest_node,
     )
     host = {
         "reservations": lambda _: tuple(
@@ -68,7 +74,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
     recheck = NodeRecheck(
         lambda container_id: in_time(lambda: docker.has(container_id)), config.checkpoint_dir, config.proc
     )
-    return NodeSources(Sources({**host, **api.readers}, api.api_skew, api.server_version), recheck)
+    return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
 
 
 def _device_plugins(

@@ -79,7 +79,8 @@ _SOURCES: Final = {
     "node": "The Node object, from the API server. If it is unavailable, check credentials, RBAC and --node.",
     "processes": "Start times of the node, the kubelet and docker, from /proc. A pod needs hostPID.",
     "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history.",
-    "registration": "The Node object as last seen (in --state-dir), and two flags of the kubelet.",
+    "registration": "The Node object as last seen, whether it was being removed (in --state-dir), and two flags of the "
+    "kubelet.",
     "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, read only if they are needed.",
     "watches": "Versions of objects that the daemon's watches received. Only the daemon watches.",
     "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.",
@@ -128,8 +129,8 @@ ALERTS: Final = {
     "Run: nodeleak scan, nodeleak explain started_without_device",
     "NodeleakVolumeLost": "Pods of a node use volumes that the status of the Node object does not list as attached.\n"
     "Run: nodeleak scan, nodeleak explain detached_volume",
-    "NodeleakNodeUnregistered": "A node is running, but its Node object is missing or incomplete: an autoscaler may "
-    "delete the machine.\nRun: nodeleak scan, nodeleak explain unregistered_node",
+    "NodeleakNodeUnregistered": "A node is running, but its Node object is missing or incomplete. Critical: an "
+    "autoscaler may delete the machine.\nRun: nodeleak scan, nodeleak explain unregistered_node",
     "NodeleakWatchReplayed": "The API server sent outdated objects to a watch. Other components may act on them.\n"
     "Run: nodeleak explain replayed_watch",
     "NodeleakSourceDown": "The agent could not read one of its sources for most of the last ten minutes. What depends "

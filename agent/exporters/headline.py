@@ -114,9 +114,15 @@ def _counting(noun: str, plural: str) -> Callable[[Report, Sequence[Finding]], s
     return lambda _, found: count_of(len(found), noun, plural)
 
 
-_UNREGISTERED: Final = "this node is not registered correctly: the cluster-autoscaler may delete the instance"
+def _unregistered(_report: Report, found: Sequence[Finding]) -> str:
+    critical = any(one.severity is Severity.CRITICAL for one in found)
+    return "this node is not registered correctly" + (
+        ": the cluster-autoscaler may delete the instance" if critical else ""
+    )
+
+
 _CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
-    unregistered_node.NAME: lambda _report, _found: _UNREGISTERED,
+    unregistered_node.NAME: _unregistered,
     exhausted_range.NAME: _exhausted,
     shared_ip.NAME: _counting("pod address in use by two pods", "pod addresses in use by two pods each"),
     unreserved_pod_ip.NAME: _counting("pod uses an address that is not reserved", "pods use unreserved addresses"),

@@ -39,6 +39,22 @@ class Expected(StrEnum):
     IGNORED = "ignored"
 
 
+class Removal(StrEnum):
+    """How far the removal of a node had come while its Node object existed."""
+
+    NONE = "none"
+    CORDONED = "cordoned"
+    DRAINED = "drained"
+    """Cordoned, and without a pod that a drain evicts."""
+    SCALE_DOWN = "scale_down"
+    """The autoscaler's taint `TO_BE_DELETED`."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether a Node that is gone was removed on purpose."""
+        return self in {Removal.DRAINED, Removal.SCALE_DOWN}
+
+
 @dataclass(frozen=True, slots=True)
 class LastSeen:
     """The Node object as it was when the API server last had one."""
@@ -52,6 +68,9 @@ class LastSeen:
     """An earlier provider ID of a Node of this name; empty: it had no other."""
     changed: datetime | None = None
     """When the present one was first seen in place of the earlier."""
+    removal: Removal = Removal.NONE
+    gone: datetime | None = None
+    """When the API server first had no such Node, by the node's clock; None: it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +107,24 @@ class Autoscaler:
     """Why its status is not known; empty: it is."""
 
 
-def remember(last: LastSeen | None, name: str, uid: str, provider_id: str, at: datetime) -> LastSeen:
+def remember(
+    last: LastSeen | None, name: str, uid: str, provider_id: str, at: datetime, removal: Removal = Removal.NONE
+) -> LastSeen:
     """Return what to remember of a Node; `last`: what was remembered until now, of any node."""
-    seen = LastSeen(name, uid, provider_id, at)
+    seen = LastSeen(name, uid, provider_id, at, removal=removal)
     if last is None or last.name != name:
         return seen
+    if last.uid == uid:
+        seen = replace(seen, removal=continued(last.removal, removal))
     if provider_id == last.provider_id:
         return replace(seen, earlier_id=last.earlier_id, changed=last.changed)
     before = last.provider_id or last.earlier_id
     return seen if before in {"", provider_id} else replace(seen, earlier_id=before, changed=at)
+
+
+def continued(before: Removal, now: Removal) -> Removal:
+    """A drained node stays drained until it is uncordoned: the pods that tolerate a cordon may return."""
+    return before if now is Removal.CORDONED and before is Removal.DRAINED else now
 
 
 def evidence_of_node(registration: Registration, name: str) -> str:

@@ -191,6 +191,8 @@ class Pod:
     """The names of its PersistentVolumeClaims."""
     volumes: tuple[str, ...] = ()
     """The volumes that it needs without a claim, as the node's status names them."""
+    static: bool = False
+    """The kubelet runs it from a file; the API server has its mirror."""
 
     @property
     def live(self) -> bool:
@@ -235,6 +237,8 @@ class Node:
     """The volumes that the kubelet uses or is about to use."""
     volumes_attached: tuple[str, ...] = ()
     """The volumes that the controller reports as attached."""
+    unschedulable: bool = False
+    """It is cordoned."""
     runtime: str = ""
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
 

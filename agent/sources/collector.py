@@ -14,6 +14,7 @@ from agent.model.snapshot import (
     SOURCES,
     Known,
     NetworkStore,
+    Node,
     NotRequested,
     Reading,
     Snapshot,
@@ -36,6 +37,8 @@ class Sources:
     api_skew: Callable[[], timedelta | None] = lambda: None
     """How far the API server's clock is ahead of the node's; None: not known."""
     server_version: Callable[[], str] = str
+    latest_node: Callable[[], Node | None] = lambda: None
+    """The Node as the API server last sent it; None: it has sent none, or nothing watches it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,8 @@ def _by_age(cluster: Cluster) -> str:
     seconds = time.time() - datetime.fromisoformat(made).timestamp()  # noqa: TID251 (a real node's age)
     needs(seconds > 190, "a Node that registered more than three minutes ago")
     needs(not 470 < seconds < 480, "a Node that does not turn eight minutes old meanwhile")
-    return "critical" if seconds > 480 else "warning"
+    needs(not 3540 < seconds < 3610, "a Node that does not turn an hour old meanwhile")
+    return "critical" if 480 < seconds < 3600 else "warning"
 
 
 @contextmanager

@@ -53,6 +53,21 @@ def test_the_severity_comes_before_the_kind() -> None:
     assert headline(report_with(Finding("shared_ip", "a", "m"), lost)).startswith("Critical: 1 volume ")
 
 
+@pytest.mark.parametrize(
+    ("severity", "text"),
+    [
+        (
+            Severity.CRITICAL,
+            "Critical: this node is not registered correctly: the cluster-autoscaler may delete the instance",
+        ),
+        (Severity.WARNING, "Warning: this node is not registered correctly"),
+        (Severity.INFO, "OK: 1 informational finding"),
+    ],
+)
+def test_only_a_critical_registration_problem_announces_a_deletion(severity: Severity, text: str) -> None:
+    assert headline(report_with(Finding("unregistered_node", "Node worker-1", "m", severity))) == text
+
+
 @pytest.mark.parametrize("detector", [one.NAME for one in DETECTORS])
 def test_every_detector_has_a_consequence(detector: str) -> None:
     text = headline(

@@ -16,7 +16,7 @@ from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
 from agent.model.finding import Severity
 from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
 from agent.model.snapshot import Address, Node, NodeDevices, NotRequested, Snapshot, Unavailable
 from agent.model.watches import Evidence
@@ -64,9 +64,9 @@ RACE = node(
 )
 
 UNKNOWN = node(
-    node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED))],
+    node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED), age=timedelta(minutes=9))],
     registration=registration(
-        last_seen(provider_id="", earlier_id=INSTANCE, changed=timedelta(hours=1)),
+        last_seen(provider_id="", earlier_id=INSTANCE, changed=timedelta(hours=1), removal=Removal.SCALE_DOWN),
         expected=Expected.REQUIRED,
         kubelet_name="worker-1",
         cloud_provider="external",

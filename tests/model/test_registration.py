@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
 from agent.model.last_seen import dump_last_seen, load_last_seen
-from agent.model.registration import LastSeen, remember
-from tests.builders import NOW, last_seen
+from agent.model.registration import LastSeen, Removal, remember
+from tests.builders import INSTANCE, NOW, WORKER_UID, last_seen
 
 LATER = NOW + timedelta(seconds=15)
 A, B = "kind://a", "kind://b"
@@ -46,7 +46,39 @@ def test_a_record_of_another_node_is_dropped() -> None:
     assert remember(last_seen(name="worker-2"), "worker-1", "u-1", B, LATER) == LastSeen("worker-1", "u-1", B, LATER)
 
 
-@pytest.mark.parametrize("last", [last_seen(), last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id="")])
+def test_a_drained_node_stays_drained_until_it_is_uncordoned() -> None:
+    """Pods that tolerate the cordon may return; so may pods of a Node that registers again."""
+
+    def then(removal: Removal, uid: str = WORKER_UID) -> Removal:
+        return remember(last_seen(removal=Removal.DRAINED), "worker-1", uid, INSTANCE, LATER, removal).removal
+
+    assert then(Removal.CORDONED) is Removal.DRAINED
+    assert then(Removal.CORDONED, "another") is Removal.CORDONED
+    assert then(Removal.NONE) is Removal.NONE
+    assert then(Removal.SCALE_DOWN) is Removal.SCALE_DOWN
+
+
+def test_a_node_that_is_there_again_is_not_gone() -> None:
+    assert remember(last_seen(gone=timedelta(0)), "worker-1", WORKER_UID, INSTANCE, LATER).gone is None
+
+
+def test_a_record_of_the_version_before_is_read() -> None:
+    """It knew neither the removal nor the time of the disappearance."""
+    text = (
+        '{"schema": "nodeleak.node/v1", "name": "worker-1", "uid": "u-1", "provider_id": "kind://a", '
+        '"at": "2026-03-26T20:00:00+00:00", "earlier_id": "", "changed": null}'
+    )
+    assert load_last_seen(text) == LastSeen("worker-1", "u-1", A, NOW)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        last_seen(),
+        last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id=""),
+        last_seen(removal=Removal.DRAINED, gone=timedelta(0)),
+    ],
+)
 def test_a_record_is_read_back(last: LastSeen) -> None:
     assert load_last_seen(dump_last_seen(last)) == last
 
@@ -59,7 +91,8 @@ def test_any_other_text_is_damaged(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["name", "uid", "provider_id", "at", "changed"]), st.none() | st.text() | st.integers()
+        st.sampled_from(["name", "uid", "provider_id", "at", "changed", "removal", "gone"]),
+        st.none() | st.text() | st.integers(),
     )
 )
 def test_a_record_with_any_value_replaced_is_read_or_damaged(changes: dict[str, object]) -> None:

@@ -3,12 +3,13 @@
 The pods are read from raw objects, as the API server sends them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
+from agent.checks.devices.history import derive
+from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered
 from agent.model.snapshot import Node, NodeDevices, Pod, Snapshot
 from agent.sources.kube.pods import parse_pod
 from tests.builders import node
@@ -221,7 +222,64 @@ def deleted_and_stuck() -> Snapshot:
     )
 
 
-NODES: Final = {
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+
+
+def gpu_node(minutes: float, healthy: Mapping[str, Sequence[str]], socket: str, *pods: Pod) -> Snapshot:
+    """A node so many minutes after NVIDIA's plugin was started with time slicing. `healthy`: as in the checkpoint."""
+    restart, after = WRITTEN + timedelta(hours=1), timedelta(minutes=minutes)
+    bound = restart if minutes >= 0 else WRITTEN
+    plugins = DevicePlugins(
+        kubelet_socket=BOUND,
+        sockets=(PluginSocket(socket, bound, connected=True),),
+        # The kubelet writes it when the plugin registers, and when it drops the old resource.
+        checkpoint_written=bound + timedelta(minutes=5 if minutes > 5 else 0, milliseconds=12),
+        registered=tuple(Registered(name, tuple(ids)) for name, ids in healthy.items()),
+        allocations=(),
+    )
+    status = tuple(NodeDevices(name, len(healthy.get(name, ())), len(healthy.get(name, ()))) for name in (GPU, SHARED))
+    worker = Node("worker-1", ("10.244.1.0/24",), 110, status, provider_id="aws:///zone-a/i-0a1b")
+    return replace(
+        node(*pods, node=[worker], device_plugins=plugins),
+        taken_at=restart + after,
+        uptime=timedelta(days=30) + after,
+    )
+
+
+def time_slicing(*pods: Pod) -> tuple[Snapshot, ...]:
+    """Snapshots of a node on which the plugin's resource is renamed, with the history from one to the next."""
+    slices = [f"gpu-a::{number}" for number in range(4)]
+    seen: list[Snapshot] = []
+    history: tuple[DeviceTransition, ...] = ()
+    for snapshot in (
+        gpu_node(-10, {GPU: ["gpu-a"]}, "nvidia-gpu.sock", *pods),
+        gpu_node(0.1, {GPU: [], SHARED: slices}, "nvidia-gpu.shared.sock", *pods),
+        gpu_node(3, {GPU: [], SHARED: slices}, "nvidia-gpu.shared.sock", *pods),
+        gpu_node(6, {SHARED: slices}, "nvidia-gpu.shared.sock", *pods),
+        gpu_node(60, {SHARED: slices}, "nvidia-gpu.shared.sock", *pods),
+    ):
+        with_past = replace(snapshot.device_plugins.known(), history=history)
+        seen.append(node_with(snapshot, with_past))
+        history = derive(seen[-1])
+    return tuple(seen)
+
+
+def resource_renamed() -> tuple[Snapshot, ...]:
+    """Time slicing was enabled, and the plugin offers its devices under another name."""
+    return time_slicing()
+
+
+def renamed_but_requested() -> tuple[Snapshot, ...]:
+    """The same, but a pod still requests the old name."""
+    running = parse_pod({
+        "metadata": {"namespace": "shop", "name": "train", "uid": "uid-of-train"},
+        "spec": {"nodeName": "worker-1", "containers": [{"name": "main", "resources": {"limits": {GPU: "1"}}}]},
+        "status": {"phase": "Pending"},
+    })  # fmt: skip
+    return time_slicing(running)
+
+
+NODES: Final[Mapping[str, Callable[[], Snapshot | tuple[Snapshot, ...]]]] = {
     "devices-kubelet-restart": kubelet_restart,
     "devices-node-reboot": node_reboot,
     "devices-words-of-all-versions": words_of_all_versions,
@@ -229,6 +287,8 @@ NODES: Final = {
     "devices-init-container": init_container,
     "devices-all-given-out": all_given_out,
     "devices-plugin-missing": plugin_missing,
+    "devices-renamed": resource_renamed,
+    "devices-renamed-but-requested": renamed_but_requested,
     "devices-silently-started": silently_started,
     "devices-storm": storm,
     "devices-deleted-and-stuck": deleted_and_stuck,

@@ -6,7 +6,7 @@ add the output of `nodeleak record --anonymous` with the diagnosis that you expe
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -169,7 +169,7 @@ def _shown(now: Snapshot, evidence: Evidence, server_version: str, count: int) -
     return Watch("pods", evidence, 48151, 1623, count, first, last, uptime, server_version)
 
 
-NODES: Final = {
+NODES: Final[Mapping[str, Callable[[], Snapshot | tuple[Snapshot, ...]]]] = {
     "incident": incident,
     "docker-silent": docker_silent,
     "dual-stack": dual_stack,
@@ -186,13 +186,17 @@ NODES: Final = {
 }
 
 
+def _again(snapshot: Snapshot) -> Snapshot:
+    """The same node a second later, which confirms what was found."""
+    later = timedelta(seconds=1)
+    return replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
+
+
 def write(names: Iterable[str]) -> None:
     for name in names:
-        snapshot = NODES[name]()
-        again = replace(
-            snapshot, taken_at=snapshot.taken_at + timedelta(seconds=1), uptime=snapshot.uptime + timedelta(seconds=1)
-        )
-        text = dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot, again)))
+        made = NODES[name]()
+        snapshots = made if isinstance(made, tuple) else (made,)
+        text = dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(*snapshots, _again(snapshots[-1]))))
         Path(__file__).with_name(f"{name}.json").write_text(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
 
 

@@ -19,6 +19,9 @@ FLEX: Final = "nodeleak/disk/data"
 CSI: Final = "kubernetes.io/csi/disk.example.com^vol-0a1b"
 CSI_OTHER: Final = "kubernetes.io/csi/disk.example.com^vol-0c2d"
 EBS: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-9"
+EBS_BY_CSI: Final = "kubernetes.io/csi/ebs.csi.aws.com^vol-9"
+RBD: Final = "kubernetes.io/rbd/rbd:image-1"
+RBD_BY_CSI: Final = "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f694a1_image-1_726264"
 
 
 def worker(in_use: Sequence[str], attached: Sequence[str] = (), ready: str = "True") -> Mapping[str, Any]:
@@ -27,7 +30,7 @@ def worker(in_use: Sequence[str], attached: Sequence[str] = (), ready: str = "Tr
             "name": "worker-1",
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
-        "spec": {"podCIDRs": ["10.244.1.0/24"]},
+        "spec": {"podCIDRs": ["10.244.1.0/24"], "providerID": "aws:///zone-a/i-0a1b"},
         "status": {
             "allocatable": {"pods": "110"},
             "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}],
@@ -96,6 +99,14 @@ def mounted() -> Snapshot:
     return cluster(of=worker([EBS]), mounts=[Mount(EBS), Mount(EBS, "uid of shop/db")])
 
 
+def migration_disagreement() -> Snapshot:
+    """The controller uses the CSI driver for a disk that the kubelet mounted in-tree; of a Ceph image it is unknown."""
+    return cluster(
+        of=worker([EBS, RBD], [EBS_BY_CSI, RBD_BY_CSI]),
+        mounts=[Mount(EBS), Mount(EBS, "uid of shop/db"), Mount(RBD)],
+    )
+
+
 def no_volume_trouble() -> Snapshot:
     """Pods that wait for a volume for other reasons."""
     return cluster(
@@ -126,6 +137,7 @@ NODES: Final = {
     "volumes-lost": lost,
     "volumes-lost-without-rights": lost_without_rights,
     "volumes-mounted": mounted,
+    "volumes-migration-disagreement": migration_disagreement,
     "volumes-no-trouble": no_volume_trouble,
     "volumes-kubelet-just-started": kubelet_just_started,
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.checks import engine
 from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
-from agent.model.registration import LastSeen
+from agent.model.registration import LastSeen, Removal
 from agent.model.report import Report
 from agent.state.last_seen import FRESH, LastSeenExporter
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable
@@ -14,8 +14,9 @@ from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 NOTHING = timedelta(0)
 
 
-def report(ago: timedelta, provider_id: str = INSTANCE, **changes: Any) -> Report:
-    snapshot = node(registration=registration(last_seen(ago, provider_id=provider_id)), **changes)
+def report(ago: timedelta, provider_id: str = INSTANCE, removal: Removal = Removal.NONE, **changes: Any) -> Report:
+    last = last_seen(ago, provider_id=provider_id, removal=removal)
+    snapshot = node(registration=registration(last), **changes)
     return engine.run(snapshot, None, grace=NOTHING, confirm_after=NOTHING)[0]
 
 
@@ -37,6 +38,13 @@ def test_another_provider_id_is_stored_at_once(tmp_path: Path) -> None:
     exporter.export(report(timedelta(seconds=15)), 0.1)
     exporter.export(report(NOTHING, "kind://b"), 0.1)
     assert stored(tmp_path) == last_seen(NOTHING, provider_id="kind://b")
+
+
+def test_a_cordon_is_stored_at_once(tmp_path: Path) -> None:
+    exporter = LastSeenExporter(tmp_path)
+    for ago, removal in enumerate((Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
+        exporter.export(report(timedelta(seconds=ago), removal=removal), 0.1)
+        assert stored(tmp_path).removal is removal
 
 
 def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:

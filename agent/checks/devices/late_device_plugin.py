@@ -5,7 +5,9 @@ and register. Until then the kubelet has none of its devices, although the node'
 
 Means: the kubelet has been up for a minute or more, it or the node should have the resource, and has no device of it.
 Do: check the plugin's pod on this node: does it run, and does its version notice a kubelet restart? If not, restart the
-pod. If the plugin was removed on purpose, the kubelet's next restart ends the finding.
+pod. If the plugin was removed on purpose, silence the alert; do not restart the kubelet for it, which can leak
+addresses. If the plugin offers its devices under another name, change the pods that request the old one: the finding
+ends when the kubelet has dropped it and no pod requests it.
 """
 
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Final
 
 from agent.checks.devices.clocks import plugins
 from agent.checks.devices.history import last_by_resource, last_start, since_start
+from agent.checks.devices.replaced import replaced, requested
 from agent.checks.devices.resource_state import kubelet_up_for, resource_states
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState
@@ -31,12 +34,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     start, up = last_start(plugins(snapshot).history), kubelet_up_for(snapshot)
     missing = [state for state in resource_states(snapshot) if state.registered is False]
+    # A resource that was replaced is late only if it is requested.
+    unclear = {resource for resource in replaced(snapshot) if requested(resource, snapshot) is None}
+    missing = [state for state in missing if state.resource not in unclear]
     if up is not None and start is not None:
         for state in missing:
             yield from _late(state, start, up, snapshot)
     # Last: the node's status may name a resource that no file here has.
     if isinstance(snapshot.node, Unavailable):
         snapshot.node.known()
+    if unclear:
+        snapshot.pods.known()
 
 
 def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot: Snapshot) -> Iterator[Finding]:

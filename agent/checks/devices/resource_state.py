@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from agent.checks.devices.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
 from agent.checks.devices.history import last_by_resource, last_start, since_start
 from agent.checks.devices.registration import LATE
+from agent.checks.devices.replaced import replaced, requested
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, known_or
@@ -22,7 +23,8 @@ def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
 
     A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it when it drops the
     resource, and a pod requests it: the 0 stays forever after a plugin is uninstalled. Any other capacity was set by
-    hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed.
+    hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
+    another has replaced is expected only if it is still requested.
     """
     history = plugins(snapshot).history
     names = {one.resource for one in plugins(snapshot).registered}
@@ -31,7 +33,8 @@ def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
         empty = {one.resource for one in node.devices if one.capacity == 0}
         pods = known_or(snapshot.pods, ())
         names |= empty & {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
-    return tuple(sorted(names - dropped_before_start(history)))
+    given_up = {resource for resource in replaced(snapshot) if requested(resource, snapshot) is False}
+    return tuple(sorted(names - dropped_before_start(history) - given_up))
 
 
 def dropped_before_start(history: Iterable[DeviceTransition]) -> frozenset[str]:

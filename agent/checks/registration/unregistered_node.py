@@ -5,13 +5,14 @@ minutes after it noticed, even if scale-down is disabled; no taint announces it,
 A kubelet registers when it starts, and never again: a deleted Node does not come back by itself.
 
 Means: critical: the Node is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID
-for 8 minutes; warning: it has had none for 3 minutes in a cluster that uses a cloud, or has another one than before;
-info: the autoscaler is about to remove the node in a normal scale-down, or considers it.
-Do: if the Node is gone, restart the kubelet (`systemctl restart kubelet`), which registers it again; pause the
-autoscaler or protect the instance meanwhile. If the provider ID is missing, repair the cloud-controller-manager, or
-set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is possible once. The kubelet's
---provider-id has an effect only when it registers.
-On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables that part.
+for 8 minutes; warning: the same after an hour in which nothing deleted the instance, no provider ID for 3 minutes in a
+cluster that uses a cloud, another one than before, or a Node that was deleted while it was cordoned; info: the Node was
+removed on purpose (drained, or marked by the autoscaler), or the autoscaler is about to remove it, or considers it.
+Do: if the Node is gone and should not be, restart the kubelet (`systemctl restart kubelet`), which registers it again;
+pause the autoscaler or protect the instance meanwhile. If it was removed on purpose, stop the kubelet. If the provider
+ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch node NODE -p
+'{"spec":{"providerID":"…"}}'`), which is possible once; the kubelet's --provider-id has an effect only when it
+registers. On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables that part.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,9 @@ from agent.model.registration import (
     TO_BE_DELETED,
     Autoscaler,
     Expected,
+    LastSeen,
     Registration,
+    Removal,
     evidence_of_cloud,
     evidence_of_node,
 )
@@ -39,8 +42,8 @@ REGISTERS_WITHIN: Final = timedelta(seconds=60)
 """How long a kubelet may take from its start to its registration."""
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-REPORTED_FOR: Final = timedelta(hours=1)
-"""How long a changed provider ID is reported: the cloud's controllers have acted on it by then."""
+ACTED_WITHIN: Final = timedelta(hours=1)
+"""By then the cloud's controllers and the autoscaler have acted, if they do at all."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -62,29 +65,60 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     started = snapshot.processes.known().kubelet
     if started is None:
         return  # no kubelet runs; the next one registers when it starts
-    seen = last.at if last is not None and last.name == name else None
-    registered = seen is not None and seen >= started
+    if last is not None and last.name != name:
+        last = None
+    registered = last is not None and last.at >= started
     if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
-    remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
-    due = "15 minutes after it notices"
-    if seen is not None:
-        due += f" (at {format_time(seen + REMOVED_AFTER)} or later)"
+    if last is not None and last.removal.planned:
+        severity, message = (
+            Severity.INFO,
+            f"{_REMOVED[last.removal]} before it was deleted ({evidence}); {_KEEP_REMOVED}",
+        )
+    else:
+        remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
+        severity, message = _deleted(snapshot, last, evidence, remedy)
     yield Finding(
         detector=NAME,
         subject=f"Node {name}",
-        message=f"the Node {name} was deleted, but its kubelet is running: {evidence}; its pods are deleted "
-        f"after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}; {remedy}; until then, "
-        "pause the autoscaler or protect the instance",
-        severity=Severity.CRITICAL,
-        since=seen or started,
+        message=f"the Node {name} was {message}",
+        severity=severity,
+        since=last.at if last is not None else started,
         # Its pods are deleted 40 s later, and the agent is one of them.
         urgent=True,
     )
 
 
+_REMOVED: Final = {
+    Removal.DRAINED: "removed on purpose: it was cordoned and drained",
+    Removal.SCALE_DOWN: f"removed on purpose: the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
+}
+_KEEP_REMOVED: Final = (
+    "its kubelet is still running; to keep it removed, stop the kubelet, which registers the node when it starts"
+)
 _RESTART: Final = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
 _NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
+
+
+def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
+    """Return how severe it is that a Node was deleted, not as part of a planned removal, and what to do."""
+    cordoned = last is not None and last.removal is Removal.CORDONED
+    how = "deleted while it was cordoned but not drained, and" if cordoned else "deleted, but"
+    start = f"{how} its kubelet is running: {evidence}; "
+    remedy += ", unless the Node was deleted on purpose"
+    if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:
+        return Severity.WARNING, f"{start}{_SPARED}{_status(snapshot)}; {remedy}"
+    due = "15 minutes after it notices"
+    if last is not None:
+        due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
+    effects = f"its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}"
+    return (
+        Severity.WARNING if cordoned else Severity.CRITICAL,
+        f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance",
+    )
+
+
+_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
@@ -105,14 +139,18 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
     why = _why_it_needs_one(node, registration, snapshot)
     if not why:
         return
-    severity = Severity.CRITICAL if age >= _CRITICAL_AFTER else Severity.WARNING
+    severity = Severity.CRITICAL if _CRITICAL_AFTER <= age < ACTED_WITHIN else Severity.WARNING
+    if age < ACTED_WITHIN:
+        effect = "a cluster-autoscaler deletes the instance about 15 minutes after that"
+        otherwise = "until then, pause the autoscaler or protect the instance"
+    else:
+        effect, otherwise = _SPARED, "if the node needs none, set --provider-id=ignored"
     yield Finding(
         detector=NAME,
         subject=f"provider ID of {node.name}",
         message=f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, "
-        f"although {why}: a cluster-autoscaler deletes the instance about 15 minutes after that{_status(snapshot)}; "
-        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once); until "
-        "then, pause the autoscaler or protect the instance",
+        f"although {why}: {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set spec.providerID of "
+        f"the Node (it can be set only once); {otherwise}",
         severity=severity,
         since=node.created,
         # A change of the severity is another finding.
@@ -133,7 +171,7 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return
-    if not last.earlier_id or not node.provider_id or now - last.changed >= REPORTED_FOR:
+    if not last.earlier_id or not node.provider_id or now - last.changed >= ACTED_WITHIN:
         return
     yield Finding(
         detector=NAME,

@@ -5,6 +5,7 @@ the volume, `status.volumesAttached` does not, and the kubelet logs `Volume not 
 
 Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a pod has waited for
 10 minutes and the cluster reports no attach error. Mounted: it is in use, and the controller may detach it under a pod.
+A volume that the kubelet names in-tree and the controller by its CSI driver, or the other way, is the same, or unknown.
 Do: delete the waiting pod, wait until the volume has left both lists of the node's status and its VolumeAttachment is
 gone, and only then let a pod with it start again. Or restart the kube-controller-manager, which rebuilds its state from
 the node's status. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry itself.

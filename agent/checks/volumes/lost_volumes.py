@@ -3,6 +3,8 @@
 The kubelet waits for a volume until `status.volumesAttached` lists it. The attach/detach controller removes the entry
 before it detaches; when the detach fails, some versions do not restore it: the volume stays attached, and the kubelet
 waits forever.
+
+While CSI migration is enabled in only one of the two, they name the same volume differently.
 """
 
 import re
@@ -46,9 +48,30 @@ class Question:
 
 def missing(node: Node) -> tuple[str, ...]:
     """Return the volumes in use that the controller does not list as attached; none if the kubelet attaches itself."""
+    return tuple(volume for volume, others in _not_listed(node).items() if not others)
+
+
+def disputed(node: Node) -> tuple[str, ...]:
+    """Return the volumes in use that may be attached under a name that the kubelet does not use."""
+    return tuple(
+        volume
+        for volume, others in _not_listed(node).items()
+        if others and not any(same(volume, other) for other in others)
+    )
+
+
+def _not_listed(node: Node) -> dict[str, tuple[str, ...]]:
+    """Return each volume in use that is not listed as attached, with those that are its plugin's by the other name.
+
+    Such a volume, attached and not in use by that name, shows that the kubelet and the controller name it differently.
+    """
     if not (node.ready and node.controller_attach):
-        return ()
-    return tuple(sorted({*node.volumes_in_use}.difference(node.volumes_attached)))
+        return {}
+    in_use, attached = {*node.volumes_in_use}, {*node.volumes_attached}
+    others = sorted(attached - in_use)
+    return {
+        volume: tuple(other for other in others if _migrated(volume, other)) for volume in sorted(in_use - attached)
+    }
 
 
 def waited(pod: Pod, taken_at: datetime, api_skew: timedelta | None) -> timedelta | None:
@@ -73,8 +96,20 @@ def question(snapshot: Snapshot) -> Question | None:
 def detached(snapshot: Snapshot) -> Iterator[Detached]:
     """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
     node = snapshot.node.known()
-    lost = missing(node) if node else ()
-    if not lost or not _settled(snapshot):
+    lost, unclear = (missing(node), disputed(node)) if node else ((), ())
+    if not (lost or unclear) or not _settled(snapshot):
+        return
+    yield from _lost(snapshot, lost)
+    # Last, so that it hides nothing that is certain.
+    if unclear:
+        raise InsufficientData(
+            f"node: it is unknown whether {unclear[0]} is attached, because the kubelet and the controller disagree on "
+            "CSI migration"
+        )
+
+
+def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
+    if not lost:
         return
     mounted = _mounted(snapshot)
     for volume in lost:
@@ -189,13 +224,35 @@ def _needs(pod: Pod, attachment: Attachment) -> bool:
     return attachment.claim in _claims(pod) or any(same(volume, attachment.volume) for volume in pod.volumes)
 
 
-def same(named: str, volume: str) -> bool:
-    """Compare a volume as pods and PersistentVolumes name it with one of the node's status.
+_MIGRATED: Final = {
+    "kubernetes.io/aws-ebs": "kubernetes.io/csi/ebs.csi.aws.com",
+    "kubernetes.io/azure-disk": "kubernetes.io/csi/disk.csi.azure.com",
+    "kubernetes.io/cinder": "kubernetes.io/csi/cinder.csi.openstack.org",
+    "kubernetes.io/gce-pd": "kubernetes.io/csi/pd.csi.storage.gke.io",
+    "kubernetes.io/portworx-volume": "kubernetes.io/csi/pxd.portworx.com",
+    "kubernetes.io/rbd": "kubernetes.io/csi/rbd.csi.ceph.com",
+    "kubernetes.io/vsphere-volume": "kubernetes.io/csi/csi.vsphere.vmware.com",
+}
+"""The CSI driver of each in-tree plugin whose volumes have to be attached (`csi-translation-lib`)."""
 
-    The node's status names a migrated in-tree volume by its CSI driver.
+
+def same(one: str, other: str) -> bool:
+    """Whether both name the same volume; one of them may name a migrated in-tree volume by its CSI driver.
+
+    The ids of a migrated Ceph image differ, so that its names never match.
     """
-    migrated = volume.startswith("kubernetes.io/csi/") and named.startswith("kubernetes.io/")
-    return named == volume or (migrated and _last_part(named) == _last_part(volume))
+    return one == other or (_migrated(one, other) and _last_part(one) == _last_part(other))
+
+
+def _migrated(one: str, other: str) -> bool:
+    """Whether one is a volume of an in-tree plugin, and the other of the CSI driver that replaces it."""
+    plugins = _plugin(one), _plugin(other)
+    return _MIGRATED.get(plugins[0]) == plugins[1] or _MIGRATED.get(plugins[1]) == plugins[0]
+
+
+def _plugin(volume: str) -> str:
+    matched = re.match(r"kubernetes\.io/csi/[^^]*|[^/]*/[^/]*", volume)
+    return matched[0] if matched else ""
 
 
 def _last_part(volume: str) -> str:

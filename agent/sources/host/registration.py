@@ -5,19 +5,30 @@ The flags are read only if the Node is gone, or has no provider ID.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
 from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
-from agent.model.registration import NO_CLOUD, Expected, LastSeen, Registration, remember
+from agent.model.registration import (
+    NO_CLOUD,
+    TO_BE_DELETED,
+    Expected,
+    LastSeen,
+    Registration,
+    Removal,
+    continued,
+    remember,
+)
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
 
 MAX_LAST_SEEN_BYTES: Final = 16 * 1024
 """Bytes of the state file. A provider ID has a few hundred at most."""
+PODS_LEFT_FOR: Final = timedelta(seconds=40)
+"""How long the API server keeps the pods of a deleted Node."""
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
 Flags = Callable[..., Mapping[str, str]]
@@ -34,8 +45,17 @@ def _remembered(text: bytes) -> LastSeen:
 class RegistrationTracker:
     """Remembers the last seen Node, starting with the one in the state directory."""
 
-    def __init__(self, node_name: str, expected: Expected, state_dir: Path, flags: Flags, proc: Path) -> None:
-        self._name, self._expected = node_name, expected
+    def __init__(
+        self,
+        node_name: str,
+        expected: Expected,
+        state_dir: Path,
+        flags: Flags,
+        proc: Path,
+        latest: Callable[[], Node | None] = lambda: None,
+    ) -> None:
+        """`latest`: the Node as the API server last sent it, also between two snapshots."""
+        self._name, self._expected, self._latest = node_name, expected, latest
         self._path, self._file = state_dir / LAST_SEEN_FILE, CachedFile(_remembered, MAX_LAST_SEEN_BYTES)
         self._flags, self._proc = flags, proc
         self._last: LastSeen | None = None
@@ -47,7 +67,10 @@ class RegistrationTracker:
         why = self._recall(at)
         found = known_or(node, None)
         if found is not None:
-            self._last = remember(self._last, found.name, found.uid, found.provider_id, at)
+            removal = _removal(found, known_or(pods, None))
+            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal)
+        elif isinstance(node, Known) and self._last is not None and self._last.gone is None:
+            self._last = self._without_node(self._last, known_or(pods, None), at)
         if not isinstance(node, Known) or (found is not None and found.provider_id):
             return Known(Registration(self._expected, self._last, why=why))
         flags = self._kubelet_flags()
@@ -62,6 +85,14 @@ class RegistrationTracker:
             )
         )
 
+    def _without_node(self, last: LastSeen, pods: tuple[Pod, ...] | None, at: datetime) -> LastSeen:
+        """Add when the Node was found to be gone, and what happened to it since the last snapshot that had it."""
+        latest, removal = self._latest(), last.removal
+        if latest is not None and latest.uid == last.uid:
+            listed = pods if timedelta(0) <= at - last.at < PODS_LEFT_FOR else None
+            removal = continued(removal, _removal(latest, listed))
+        return replace(last, removal=removal, gone=at)
+
     def _recall(self, at: datetime) -> str:
         """Read the stored Node if none is remembered yet; returns why it cannot be read."""
         if self._last is not None:
@@ -72,7 +103,8 @@ class RegistrationTracker:
             return str(error)
         if stored is not None and stored[0].name == self._name:
             # If the clock was ahead then, the Node was still not seen in the future.
-            self._last = replace(stored[0], at=min(stored[0].at, at))
+            last = stored[0]
+            self._last = replace(last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at))
         return ""
 
     def _kubelet_flags(self) -> Mapping[str, str]:
@@ -96,3 +128,17 @@ class RegistrationTracker:
         except OSError:
             return ""
         return host if host == self._name else ""
+
+
+def _removal(node: Node, pods: tuple[Pod, ...] | None) -> Removal:
+    """`pods`: None if they are not known."""
+    if any(taint.key == TO_BE_DELETED for taint in node.taints):
+        return Removal.SCALE_DOWN
+    if not node.unschedulable:
+        return Removal.NONE
+    return Removal.CORDONED if pods is None or any(map(_is_evicted, pods)) else Removal.DRAINED
+
+
+def _is_evicted(pod: Pod) -> bool:
+    """Whether a drain evicts the pod, and has not begun to."""
+    return pod.live and not pod.deleting and not pod.static and not pod.controller.startswith("DaemonSet/")

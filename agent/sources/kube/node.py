@@ -33,6 +33,7 @@ def parse_node(item: Mapping[str, Any]) -> Node:
         created=moment(metadata.get("creationTimestamp")),
         provider_id=escape(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
+        unschedulable=spec.get("unschedulable") is True,
         ready=_condition(status, "Ready") == "True",
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=_volumes_in_use(status),

@@ -48,14 +48,18 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         scheduled=_scheduled(status) if phase == "Pending" else None,
         claims=shared(_claims(str(metadata["name"]), spec)),
         volumes=shared(_volumes(spec)),
+        static=_is_mirror(metadata),
     )
 
 
 def _uid(metadata: Mapping[str, Any]) -> str:
     """Return the uid that the kubelet uses: a static pod's own, not that of its mirror."""
-    annotations = metadata.get("annotations") or {}
-    own = annotations.get("kubernetes.io/config.hash") if "kubernetes.io/config.mirror" in annotations else None
+    own = metadata["annotations"].get("kubernetes.io/config.hash") if _is_mirror(metadata) else None
     return str(own or metadata["uid"])
+
+
+def _is_mirror(metadata: Mapping[str, Any]) -> bool:
+    return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
 
 
 def _ips(status: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import late_device_plugin
-from agent.model.devices import TransitionKind
+from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding
 from agent.model.snapshot import InsufficientData, NodeDevices, NotRequested, Snapshot, SourceDisabled
 from tests.builders import (
@@ -20,6 +20,7 @@ from tests.builders import (
     findings_of,
     node,
     plugin_socket,
+    pod,
     refused_pod,
     registered,
     transition,
@@ -136,6 +137,121 @@ def test_a_plugin_lost_later_has_a_minute_too() -> None:
 
     assert findings_of(late_device_plugin, lost(59)) == []
     assert "and lost it at" in only_finding(lost(61)).message
+
+
+# Replaced by another name of the same plugin
+
+GPU, SHARED, LAB = "nvidia.com/gpu", "nvidia.com/gpu.shared", "lab.io/gpu"
+STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
+REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
+BEFORE = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, GPU, ago=seconds(8990)))
+GONE = (transition(LOST, GPU, ago=seconds(4000)), transition(DROPPED, GPU, ago=seconds(3700)))
+
+
+def renamed(*records: Any, successor: str = SHARED, **others: Any) -> Snapshot:
+    """A node on which the plugin of a GPU was started with another configuration 4000 s ago."""
+    usual: dict[str, Any] = {"node": [replace(WORKER, devices=(NodeDevices(GPU, 0, 0),))]}
+    records = records or (*BEFORE, transition(REGISTERED, SHARED, ago=seconds(4000)), *GONE)
+    return snapshot_of(*records, registered(successor, "g0"), kubelet=9000, written=3700, **(usual | others))
+
+
+def test_a_resource_that_its_plugin_offers_under_another_name_is_not_late() -> None:
+    assert findings_of(late_device_plugin, renamed()) == []
+    assert findings_of(late_device_plugin, without_api(renamed())) == [], "the files are enough"
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        [refused_pod("shop/rejected", GPU)],
+        [replace(pod("shop/running"), wants=(GPU,))],
+        [replace(pod("shop/waiting", phase="Pending"), wants=(GPU,))],
+    ],
+    ids=["rejected", "running", "waiting"],
+)
+def test_a_replaced_resource_is_late_while_a_pod_requests_it(pods: Any) -> None:
+    assert only_finding(renamed(pods=pods)).subject == GPU
+    over = [replace(pod("shop/over", phase="Succeeded"), wants=(GPU,))]
+    assert findings_of(late_device_plugin, renamed(pods=over)) == []
+
+
+def test_a_replaced_resource_is_late_while_the_node_has_capacity_of_it() -> None:
+    listed = [replace(WORKER, devices=(NodeDevices(GPU, 1, 0),))]
+    assert only_finding(renamed(node=listed)).subject == GPU
+
+
+@pytest.mark.parametrize("source", ["pods", "node"])
+def test_whether_a_replaced_resource_is_requested_may_be_unknown(source: str) -> None:
+    findings = late_device_plugin.find(assessment(without(renamed(), source)))
+    with pytest.raises(InsufficientData, match=source):
+        next(findings)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        (*BEFORE, transition(REGISTERED, SHARED, ago=seconds(8989)), *GONE),
+        (
+            *BEFORE,
+            transition(REGISTERED, SHARED, ago=seconds(8989)),
+            transition(LOST, SHARED, ago=seconds(4000)),
+            transition(REGISTERED, SHARED, ago=seconds(3999)),
+            *GONE,
+        ),
+        (
+            *BEFORE,
+            transition(REGISTERED, SHARED, ago=seconds(200)),
+            transition(LOST, GPU, ago=seconds(200)),
+            registered(GPU),
+        ),
+    ],
+    ids=["registered before", "came back", "not dropped yet"],
+)
+def test_a_lost_resource_without_a_successor_is_late(history: Any) -> None:
+    assert GPU in [one.subject for one in findings_of(late_device_plugin, renamed(*history))]
+
+
+def test_a_resource_of_another_vendor_is_no_successor() -> None:
+    history = (*BEFORE, transition(REGISTERED, "amd.com/gpu", ago=seconds(4000)), *GONE)
+    assert only_finding(renamed(*history, successor="amd.com/gpu")).subject == GPU
+
+
+def test_a_plugin_that_is_one_of_several_of_a_vendor_is_late_after_a_kubelet_restart() -> None:
+    """KubeVirt has a plugin for each device: that the others are back shows nothing."""
+    tun = "devices.kubevirt.io/tun"
+    history = (
+        transition(STARTED, ago=seconds(9000)),
+        transition(REGISTERED, KVM, ago=seconds(8990)),
+        transition(REGISTERED, tun, ago=seconds(8990)),
+        transition(STARTED, ago=seconds(800)),
+        transition(REGISTERED, tun, ago=seconds(790)),
+        transition(DROPPED, KVM, ago=seconds(490)),
+    )
+    snapshot = snapshot_of(*history, registered(tun, "t0"), kubelet=800, written=490)
+    assert only_finding(snapshot).subject == KVM
+
+
+def test_a_successor_after_a_reboot_is_found_too() -> None:
+    """A change of MIG may need one."""
+    restarted = transition(STARTED, ago=seconds(4010))
+    history = (*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])
+    assert findings_of(late_device_plugin, renamed(*history)) == []
+
+
+def test_another_vendor_with_the_same_socket_is_a_successor() -> None:
+    def socket(ago: float) -> DeviceTransition:
+        return transition(APPEARED, ago=seconds(ago), socket="lab.sock")
+
+    history = (
+        BEFORE[0],
+        socket(8991),
+        BEFORE[1],
+        GONE[0],
+        socket(3990),
+        transition(REGISTERED, LAB, ago=seconds(3989)),
+    )
+    bound = plugin_socket("lab.sock", ago=seconds(3990))
+    assert findings_of(late_device_plugin, renamed(*history, GONE[1], bound, successor=LAB)) == []
 
 
 def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.registration import (
+    DELETION_CANDIDATE,
+    TO_BE_DELETED,
+    UNINITIALIZED,
+    Autoscaler,
+    Expected,
+    Removal,
+    Taint,
+)
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,
@@ -56,7 +64,8 @@ def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
         "the Node worker-1 was deleted, but its kubelet is running: the Node was last seen at 2026-03-26 19:59:00Z; "
         "its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance 15 minutes after it notices "
         "(at 2026-03-26 20:14:00Z or later); restart the kubelet (systemctl restart kubelet), which registers the node "
-        "only when it starts; until then, pause the autoscaler or protect the instance"
+        "only when it starts, unless the Node was deleted on purpose; until then, pause the autoscaler or protect the "
+        "instance"
     )
 
 
@@ -111,6 +120,53 @@ def test_a_kubelet_that_just_started_has_time_to_register(up: timedelta, seen: t
     assert bool(findings_of(unregistered_node, snapshot)) is reported
 
 
+@pytest.mark.parametrize(
+    ("removal", "how"),
+    [
+        (Removal.DRAINED, "it was cordoned and drained before it was deleted"),
+        (
+            Removal.SCALE_DOWN,
+            "the cluster-autoscaler marked it for removal (taint ToBeDeletedByClusterAutoscaler) before it was deleted",
+        ),
+    ],
+)
+@pytest.mark.parametrize("up", [OLD, 2 * MINUTE], ids=["the kubelet kept running", "the kubelet started since"])
+def test_a_planned_removal_is_informational_and_is_not_to_be_undone(removal: Removal, how: str, up: timedelta) -> None:
+    last = last_seen(5 * MINUTE, removal=removal)
+    one = finding(deleted_node(registration=registration(last), processes=[processes(kubelet=up)]))
+    assert (one.severity, one.since) == (Severity.INFO, NOW - 5 * MINUTE)
+    assert f"the Node worker-1 was removed on purpose: {how} (the Node was last seen at" in one.message
+    assert one.message.endswith("to keep it removed, stop the kubelet, which registers the node when it starts")
+    assert "restart" not in one.message
+
+
+def test_a_cordoned_node_that_was_not_drained_may_have_been_deleted_on_purpose() -> None:
+    one = finding(deleted_node(registration=registration(last_seen(removal=Removal.CORDONED))))
+    assert one.severity is Severity.WARNING
+    assert "was deleted while it was cordoned but not drained, and its kubelet is running" in one.message
+    assert "unless the Node was deleted on purpose" in one.message
+
+
+def test_the_removal_of_another_node_is_no_evidence() -> None:
+    last = last_seen(name="worker-2", removal=Removal.DRAINED)
+    assert finding(deleted_node(registration=registration(last, listed_pods=1))).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(("gone", "refuted"), [(60 * MINUTE - SECOND, False), (60 * MINUTE, True)])
+def test_a_deletion_of_the_instance_is_not_announced_after_an_hour_without_it(gone: timedelta, refuted: bool) -> None:
+    one = finding(deleted_node(registration=registration(last_seen(OLD, gone=gone))))
+    assert one.severity is (Severity.WARNING if refuted else Severity.CRITICAL)
+    assert ("a cluster-autoscaler deletes the instance" in one.message) is not refuted
+    assert ("no cluster-autoscaler has deleted the instance since" in one.message) is refuted
+    assert "systemctl restart kubelet" in one.message
+
+
+def test_a_node_that_was_not_seen_for_long_may_have_been_deleted_just_now() -> None:
+    """No agent ran meanwhile."""
+    last = last_seen(OLD, gone=timedelta(0))
+    assert finding(deleted_node(registration=registration(last))).severity is Severity.CRITICAL
+
+
 def test_it_is_confirmed_despite_unavailable_sources() -> None:
     report = scanned(deleted_node())
     assert [one.finding.severity for one in report.findings] == [Severity.CRITICAL]
@@ -138,6 +194,7 @@ def test_the_message_contains_the_autoscaler_status(reported: Autoscaler, expect
 
 CLOUD = Autoscaler(others=3, others_with_id=2)
 BARE = Autoscaler(others=3)
+RECENT = 9 * MINUTE
 
 
 def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot:
@@ -152,12 +209,24 @@ def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot
         (3 * MINUTE, Severity.WARNING),
         (8 * MINUTE - SECOND, Severity.WARNING),
         (8 * MINUTE, Severity.CRITICAL),
+        (60 * MINUTE - SECOND, Severity.CRITICAL),
+        (60 * MINUTE, Severity.WARNING),
     ],
 )
-def test_a_missing_provider_id_becomes_more_severe_with_the_age_of_the_node(
+def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be_deleted(
     age: timedelta, severity: Severity | None
 ) -> None:
     assert [one.severity for one in findings_of(unregistered_node, without_id(age))] == ([severity] if severity else [])
+
+
+def test_a_deletion_that_did_not_happen_is_not_announced() -> None:
+    one = finding(without_id(timedelta(days=20), autoscaler=replace(CLOUD, why="there is no configmap")))
+    assert one.message == (
+        "the Node worker-1 has had no provider ID since it registered at 2026-03-06 20:00:00Z, although 2 of 3 other "
+        "nodes have one: no cluster-autoscaler has deleted the instance since; the autoscaler's status is unknown: "
+        "there is no configmap; repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
+        "only once); if the node needs none, set --provider-id=ignored"
+    )
 
 
 def test_the_age_is_measured_by_the_clock_of_the_api_server() -> None:
@@ -174,18 +243,20 @@ def test_a_higher_severity_is_another_finding() -> None:
 @pytest.mark.parametrize(
     ("snapshot", "why"),
     [
-        (without_id(), "2 of 3 other nodes have one"),
-        (without_id(OLD, Taint(UNINITIALIZED), autoscaler=BARE), f"it has the taint {UNINITIALIZED}"),
+        (without_id(RECENT), "2 of 3 other nodes have one"),
+        (without_id(RECENT, Taint(UNINITIALIZED), autoscaler=BARE), f"it has the taint {UNINITIALIZED}"),
         (
-            without_id(registration=registration(cloud_provider="external"), autoscaler=BARE),
+            without_id(RECENT, registration=registration(cloud_provider="external"), autoscaler=BARE),
             "the kubelet runs with --cloud-provider=external",
         ),
         (
-            without_id(registration=registration(last_seen(provider_id="", earlier_id=INSTANCE)), autoscaler=BARE),
+            without_id(
+                RECENT, registration=registration(last_seen(provider_id="", earlier_id=INSTANCE)), autoscaler=BARE
+            ),
             "it had one before",
         ),
         (
-            without_id(registration=registration(expected=Expected.REQUIRED), autoscaler=BARE),
+            without_id(RECENT, registration=registration(expected=Expected.REQUIRED), autoscaler=BARE),
             "--provider-id=required",
         ),
     ],
@@ -193,7 +264,7 @@ def test_a_higher_severity_is_another_finding() -> None:
 def test_the_message_explains_why_a_provider_id_is_needed(snapshot: Snapshot, why: str) -> None:
     one = finding(snapshot)
     assert f", although {why}: a cluster-autoscaler deletes the instance" in one.message
-    assert (one.subject, one.since) == ("provider ID of worker-1", NOW - OLD)
+    assert (one.subject, one.since) == ("provider ID of worker-1", NOW - RECENT)
 
 
 def test_bare_metal_has_no_finding() -> None:

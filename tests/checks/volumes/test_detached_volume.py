@@ -1,5 +1,6 @@
 """Volumes missing from the node's status: which are reported, how certain it is, and which pods are affected."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +34,8 @@ from tests.builders import (
 
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
+MIGRATED = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"
+"""The name of CLOUD_DISK where CSI migration is on."""
 NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
@@ -186,6 +189,57 @@ def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
 
 def test_a_volume_has_one_finding() -> None:
     assert the(detached(waiting_pod(), mounts=[Mount(DISK)])).strength is Strength.MOUNTED
+
+
+# Kubelet and controller disagree on CSI migration
+
+
+@pytest.mark.parametrize(
+    ("in_use", "attached"),
+    [
+        (CLOUD_DISK, MIGRATED),
+        (MIGRATED, CLOUD_DISK),
+        ("kubernetes.io/gce-pd/d-1", "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"),
+    ],
+    ids=["in-tree on the node", "CSI on the node", "by its path"],
+)
+def test_a_volume_attached_under_its_other_name_is_not_missing(in_use: str, attached: str) -> None:
+    using = node_using(in_use, attached=[attached])
+    snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use)])
+    assert findings(snapshot) == []
+    assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], "nothing else is needed"
+
+
+@pytest.mark.parametrize(
+    ("in_use", "attached"),
+    [
+        ("kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"),
+        (MIGRATED, "kubernetes.io/aws-ebs/aws://zone-a/vol-9"),
+    ],
+    ids=["ids differ", "another volume"],
+)
+def test_a_volume_that_may_be_attached_under_its_other_name_is_unknown(in_use: str, attached: str) -> None:
+    using = node_using(in_use, DISK, attached=[attached])
+    snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use), Mount(DISK)])
+    assert first(snapshot).subject == f"volume {DISK}", "no other volume is hidden"
+    with pytest.raises(InsufficientData, match=re.escape(f"whether {in_use} is attached, because")):
+        findings(snapshot)
+
+
+@pytest.mark.parametrize(
+    "attached",
+    ["kubernetes.io/csi/disk.example.com^vol-8", "kubernetes.io/gce-pd/vol-8", "kubernetes.io/aws-ebs/vol-9"],
+    ids=["another driver", "another plugin", "another volume of the plugin"],
+)
+def test_a_volume_of_another_plugin_is_another_volume(attached: str) -> None:
+    using = node_using(CLOUD_DISK, attached=[attached])
+    assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).strength is Strength.MOUNTED
+
+
+def test_a_migrated_volume_that_is_in_use_itself_proves_no_disagreement() -> None:
+    other = "kubernetes.io/csi/ebs.csi.aws.com^vol-9"
+    using = node_using(CLOUD_DISK, other, attached=[other])
+    assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).subject == f"volume {CLOUD_DISK}"
 
 
 # No alarm

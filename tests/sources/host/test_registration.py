@@ -1,6 +1,6 @@
 """Registration data on the node: kept across snapshots, stored on disk, and read from the kubelet's flags."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 
 from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
-from agent.model.registration import Expected, LastSeen, Registration
+from agent.model.registration import (
+    DELETION_CANDIDATE,
+    TO_BE_DELETED,
+    Expected,
+    LastSeen,
+    Registration,
+    Removal,
+    Taint,
+)
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.sources.error import SourceError
 from agent.sources.host.registration import MAX_LAST_SEEN_BYTES, RegistrationTracker
-from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, worker
+from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker
 
 LATER = NOW + timedelta(seconds=15)
 IN_ORDER: Reading[Node | None] = Known(worker(provider_id=INSTANCE))
 GONE: Reading[Node | None] = Known(None)
+NOTHING = timedelta(0)
 NO_PODS: Reading[tuple[Pod, ...]] = Known(())
 
 
@@ -34,8 +43,13 @@ class Kubelet:
         return {name: self.flags[name] for name in names if name in self.flags}
 
 
-def registrar(state: Path, kubelet: Kubelet | None = None, expected: Expected = Expected.AUTO) -> RegistrationTracker:
-    return RegistrationTracker("worker-1", expected, state, kubelet or Kubelet(), state / "proc")
+def registrar(
+    state: Path,
+    kubelet: Kubelet | None = None,
+    expected: Expected = Expected.AUTO,
+    latest: Callable[[], Node | None] = lambda: None,
+) -> RegistrationTracker:
+    return RegistrationTracker("worker-1", expected, state, kubelet or Kubelet(), state / "proc", latest)
 
 
 def known(
@@ -56,7 +70,7 @@ def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
     known(one, IN_ORDER)
     read_registration = known(one, GONE, Known(PODS), late=True)
     assert (read_registration.last, read_registration.listed_pods) == (
-        LastSeen("worker-1", WORKER_UID, INSTANCE, NOW),
+        LastSeen("worker-1", WORKER_UID, INSTANCE, NOW, gone=LATER),
         3,
     )
     assert known(one, Unavailable("node", "timed out"), late=True).last == read_registration.last
@@ -65,7 +79,7 @@ def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
 
 def test_the_record_of_an_earlier_agent_is_loaded(tmp_path: Path) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(provider_id="kind://a")))
-    assert known(registrar(tmp_path), GONE).last == last_seen(provider_id="kind://a")
+    assert known(registrar(tmp_path), GONE).last == last_seen(provider_id="kind://a", gone=NOTHING)
     changed = known(registrar(tmp_path), IN_ORDER).last
     assert changed is not None
     assert (changed.earlier_id, changed.changed) == ("kind://a", NOW)
@@ -73,8 +87,8 @@ def test_the_record_of_an_earlier_agent_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [LATER, datetime.max.replace(tzinfo=UTC)], ids=["its clock was ahead", "no time"])
 def test_a_last_seen_time_in_the_future_is_clamped_to_now(tmp_path: Path, at: datetime) -> None:
-    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(replace(last_seen(), at=at)))
-    assert known(registrar(tmp_path), GONE).last == last_seen(timedelta(0))
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(replace(last_seen(), at=at, gone=at)))
+    assert known(registrar(tmp_path), GONE).last == last_seen(NOTHING, gone=NOTHING)
 
 
 def test_a_record_of_another_node_is_ignored(tmp_path: Path) -> None:
@@ -91,6 +105,77 @@ def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path, content: s
     assert LAST_SEEN_FILE in read_registration.why
     known(one, IN_ORDER)
     assert known(one, GONE).why == "", "what was seen since is known"
+
+
+DAEMON = replace(pod("kube-system/log"), controller="DaemonSet/log")
+STATIC = replace(pod("kube-system/etcd"), static=True)
+CORDONED = replace(worker(provider_id=INSTANCE), unschedulable=True)
+
+
+@pytest.mark.parametrize(
+    ("pods", "removal"),
+    [
+        (Known(()), Removal.DRAINED),
+        (Known((DAEMON, STATIC)), Removal.DRAINED),
+        (Known((pod("shop/once", phase="Succeeded"), pod("shop/evicted", deleting=True))), Removal.DRAINED),
+        (Known((DAEMON, pod("shop/bare"))), Removal.CORDONED),
+        (Known((replace(pod("shop/web"), controller="ReplicaSet/web"),)), Removal.CORDONED),
+        (Unavailable("pods", "timed out"), Removal.CORDONED),
+    ],
+    ids=["no pod", "daemons", "over", "a bare pod", "a workload", "not known"],
+)
+def test_a_cordoned_node_without_pods_to_evict_is_drained(
+    tmp_path: Path, pods: Reading[tuple[Pod, ...]], removal: Removal
+) -> None:
+    one = registrar(tmp_path)
+    known(one, Known(CORDONED), pods)
+    gone = known(one, GONE, late=True).last
+    assert gone is not None
+    assert gone.removal is removal
+    assert known(one, GONE).last == gone, "what is read after the Node has gone proves nothing"
+
+
+@pytest.mark.parametrize("unschedulable", [True, False])
+def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(
+    tmp_path: Path, unschedulable: bool
+) -> None:
+    tainted = worker(Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE))
+    last = known(registrar(tmp_path), Known(replace(tainted, unschedulable=unschedulable)), Known(PODS)).last
+    assert last is not None
+    assert last.removal is Removal.SCALE_DOWN
+    candidate = known(registrar(tmp_path), Known(worker(Taint(DELETION_CANDIDATE)))).last
+    assert candidate is not None
+    assert candidate.removal is Removal.NONE
+
+
+@pytest.mark.parametrize(
+    ("latest", "pods", "after", "removal"),
+    [
+        (CORDONED, NO_PODS, 39, Removal.DRAINED),
+        (CORDONED, Known(PODS), 39, Removal.CORDONED),
+        (CORDONED, NO_PODS, 40, Removal.CORDONED),
+        (CORDONED, NO_PODS, -1, Removal.CORDONED),
+        (replace(CORDONED, uid="another"), NO_PODS, 39, Removal.NONE),
+        (None, NO_PODS, 39, Removal.NONE),
+    ],
+    ids=["drained", "cordoned", "its pods may be deleted", "the clock was set", "another Node", "not sent"],
+)
+def test_a_node_may_be_drained_and_deleted_between_two_snapshots(
+    tmp_path: Path, latest: Node | None, pods: Reading[tuple[Pod, ...]], after: int, removal: Removal
+) -> None:
+    one = registrar(tmp_path, latest=lambda: latest)
+    known(one, IN_ORDER, Known(PODS))
+    last = one.read(GONE, pods, NOW + timedelta(seconds=after)).known().last
+    assert last is not None
+    assert last.removal is removal
+
+
+def test_a_node_that_was_uncordoned_before_it_was_deleted_is_not_drained(tmp_path: Path) -> None:
+    one = registrar(tmp_path, latest=lambda: replace(CORDONED, unschedulable=False))
+    known(one, Known(CORDONED))
+    last = known(one, GONE, late=True).last
+    assert last is not None
+    assert last.removal is Removal.NONE
 
 
 @pytest.mark.parametrize("node", [GONE, Known(worker())], ids=["gone", "without a provider ID"])

@@ -77,6 +77,14 @@ def test_a_node_has_its_provider_id_and_creation_time() -> None:
     assert (one.uid, one.created, one.provider_id, one.taints) == ("u-1", AT, "aws:///eu-central-1a/i-0", ())
 
 
+def test_a_cordoned_node_is_unschedulable() -> None:
+    assert [registered(**spec).unschedulable for spec in ({"unschedulable": True}, {"unschedulable": False}, {})] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_node_without_them_has_none() -> None:
     one = parse_node({"metadata": {"name": "n"}, "spec": None})
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())

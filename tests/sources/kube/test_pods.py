@@ -44,8 +44,9 @@ def test_a_pod_without_devices_requests_none() -> None:
 
 def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod() -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
-    assert parse_pod(pod(metadata={"annotations": mirror})).uid == "own"
-    assert parse_pod(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}})).uid == "u-1"
+    static = parse_pod(pod(metadata={"annotations": mirror}))
+    other = parse_pod(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}}))
+    assert (static.uid, static.static, other.uid, other.static) == ("own", True, "u-1", False)
 
 
 def test_a_pod_requests_the_devices_of_all_its_containers() -> None:
