@@ -74,8 +74,9 @@ class SmallNode:
         (random / "boot_id").write_text("b-1\n")
         (self.proc / "stat").write_text("btime 1700000000\n")
         for pid, command in ((7, "dockerd"), (8, "kubelet")):
-            (self.proc / f"{pid}/net").mkdir(parents=True)
-            (self.proc / f"{pid}/net/fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
+            net = self.proc / f"{pid}/task/{pid}/net"
+            net.mkdir(parents=True)
+            (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
         # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
