@@ -13,7 +13,7 @@ OPERANDS: Final = ""
 SETTINGS: Final = "record"
 DESCRIPTION: Final = """\
 Writes a snapshot of the node to standard output. 'nodeleak scan --recording FILE' reports on it, on
-any machine. It changes nothing.
+any machine. It changes nothing. With --anonymous, only listed words are kept (docs/reference.md).
 """
 EPILOG: Final = """\
 examples:
@@ -29,19 +29,14 @@ exit codes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--anonymous", action="store_true", help="replace the names of nodes, pods and processes by hashes"
-    )
+    parser.add_argument("--anonymous", action="store_true", help="replace all names and addresses by others")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.model import recording
     from agent.model.anonymize import anonymous
 
-    text = recording.dumps(record_node(config_of("record", arguments)))
-    if arguments.anonymous:
-        import secrets
-
-        text = anonymous(text, secrets.token_hex())
+    recorded = record_node(config_of("record", arguments))
+    text = recording.dumps(anonymous(recorded) if arguments.anonymous else recorded)
     write(f"{text}\n")
     return DONE

@@ -1,80 +1,208 @@
-"""Recordings without names: those of nodes, pods, namespaces and processes are replaced by hashes."""
+"""Recordings without names: texts are replaced, except for words listed here; addresses are moved.
 
-import hashlib
-import json
+A name becomes a number by its place in the order of all names: equal names stay equal, sorted ones stay sorted, and
+nobody can find a name by guessing it. Networks and ranges keep their sizes, and an address its place in them.
+"""
+
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    collapse_addresses,
+    ip_address,
+    ip_interface,
+)
+from typing import Any, Final, TypeAlias, TypeVar
 
-from agent.model.codec import is_blocked_address
+from agent.model.assessment import KUBENET
+from agent.model.ranges import Range
+from agent.model.recording import Recording
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
+from agent.model.snapshot import SOURCES
 
-
-def anonymous(text: str, salt: str) -> str:
-    """Replace every name of a node, pod, namespace and process; equal names stay equal. Addresses and ids stay."""
-    tree = json.loads(text)
-    names = {name: f"x{hashlib.sha256(f'{salt}{name}'.encode()).hexdigest()[:10]}" for name in _names(tree)}
-    longest_first = sorted(names, key=len, reverse=True)
-
-    def clean(node: Any, field: str = "") -> Any:
-        if isinstance(node, dict):
-            return {key: value if _is_kept(node, key) else clean(value, key) for key, value in node.items()}
-        if isinstance(node, list):
-            return [clean(value, field) for value in node]
-        if isinstance(node, str) and field in _WHOLE:
-            return names.get(node, node)
-        if isinstance(node, str) and field in _NAMED:
-            return "/".join(names.get(part, part) for part in node.split("/"))
-        if isinstance(node, str) and field in _VOLUMES:
-            kind, parts = _volume(node)
-            return kind + "/".join(names.get(part, part) for part in parts)
-        if isinstance(node, str) and field in {"why", "message"}:
-            for name in longest_first:
-                node = node.replace(name, names[name])
-        return node
-
-    return json.dumps(clean(tree), indent=1)
+_Rename: TypeAlias = Callable[[str], str]
+_T = TypeVar("_T")
 
 
-_WHOLE = frozenset({"provider_id", "earlier_id"})
-"""Names that are hashed whole: their parts (`aws:`, a zone) are common words elsewhere."""
+def anonymous(recording: Recording) -> Recording:
+    """Return a recording of which the replay is the same, without names and addresses."""
+    names: set[str] = set()
 
-_NAMED = frozenset({
-    "node_name", "kubelet_name", "pod", "pod_uid", "uid", "name", "command", "boot_id", "container", "controller",
-    "claim", "claims", "failed_pods",
+    def collect(name: str) -> str:
+        names.add(name)
+        return name
+
+    _rewrite(recording, collect)
+    return _rewrite(recording, _new_names(names).__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How a text is split into names, and which of them are kept."""
+
+    name: re.Pattern[str]
+    kept: Callable[[str], object]
+
+    def apply(self, text: str, rename: _Rename) -> str:
+        return self.name.sub(lambda found: found[0] if self.kept(found[0]) else rename(found[0]), text)
+
+
+WORDS: Final = frozenset({
+    KUBENET, "cni", "external", *SOURCES, "eth0", "net1",
+    "created", "running", "paused", "restarting", "removing", "exited", "dead",
+    "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
+    "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet", "pods", "node", "nodes",
 })  # fmt: skip
-_VOLUMES = frozenset({"volume", "volumes", "volumes_in_use", "volumes_attached"})
-_KIND = re.compile(r"kubernetes\.io/csi/[^^]*\^|[^/]+/[^/]+/")
-"""How a volume's name begins: with its plugin or driver, which its vendor named."""
+"""Words of Kubernetes, docker and CNI that decide something."""
+DEVICE_WORDS: Final = frozenset({
+    "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost", "net", "sock",
+})  # fmt: skip
+VOLUME_WORDS: Final = frozenset({
+    "kubernetes.io", "csi", "aws-ebs", "gce-pd", "azure-disk", "cinder", "vsphere-volume", "rbd", "iscsi", "fc",
+    "ebs.csi.aws.com", "pd.csi.storage.gke.io", "disk.csi.azure.com", "cinder.csi.openstack.org",
+    "csi.vsphere.vmware.com", "rbd.csi.ceph.com",
+})  # fmt: skip
+REASON_WORDS: Final = frozenset(
+    """
+    a according account address after again all allocate allocated allocation an and answered api api's are argument as
+    at available bad be been below broke broken but by bytes cache call can can't canceled cannot capacity certificate
+    changed changes check checkpoint checkpoint-dir cleaning clocks cluster-autoscaler-status cni-cache-dir
+    cni-networks-dir code command complete configmap connect connected connection container container's containers
+    content cri-dockerd date deleted denied desc description descriptor device device-plugins-dir devices didn't digits
+    directory docker does down due earlier empty endpoint enough entry error event events evidence exist exists expected
+    failed failure family fifo file files flags followed for forbidden format found get got groups handle has have
+    healthy here hex holds host host's host-local hostpid id ids if in inappropriate incomplete input/output interface
+    internal interrupted invalid ioctl is it items its json know known kube-system kubeconfig kubelet kubelet's
+    kubelet-dir left less levels limit line link links list listed lists long longer malformed many memory metadata.uid
+    middle missing mode modification more mounted name named namespace needs network networks no node node's nodes none
+    nor not number object objects of off on only open operation or out own owner parse path peer permission permitted
+    persistentvolumeclaims persistentvolumes phase pipe plugin plugins pod pods present previously proc process protocol
+    provider read read-only real reason refused registered regular rejected released reliable request requested requests
+    required reservation reset resolution resolve resource resources resourceversion response restore restored root
+    route rpc run running runtime s sandbox sandboxes server service set show shows silent since single so socket space
+    stale stat status still stopped string structure such supported symbolic system taken temporarily temporary text
+    than that the their there these this time timed to together too transitions transport true unavailable unexpected
+    unhealthy unknown unreachable unregistered update use used uses verify version volume volumeattachments volumes
+    waiting waits was watch watched watches were whether which whose with within without writes written wrote yet
+    """.split()  # noqa: SIM905 (a list of so many words is twice as long)
+).union(map(str, range(1000)), (KUBENET,))
+"""Words of the agent's and the kubelet's own texts and of the system's errors, and numbers of up to three digits."""
 
 
-def _volume(name: str) -> tuple[str, list[str]]:
-    """Return the kind of a volume, and the parts of its id."""
-    kind = matched[0] if (matched := _KIND.match(name)) else ""
-    return kind, name.removeprefix(kind).split("/")
+_OWN_VERSION: Final = r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
 
 
-def _names(node: Any, field: str = "") -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if not _is_kept(node, key):
-                yield from _names(value, key)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _names(value, field)
-    elif isinstance(node, str):
-        yield from filter(None, _names_in(node, field))
+def _is_reason_word(word: str) -> bool:
+    return word.lower().removeprefix("--") in REASON_WORDS
 
 
-def _names_in(text: str, field: str) -> Sequence[str]:
-    if field == "controller":
-        return text.split("/")[1:]  # without its kind
-    if field in _WHOLE:
-        return [text]
-    if field in _NAMED:
-        return text.split("/")
-    return _volume(text)[1] if field in _VOLUMES else ()
+_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
+"""Such as `namespace/name` and `Kind/name`."""
+_WHOLE: Final = _Rule(re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
+_DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
+"""Resources and sockets: part by part, so that a socket that is named after a resource still is."""
+_VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
+_TEXT: Final = _Rule(
+    re.compile(r"(?<!\w)(['\"]).*\1|[^\s,;().:][^\s,;()]*?(?=[.:]*(?:[\s,;()]|$))", re.DOTALL), _is_reason_word
+)
+"""Free text, word by word; what it quotes is one name."""
+_VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch)
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    **dict.fromkeys(("pod_cidrs", "Taint.key"), _WHOLE),
+    "Watch.resource": _NAMES,
+    **dict.fromkeys(("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES),
+    **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
+    **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
+    **dict.fromkeys(("server_version", "runtime"), _VERSION),
+}
+"""By `Type.field` or by field; all other fields are names."""
 
 
-def _is_kept(node: Mapping[str, Any], field: str) -> bool:
-    """Return whether a name is kept: an address, or a plugin's socket, which its vendor named."""
-    return is_blocked_address(node, field) or (field == "name" and {"made", "connected"} <= node.keys())
+def _rewrite(value: _T, rename: _Rename, place: str = "", field: str = "") -> _T:
+    """Return a value of the model with every name and address replaced."""
+    new: Any
+    match value:
+        case None | bool() | int() | float() | datetime() | timedelta() | StrEnum():
+            return value
+        case str():
+            new = (_RULES.get(place) or _RULES.get(field, _NAMES)).apply(value, rename)
+        case IPv4Address() | IPv6Address():
+            new = ip_address(rename(str(type(value)(int(value)))))  # without the zone that IPv6 may have
+        case tuple():
+            new = tuple(_rewrite(one, rename, place, field) for one in value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            new = _rewrite_fields(value, rename)
+        case _:
+            raise TypeError(f"{place}: {type(value).__name__} is not a type of recordings")
+    return new  # type: ignore[no-any-return]
+
+
+def _rewrite_fields(value: Any, rename: _Rename) -> Any:
+    if isinstance(value, Range):
+        rename(str(_around(value)))  # its addresses stay together
+    names = [(one.name, f"{type(value).__name__}.{one.name}") for one in fields(value)]
+    return replace(value, **{name: _rewrite(getattr(value, name), rename, place, name) for name, place in names})
+
+
+def _around(one: Range) -> IPv4Network | IPv6Network:
+    """Return the smallest network that contains a range."""
+    different = (int(one.first) ^ int(one.last)).bit_length()
+    return ip_interface(f"{one.first}/{one.first.max_prefixlen - different}").network
+
+
+def _new_names(names: Iterable[str]) -> Mapping[str, str]:
+    """Return the new name of each name and address."""
+    addresses = {name: address for name in names if (address := _address(name)) is not None}
+    others = sorted(set(names) - addresses.keys())
+    digits = len(str(len(others)))
+    new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
+    for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
+        family = {name: one for name, one in addresses.items() if one.version == first.version}
+        move = _mover([one.network for one in family.values()], first)
+        for name, one in family.items():
+            new[name] = f"{move(one)}/{one.network.prefixlen}" if "/" in name else str(move(one))
+    return new
+
+
+def _address(name: str) -> IPv4Interface | IPv6Interface | None:
+    """Return an address or a subnet that is written as Go and Python write it."""
+    try:
+        address = ip_interface(name)
+    except ValueError:
+        return None
+    zone = isinstance(address, IPv6Interface) and address.ip.scope_id
+    return None if zone or name not in {str(address), str(address.ip)} else address
+
+
+def _mover(networks: Iterable[Any], first: IPv4Address | IPv6Address) -> Callable[[Any], IPv4Address | IPv6Address]:
+    """Return a function that moves addresses: the networks follow one another, from `first` on, in their order."""
+    blocks = [*collapse_addresses(networks)]
+    old = [int(block.network_address) for block in blocks]
+    new, end = _packed([block.num_addresses for block in blocks], int(first))
+    if end > 1 << first.max_prefixlen:
+        new, _ = _packed([block.num_addresses for block in blocks], 0)
+
+    def move(address: Any) -> IPv4Address | IPv6Address:
+        place = bisect_right(old, int(address.ip)) - 1
+        return type(first)(new[place] + int(address.ip) - old[place])
+
+    return move
+
+
+def _packed(sizes: Iterable[int], first: int) -> tuple[list[int], int]:
+    """Return where networks of these sizes begin, and where the last one ends."""
+    begins, end = [], first
+    for size in sizes:
+        begins.append(-(-end // size) * size)
+        end = begins[-1] + size
+    return begins, end

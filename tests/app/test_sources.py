@@ -63,11 +63,9 @@ def read(sources: NodeSources, name: str) -> Any:
 
 def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
     """Copy one process whose namespace has two addresses."""
-    home = proc / str(pid)
+    home = proc / f"{pid}/task/{pid}"
     (home / "net").mkdir(parents=True)
-    (home / "ns").mkdir()
-    (home / "ns/net").symlink_to(f"net:[{pid}]")
-    (home / "comm").write_text("nginx\n")
+    (proc / f"{pid}/comm").write_text("nginx\n")
     (home / "net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
     (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
 

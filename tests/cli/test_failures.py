@@ -74,8 +74,9 @@ class SmallNode:
         (random / "boot_id").write_text("b-1\n")
         (self.proc / "stat").write_text("btime 1700000000\n")
         for pid, command in ((7, "dockerd"), (8, "kubelet")):
-            (self.proc / f"{pid}/net").mkdir(parents=True)
-            (self.proc / f"{pid}/net/fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
+            net = self.proc / f"{pid}/task/{pid}/net"
+            net.mkdir(parents=True)
+            (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
         # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
@@ -371,6 +372,26 @@ def test_a_recording_gives_the_same_output_from_file_and_pipe(node: SmallNode) -
     assert from_file.code == from_pipe.code == 0
     assert from_file.out == from_pipe.out
     assert "leaked_reservation" in from_file.out
+
+
+def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_path: Path) -> None:
+    kubenet = node.home / "networks/kubenet"
+    (kubenet / "10.244.1.7").write_text("hunter2 is the secret")
+    (kubenet / "acme-notes").write_text("hunter2")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    access = ("--node", "acme-7", "--kubeconfig", str(kubeconfig(tmp_path / "kubeconfig", url)))
+    options = (*node.options, "--network", "kubenet,acme-net", *access)
+    plain, hidden = (nodeleak("record", *more, *options) for more in ((), ("--anonymous",)))
+    assert (plain.code, hidden.code) == (0, 0)
+    telltale = ("hunter2", "secret", "acme", str(node.home), "10.244", "127.0.0.1", ID, LEAKED)
+    assert [text for text in telltale if text not in plain.out] == []
+    assert [text for text in telltale if text in hidden.out] == []
+    scans = (nodeleak("scan", "-o", "json", "--recording", "-", given=one.out) for one in (plain, hidden))
+    reports = [json.loads(one.out) for one in scans]
+    for key in ("detector", "severity", "cause"):
+        assert len({json.dumps([finding[key] for finding in report["findings"]]) for report in reports}) == 1
+    assert len({json.dumps([one["state"] for one in report["reservations"]]) for report in reports}) == 1
 
 
 @pytest.mark.parametrize(

@@ -212,15 +212,17 @@ def _write_proc(proc: Path, node: FakeNode) -> None:
 
 
 def _write_process(proc: Path, pid: int, command: str, seconds: float, ip: str, namespace: int) -> None:
-    directory = proc / str(pid)
-    (directory / "net").mkdir(parents=True)
-    (directory / "ns").mkdir()
+    thread = proc / f"{pid}/task/{pid}"
+    thread.mkdir(parents=True)
     fields = ["S", "1", str(pid), str(pid), *["0"] * 15, str(int(seconds * _TICKS)), *["0"] * 30]
-    (directory / "stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
-    (directory / "comm").write_text(f"{command}\n")
-    (directory / "ns/net").symlink_to(f"net:[{4026531840 + namespace}]")
-    (directory / "net/if_inet6").write_text("00000000000000000000000000000001 01 80 10 80       lo\n")
-    (directory / "net/fib_trie").write_text(_FIB_TRIE.format(ip=ip))
+    (proc / f"{pid}/stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
+    (proc / f"{pid}/comm").write_text(f"{command}\n")
+    net = proc / f"net-{namespace}"
+    if not net.exists():
+        net.mkdir()
+        (net / "if_inet6").write_text("00000000000000000000000000000001 01 80 10 80       lo\n")
+        (net / "fib_trie").write_text(_FIB_TRIE.format(ip=ip))
+    (thread / "net").symlink_to(net)  # the files of one namespace, as in each of its threads
 
 
 _FIB_TRIE = """\

@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
-from agent.exporters.json.scan import scan_document
-from agent.exporters.text.scan import scan_table
-from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.finding import Severity
 from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
-from agent.model.snapshot import Address, Node, NodeDevices, NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import Node, NodeDevices, NotRequested, Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -29,7 +25,6 @@ from tests.builders import (
     KVM_SOCKET,
     NOW,
     WORKER,
-    WORKER_UID,
     allocation,
     cni_result,
     dark_node,
@@ -37,14 +32,11 @@ from tests.builders import (
     last_seen,
     node,
     plugin_socket,
-    pod,
     refused_pod,
     registered,
     registration,
     reservation,
-    sandbox,
     shown,
-    the_node,
     transition,
     unrecognized,
     without_api,
@@ -197,83 +189,6 @@ def test_a_long_value_is_truncated_in_the_error() -> None:
     assert len(str(raised.value)) < 200
 
 
-# Names
-
-
-NAMES = (
-    "worker-berlin-7", "secretshop", "checkout-6d4f", "ledger-0", "payments-77", "billingd", "postgres-main",
-    "uid-of-checkout", "uid-of-ledger", "11111111-2222-3333-4444-555555555555", "confidential-notes",
-)  # fmt: skip
-
-
-def telltale() -> str:
-    """Record a node with every name that a recording can hold, and every finding."""
-    snapshot = node(
-        LOST,
-        reservation("10.244.1.10", "8" * 64),
-        unrecognized("confidential-notes", why="'secretshop' is not a container id"),
-        unrecognized("10.244.1.11", blocks=True),
-        cni_result(GONE, "secretshop/payments-77", CIDR),
-        Address("10.244.1.10", 4711, "billingd"),
-        Address("10.244.1.12", 4712, "postgres-main/1"),
-        sandbox("4" * 64, "secretshop/checkout-6d4f"),
-        sandbox("5" * 64, "secretshop/ledger-0"),
-        pod("secretshop/checkout-6d4f", "10.244.1.20", uid="uid-of-checkout"),
-        pod("secretshop/ledger-0", "10.244.1.20", uid="uid-of-ledger"),
-        node=[Node("worker-berlin-7", (CIDR,), 250)],
-    )
-    named = replace(snapshot, node_name="worker-berlin-7")
-    unavailable = Unavailable("processes", "no process of worker-berlin-7 has a comm like billingd in secretshop")
-    return dumps(recording(named, replace(named, processes=unavailable)))
-
-
-def verdicts(report: Report) -> Any:
-    return (
-        [(one.name if one.blocks else "", one.state, bool(one.pod)) for one in report.assessment.reservations],
-        [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
-        [(one.name, one.usable, one.reserved, one.free, one.states) for one in report.networks],
-        [(gap.detector, gap.broken) for gap in report.gaps],
-    )
-
-
-def test_an_anonymous_recording_contains_no_name() -> None:
-    plain = telltale()
-    text = anonymous(plain, "salt")
-    report = replayed(text)
-    exported = "\n".join((text, json.dumps(scan_document(report)), scan_table(report)))
-    assert [name for name in NAMES if name not in plain] == [], "the node of this test has them all"
-    assert [name for name in NAMES if name in exported] == []
-
-
-def test_an_anonymous_recording_has_the_same_states() -> None:
-    plain = telltale()
-    before = replayed(plain)
-    assert {one.finding.detector for one in before.findings} >= {"leaked_reservation", "shared_ip", "unmanaged_address"}
-    assert verdicts(replayed(anonymous(plain, "salt"))) == verdicts(before)
-
-
-def test_equal_names_stay_equal_and_another_salt_changes_them() -> None:
-    plain = dumps(recording(node()))
-    (snapshot,) = loads(anonymous(plain, "salt")).snapshots
-    assert {one.pod for one in snapshot.containers.known() if one.sandbox} == {
-        one.name for one in snapshot.pods.known()
-    }
-    assert snapshot.node_name == the_node(snapshot).name
-    assert anonymous(plain, "salt") == anonymous(plain, "salt")
-    assert anonymous(plain, "salt") != anonymous(plain, "pepper")
-
-
-def test_a_node_name_that_is_an_address_is_replaced() -> None:
-    named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
-    assert "10.12.97.31" not in anonymous(dumps(recording(named)), "salt")
-
-
-def test_addresses_and_ids_needed_for_a_diagnosis_are_kept() -> None:
-    (snapshot,) = loads(anonymous(dumps(recording(node(LOST))), "salt")).snapshots
-    assert snapshot.reservations == node(LOST).reservations
-    assert snapshot.taken_at == NOW
-
-
 # Device plugins
 
 
@@ -300,31 +215,6 @@ def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
     tree["snapshots"][0]["device_plugins"]["known"]["history"][0]["what"] = "exploded"
     with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
-
-
-def test_an_anonymous_recording_keeps_resources_and_sockets() -> None:
-    text = anonymous(dumps(recording(RACE)), "salt")
-    assert not [name for name in ("vms", "vm-1", "compute") if f'"{name}' in text or f"/{name}" in text]
-    (snapshot,) = loads(text).snapshots
-    devices = snapshot.device_plugins.known()
-    (refused,) = (one for one in snapshot.pods.known() if one.rejection)
-    assert devices.sockets[0].name == devices.history[0].socket == KVM_SOCKET
-    assert (refused.wants, refused.controller.split("/")[0]) == ((KVM,), "VirtualMachineInstance")
-    assert refused.controller != "VirtualMachineInstance/vm"
-    assert devices.allocations[0].pod_uid == refused.uid
-
-
-def test_an_anonymous_recording_has_no_instance_id_but_its_comparison_stays() -> None:
-    text = dumps(recording(UNKNOWN, UNKNOWN))
-    hidden = anonymous(text, "salt")
-    for name in ("worker-1", INSTANCE, "i-0123456789abcdef0", WORKER_UID):
-        assert name in text
-        assert name not in hidden
-    (found,) = [one.finding for one in replayed(hidden).findings if one.finding.severity is Severity.CRITICAL]
-    assert "--provider-id=required" in found.message
-    known = loads(hidden).snapshots[0].registration.known()
-    assert known.cloud_provider == "external"
-    assert known.kubelet_name == loads(hidden).snapshots[0].node_name
 
 
 def test_an_older_recording_without_registration_is_unavailable() -> None:

@@ -1,83 +1,91 @@
-"""Reads the addresses configured in the network namespaces of the node's processes. Changes nothing.
+"""Reads the addresses configured in the network namespaces of the node's threads. Changes nothing.
 
-`/proc/<pid>/net/fib_trie` and `if_inet6` show a process's namespace without entering it and without any capability.
-This needs the node's process table (hostPID). A namespace without a process is not seen.
+`/proc/<pid>/task/<tid>/net/fib_trie` and `if_inet6` show a thread's namespace without entering it and without any
+capability. This needs the node's process table (hostPID). A namespace that no thread is in is not seen.
 """
 
 import errno
 import os
 import re
+from collections.abc import Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 
 from agent.model.snapshot import Address
 from agent.sources.error import SourceError, cannot_read
 
-# "|-- 10.0.0.7" and, on the next line, "/32 host LOCAL": an address of an interface, up or down.
-_LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+# "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
+_LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK = {b"20", b"10"}
-_GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL}
+_GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
+_ATTEMPTS = 10
+"""A runtime's thread enters a pod's namespace for a moment: the second attempt reads one namespace from end to end."""
 
 
 def read_addresses(proc: Path) -> tuple[Address, ...]:
-    """Read every namespace once; raises SourceError where a living process cannot be inspected.
+    """Read every namespace once; raises SourceError where a living thread cannot be inspected.
 
-    A process that ends meanwhile is skipped: its namespace belongs to another process too, or is gone.
+    A thread that ends meanwhile is skipped: its namespace belongs to another thread too, or is gone.
     """
     found: dict[str, Address] = {}
-    seen_namespaces: set[str] = set()
-    any_read = False
-    for pid in _pids(proc):
-        namespace = _namespace(proc, pid)
-        if namespace in seen_namespaces:
-            continue
-        ips = _addresses(proc, pid)
-        if ips is None:
-            continue
-        any_read = True
-        if namespace is not None:
-            seen_namespaces.add(namespace)
-        command = ""
-        for ip in ips:
-            if ip not in found:
-                command = command or _command(proc, pid)
-                found[ip] = Address(ip, pid, command)
-    if not any_read:
+    seen: set[int] = set()
+    for pid, net in _threads(proc):
+        for ip in _unseen(net, seen) - found.keys():
+            found[ip] = Address(ip, pid, _command(proc, pid))
+    if not seen:
         raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found.values())
 
 
-def _pids(proc: Path) -> list[int]:
+def _unseen(net: str, seen: set[int]) -> set[str]:
+    """Read a thread's namespace unless that was done, and add it to `seen`."""
+    ips: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        namespace = _namespace(net)
+        if namespace is None or namespace in seen:
+            return ips
+        read = _addresses_in(net)
+        ips |= read or set()
+        # If the thread has entered another namespace meanwhile, it is not known which one was read.
+        if read is not None and namespace == _namespace(net):
+            seen.add(namespace)
+            return ips
+    raise SourceError(f"cannot read {net}: its thread changes its namespace all the time")
+
+
+def _threads(proc: Path) -> Iterator[tuple[int, str]]:
+    """Yield each thread's process and `net` directory: a thread can leave the namespace of its process."""
     try:
-        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
         raise SourceError(cannot_read(proc, error)) from error
+    for pid in pids:
+        try:
+            threads = os.listdir(f"{proc}/{pid}/task")
+        except OSError as error:
+            if error.errno in _GONE:
+                continue
+            raise SourceError(cannot_read(f"{proc}/{pid}/task", error)) from error
+        yield from ((pid, f"{proc}/{pid}/task/{thread}/net") for thread in threads)
 
 
-def _namespace(proc: Path, pid: int) -> str | None:
-    """Return the namespace's name, so that it is read once; without permission, each process is read."""
+def _namespace(net: str) -> int | None:
+    """Return the inode that the kernel gave to a file of the thread's namespace; None where the thread has ended.
+
+    `ns/net` would need a capability. An inode is used again once its namespace has died. That hides nothing: a
+    namespace is older than the reservations of its addresses, so one born now has none in this snapshot.
+    """
     try:
-        return str((proc / f"{pid}/ns/net").readlink())
-    except OSError:
-        return None
+        return os.stat(f"{net}/fib_trie").st_ino  # noqa: PTH116 (a Path for each thread costs half as much again)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise SourceError(cannot_read(f"{net}/fib_trie", error)) from error
 
 
-def _addresses(proc: Path, pid: int) -> set[str] | None:
-    """Read a process's namespace; None where it has ended. Its main thread may have ended before others."""
-    found = _addresses_in(proc / f"{pid}/net")
-    if found is not None:
-        return found
+def _addresses_in(net: str) -> set[str] | None:
     try:
-        threads = os.listdir(proc / f"{pid}/task")
-    except OSError:
-        return None
-    others = (proc / f"{pid}/task/{thread}/net" for thread in threads if thread != str(pid))
-    return next((ips for net in others if (ips := _addresses_in(net)) is not None), None)
-
-
-def _addresses_in(net: Path) -> set[str] | None:
-    try:
-        ips = {ip.decode() for ip in _LOCAL4.findall((net / "fib_trie").read_bytes())}
+        ips = {ip.decode() for ip in _LOCAL4.findall(Path(f"{net}/fib_trie").read_bytes())}
     except OSError as error:
         if error.errno in _GONE:
             return None
@@ -86,14 +94,14 @@ def _addresses_in(net: Path) -> set[str] | None:
     return None if ipv6 is None else {ip for ip in ips if not ip.startswith("127.")} | ipv6
 
 
-def _ipv6_addresses_in(net: Path) -> set[str] | None:
+def _ipv6_addresses_in(net: str) -> set[str] | None:
     try:
-        lines = (net / "if_inet6").read_bytes().split(b"\n")
+        lines = Path(f"{net}/if_inet6").read_bytes().split(b"\n")
     except OSError as error:
         if error.errno not in _GONE:
             raise SourceError(cannot_read(f"{net}/if_inet6", error)) from error
         # The process has ended, or the kernel has no IPv6.
-        return set() if (net / "fib_trie").exists() else None
+        return None if _namespace(net) is None else set()
     try:
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
         fields = [line.split(b" ", 4) for line in lines if line]

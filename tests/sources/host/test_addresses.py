@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,20 @@ Main:
 """
 ONE_LEAF = "Main:\n  |-- 10.9.6.6\n     /32 host LOCALLocal:\n  |-- 10.9.6.6\n     /32 host LOCAL"
 """As Linux writes it where a namespace has a single address."""
+BROADCAST_FIRST = """\
+Main:
+  +-- 10.9.5.0/28 2 0 2
+     |-- 10.9.5.1
+        /32 host LOCAL
+     |-- 10.9.5.9
+        /32 link BROADCAST
+        /32 host LOCAL
+        /24 link UNICAST
+     |-- 10.9.5.15
+        /32 link BROADCAST
+        /28 host LOCAL
+"""
+"""The broadcast address of one subnet is the address of an interface in another; a subnet of local addresses."""
 IF_INET6 = """\
 00000000000000000000000000000001 01 80 10 80       lo
 fe80000000000000149513fffee25e5f 02 40 20 c0     eth0
@@ -54,16 +69,25 @@ fd000099000000000000000000000009 03 40 00 82     eth0
 
 
 def process(
-    proc: Path, pid: int, fib_trie: str | None = "Main:\n", *, if_inet6: str | None = "", namespace: int = 0
+    proc: Path,
+    pid: int,
+    fib_trie: str | None = "Main:\n",
+    *,
+    if_inet6: str | None = "",
+    thread: int = 0,
+    same_as: Path | None = None,
 ) -> Path:
-    """Copy one process; None leaves a file out."""
-    home = proc / str(pid)
+    """Copy one thread of a process, by default its first; None leaves a file out. Returns the thread's directory.
+
+    `same_as`: a thread in the same namespace. The kernel gives each namespace files of its own, as links do.
+    """
+    home = proc / f"{pid}/task/{thread or pid}"
     (home / "net").mkdir(parents=True)
-    (home / "ns").mkdir()
-    (home / "ns/net").symlink_to(f"net:[{namespace or pid}]")
-    (home / "comm").write_text(f"command {pid}\n")
+    (proc / f"{pid}/comm").write_text(f"command {pid}\n")
     for name, text in (("fib_trie", fib_trie), ("if_inet6", if_inet6)):
-        if text is not None:
+        if same_as:
+            (home / "net" / name).hardlink_to(same_as / "net" / name)
+        elif text is not None:
             (home / "net" / name).write_text(text)
     return home
 
@@ -88,29 +112,50 @@ def test_network_broadcast_and_loopback_addresses_are_ignored(tmp_path: Path) ->
     assert not any(ip.startswith("fe80") for ip in ips(tmp_path))
 
 
-def test_each_namespace_is_read_once_through_its_oldest_process(tmp_path: Path) -> None:
-    for pid in (30, 4, 100):
-        process(tmp_path, pid, ONE_LEAF, namespace=7)
-    (tmp_path / "30/net/fib_trie").unlink()  # never looked at
+def test_an_address_that_is_also_a_broadcast_address_is_found(tmp_path: Path) -> None:
+    process(tmp_path, 1, BROADCAST_FIRST)
+    assert ips(tmp_path) == {"10.9.5.1", "10.9.5.9"}
+
+
+def test_each_namespace_is_attributed_to_its_oldest_process(tmp_path: Path) -> None:
+    first = process(tmp_path, 4, ONE_LEAF)
+    for pid in (30, 100):
+        process(tmp_path, pid, same_as=first)
     assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
 
 
-def test_without_permission_to_read_the_namespace_link_each_process_is_read(tmp_path: Path) -> None:
-    for pid, text in ((1, FIB_TRIE), (2, ONE_LEAF)):
-        (process(tmp_path, pid, text) / "ns/net").unlink()
-    assert {"10.9.9.1", "10.9.6.6"} <= ips(tmp_path)
+def test_each_namespace_is_read_once(tmp_path: Path) -> None:
+    first = process(tmp_path, 4, ONE_LEAF)
+    for pid, thread in ((30, 30), (30, 31)):
+        again = process(tmp_path, pid, thread=thread, same_as=first) / "net/if_inet6"
+        again.unlink()
+        again.write_text("reading this would fail\n")
+    assert ips(tmp_path) == {"10.9.6.6"}
 
 
-@pytest.mark.parametrize("gone", ["net/fib_trie", "net/if_inet6", "comm", "ns/net"])
+def test_the_namespace_of_any_thread_is_read(tmp_path: Path) -> None:
+    process(tmp_path, 4, FIB_TRIE)
+    process(tmp_path, 4, ONE_LEAF, thread=7)
+    assert Address("10.9.6.6", 4, "command 4") in addresses.read_addresses(tmp_path)
+
+
+def test_a_process_whose_main_thread_has_ended_is_read_through_another(tmp_path: Path) -> None:
+    process(tmp_path, 4, None)
+    process(tmp_path, 4, ONE_LEAF, thread=7)
+    assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 4, "command 4"),)
+
+
+@pytest.mark.parametrize("gone", ["task/1/net/fib_trie", "task/1/net/if_inet6", "comm"])
 def test_a_process_that_ends_during_the_reading_hides_no_other(tmp_path: Path, gone: str) -> None:
-    (process(tmp_path, 1, FIB_TRIE, namespace=1) / gone).unlink()
-    process(tmp_path, 2, ONE_LEAF, namespace=2)
+    process(tmp_path, 1, FIB_TRIE)
+    (tmp_path / "1" / gone).unlink()
+    process(tmp_path, 2, ONE_LEAF)
     assert "10.9.6.6" in ips(tmp_path)
 
 
 def test_a_namespace_whose_first_process_ended_is_read_through_the_next(tmp_path: Path) -> None:
-    process(tmp_path, 1, None, namespace=7)
-    process(tmp_path, 2, ONE_LEAF, namespace=7)
+    process(tmp_path, 1, None)
+    process(tmp_path, 2, ONE_LEAF)
     assert addresses.read_addresses(tmp_path) == (Address("10.9.6.6", 2, "command 2"),)
 
 
@@ -121,8 +166,8 @@ def test_without_ipv6_in_the_kernel_ipv4_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"a\xffb", b"a\xe2\x80\x83b", b"a\x1cb", b"a\x0cb c"], ids=repr)
 def test_any_interface_name_can_be_read(tmp_path: Path, name: bytes) -> None:
-    process(tmp_path, 1, FIB_TRIE)
-    (tmp_path / "1/net/if_inet6").write_bytes(b"fd000099000000000000000000000009 03 40 00 82 " + name + b"\n")
+    home = process(tmp_path, 1, FIB_TRIE)
+    (home / "net/if_inet6").write_bytes(b"fd000099000000000000000000000009 03 40 00 82 " + name + b"\n")
     assert {"10.9.5.5", "fd00:99::9"} <= ips(tmp_path)
 
 
@@ -209,16 +254,61 @@ def test_no_capability_is_needed(namespace: str) -> None:
         "print(addresses.read_addresses(Path('/proc')))"
     )
     needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
-    with living_in(namespace):
+    with thread_in(namespace):
         assert "198.18.77.1" in run(
             "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *python(code)
         )
 
 
 def python(code: str) -> tuple[str, ...]:
-    import sys  # noqa: PLC0415
-
     return (sys.executable, "-c", code)
+
+
+def test_an_address_that_is_also_the_broadcast_address_of_another_subnet_is_found(namespace: str) -> None:
+    for command in ("addr add 198.18.79.1/24 broadcast 198.18.79.9 dev pod0", "addr add 198.18.79.9/32 dev pod0"):
+        run("ip", "-n", namespace, *command.split())
+    with living_in(namespace):
+        assert {"198.18.79.1", "198.18.79.9"} <= ips(Path("/proc"))
+
+
+# A second thread enters the namespace; with the argument "alone" the first one ends.
+THREAD = """
+import ctypes, os, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def enter():
+    assert libc.setns(os.open(sys.argv[1], os.O_RDONLY), 0x40000000) == 0, os.strerror(ctypes.get_errno())
+    print("entered", flush=True)
+    time.sleep(60)
+threading.Thread(target=enter).start()
+if sys.argv[2:] == ["alone"]:
+    libc.pthread_exit(None)
+"""
+
+
+@contextmanager
+def thread_in(namespace: str, *arguments: str) -> Iterator[int]:
+    """Keep a thread in a namespace in which no process has its first thread."""
+    command = [sys.executable, "-c", THREAD, f"/run/netns/{namespace}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (a command of ours)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "entered\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("arguments", [(), ("alone",)], ids=["beside the main thread", "after the main thread"])
+def test_a_namespace_that_only_a_thread_holds_is_read(namespace: str, arguments: tuple[str, ...]) -> None:
+    with thread_in(namespace, *arguments) as pid:
+        found = {one.ip: one.pid for one in addresses.read_addresses(Path("/proc"))}
+    assert {found.get(ip) for ip in ("198.18.77.1", "fd00:99::9", "198.18.78.1")} == {pid}
+
+
+def test_a_namespace_that_only_a_mount_holds_is_not_seen(namespace: str) -> None:
+    # A limit that the documentation names: entering it takes CAP_SYS_ADMIN.
+    assert Path(f"/run/netns/{namespace}").is_file()
+    assert "198.18.77.1" not in ips(Path("/proc"))
 
 
 def test_processes_that_come_and_go_cause_no_error(namespace: str) -> None:

@@ -1,0 +1,364 @@
+"""Anonymous recordings: no text of any field gets through but listed words, and the report stays the same."""
+
+import json
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from ipaddress import IPv4Address, ip_address, ip_network
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent.checks import engine
+from agent.checks.devices.pod_outcome import REPLACED_WITHIN
+from agent.checks.devices.sockets import socket_pairs
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.scan import scan_table
+from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
+from agent.model.finding import Severity
+from agent.model.ranges import Range
+from agent.model.recording import Recording, dumps, loads
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.snapshot import (
+    SOURCES,
+    Address,
+    Known,
+    Node,
+    NotRequested,
+    Pod,
+    Snapshot,
+    Unavailable,
+    UnrecognizedEntry,
+)
+from tests.builders import (
+    CIDR,
+    GONE,
+    GRACE,
+    INSTANCE,
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    WORKER_UID,
+    cni_result,
+    device_plugins,
+    last_seen,
+    node,
+    plugin_socket,
+    pod,
+    refused_pod,
+    registered,
+    registration,
+    reservation,
+    sandbox,
+    the_node,
+    worker,
+)
+
+MARK = "qz{}zq"
+ADDRESSES = (IPv4Address("203.0.113.77"), "203.0.113.0/24", "2a00:1450:77::5", "2a00:1450:77::/64")
+
+
+class Filler:
+    """Makes values of the model's types. Every text is a mark of its own, in a given form."""
+
+    def __init__(self, form: str, reading: type) -> None:
+        self.marks: list[str] = []
+        self.places: set[str] = set()
+        self._form, self._reading = form, reading
+
+    def value(self, kind: Any, place: str = "") -> Any:
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is tuple:
+            return (self.value(arguments[0], place),)
+        if origin in {Union, types.UnionType}:
+            return self._choice(arguments, place)
+        if origin is not None or is_dataclass(kind):
+            of = arguments[0] if arguments else None
+            return self._object(origin or kind, of)
+        return self._scalar(kind, place)
+
+    def _choice(self, kinds: tuple[Any, ...], place: str) -> Any:
+        by_origin = {get_origin(kind) or kind: kind for kind in kinds}
+        if Known in by_origin:
+            return self.value(by_origin[self._reading], place)
+        return self.value(next(kind for kind in kinds if kind is not types.NoneType), place)
+
+    def _object(self, kind: Any, of: Any) -> Any:
+        hints = {name: of if kind is Known else hint for name, hint in get_type_hints(kind).items()}
+        return kind(**{one.name: self.value(hints[one.name], f"{kind.__name__}.{one.name}") for one in fields(kind)})
+
+    def _scalar(self, kind: Any, place: str) -> Any:
+        if issubclass(kind, StrEnum):
+            return next(iter(kind))
+        if kind is str:
+            self.places.add(place)
+            self.marks.append(MARK.format(len(self.marks)))
+            return self._form.format(self.marks[-1])
+        return {
+            int: 7, bool: True, float: 0.5, datetime: NOW, timedelta: timedelta(seconds=1), IPv4Address: ADDRESSES[0],
+        }[kind]  # fmt: skip
+
+
+FORMS = (
+    "{0}", "{0}/{0}", "Job/{0}", "{0}.example.com/{0}", "kubernetes.io/csi/{0}.csi.example.com^{0}/{0}",
+    "kubevirt-{0}.sock", "cannot read /srv/{0}: permission denied", "cannot connect to https://{0}.corp:6443: {0}",
+    "'{0} of the pod' is not a container id", "--network={0}", "docker://{0}", "v1.20.2-{0}", "20.10.24{0}",
+    '{0}: {0}. {0}, ({0}) "{0}"', "\n{0}\n", "it's {0}'s", "running {0}", "{0}\u00e9 {0}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reading", [Known, Unavailable, NotRequested], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("form", FORMS)
+def test_no_text_of_any_field_is_kept(form: str, reading: type) -> None:
+    filler = Filler(form, reading)
+    recording: Recording = filler.value(Recording)
+    plain = json.dumps(filler.marks)
+    hidden = dumps(anonymous(recording)) + repr(anonymous(recording))
+    assert len(re.findall(MARK.format(r"\d+"), plain)) == len(filler.marks) >= 20
+    assert re.findall(MARK.format(r"\d+"), hidden) == []
+
+
+def test_every_type_of_the_model_is_reached() -> None:
+    filler = Filler("{0}", Known)
+    filler.value(Recording)
+    places = {f"{kind.__name__}.{one.name}" for kind in types_of(Recording) for one in fields(kind) if one.type is str}
+    assert places - filler.places == {
+        "Unavailable.source",
+        "Unavailable.why",
+        "NotRequested.source",
+        "NotRequested.why",
+    }
+
+
+def types_of(kind: Any) -> Iterator[Any]:
+    """Yield every dataclass below a type."""
+    if is_dataclass(get_origin(kind) or kind):
+        yield get_origin(kind) or kind
+        for hint in get_type_hints(get_origin(kind) or kind).values():
+            yield from types_of(hint)
+    for argument in get_args(kind):
+        yield from types_of(argument)
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=str)
+@pytest.mark.parametrize("form", ["{0}", "cannot connect to https://{0}:6443: {0}", "docker://{0}", "'{0}'", "[{0}]"])
+@pytest.mark.parametrize("reading", [Known, Unavailable], ids=lambda kind: kind.__name__)
+def test_no_address_of_any_field_is_kept(address: object, form: str, reading: type) -> None:
+    recording: Recording = Filler(form.format(address).replace("{", "{{"), reading).value(Recording)
+    assert [part for part in ("203.0.113", "2a00", "1450") if part in dumps(anonymous(recording))] == []
+
+
+def test_a_type_that_is_not_known_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Snapshot\.node_name: bytes is not a type of recordings"):
+        anonymous(recorded(replace(node(), node_name=b"worker-1")))  # type: ignore[arg-type]
+
+
+# The report
+
+
+def recorded(*snapshots: Snapshot) -> Recording:
+    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
+
+
+NAMES = (
+    "worker-berlin-7", "secretshop", "checkout-6d4f", "ledger-0", "payments-77", "billingd", "postgres-main",
+    "uid-of-checkout", "uid-of-ledger", "11111111-2222-3333-4444-555555555555", "confidential-notes", "8888888",
+    "storage-net", "10.244",
+)  # fmt: skip
+
+
+def telltale() -> Recording:
+    """Record a node with names in all places, and findings."""
+    snapshot = node(
+        reservation("10.244.1.9"),
+        reservation("10.244.1.10", "8" * 64),
+        reservation("10.244.1.11", "7" * 64, network="storage-net"),
+        UnrecognizedEntry("kubenet", "confidential-notes", "'secretshop' is not a container id", blocks=False),
+        UnrecognizedEntry("kubenet", "10.244.1.11", "it is a directory", blocks=True),
+        cni_result(GONE, "secretshop/payments-77", CIDR),
+        cni_result("7" * 64, "secretshop/payments-77", CIDR, network="storage-net"),
+        Address("10.244.1.10", 4711, "billingd"),
+        Address("10.244.1.12", 4712, "postgres-main/1"),
+        sandbox("4" * 64, "secretshop/checkout-6d4f"),
+        sandbox("5" * 64, "secretshop/ledger-0"),
+        pod("secretshop/checkout-6d4f", "10.244.1.20", uid="uid-of-checkout"),
+        pod("secretshop/ledger-0", "10.244.1.20", uid="uid-of-ledger"),
+        node=[Node("worker-berlin-7", (CIDR,), 250)],
+    )
+    named = replace(snapshot, node_name="worker-berlin-7")
+    why = "no process of worker-berlin-7 has a comm like billingd in secretshop"
+    return recorded(named, replace(named, processes=Unavailable("processes", why)))
+
+
+def verdicts(recording: Recording) -> Any:
+    report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
+    return (
+        [(one.state, one.blocks, bool(one.pod)) for one in report.assessment.reservations],
+        [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
+        [(one.usable, one.reserved, one.free, one.states) for one in report.networks],
+        [(gap.detector, gap.broken) for gap in report.gaps],
+    )
+
+
+def test_a_report_on_an_anonymous_recording_is_the_same_and_has_no_name() -> None:
+    plain, hidden = telltale(), anonymous(telltale())
+    report = engine.replay(hidden.snapshots, grace=GRACE, confirm_after=timedelta(0))
+    exported = "\n".join((dumps(hidden), json.dumps(scan_document(report)), scan_table(report)))
+    assert [name for name in NAMES if name not in dumps(plain)] == [], "the node of this test has them all"
+    assert [name for name in NAMES if name in exported] == []
+    assert verdicts(hidden) == verdicts(plain)
+    assert {finding[0] for finding in verdicts(plain)[1]} >= {"leaked_reservation", "shared_ip", "unmanaged_address"}
+    assert loads(dumps(hidden)) == hidden
+
+
+def test_equal_names_stay_equal_and_sorted_names_stay_sorted() -> None:
+    plain = node(sandbox("1" * 64, "a/web"), sandbox("2" * 64, "b/web"))
+    (hidden,) = anonymous(recorded(plain)).snapshots
+    assert {one.pod for one in hidden.containers.known() if one.sandbox} >= {one.name for one in hidden.pods.known()}
+    assert hidden.node_name == the_node(hidden).name != plain.node_name
+    before, after = (sorted(one.containers.known(), key=lambda box: box.pod) for one in (plain, hidden))
+    assert [one.created for one in before] == [one.created for one in after]
+
+
+def test_a_node_name_that_is_an_address_is_replaced_by_one() -> None:
+    named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
+    (hidden,) = anonymous(recorded(named)).snapshots
+    assert "10.12.97" not in dumps(anonymous(recorded(named)))
+    assert the_node(hidden).name == hidden.node_name
+
+
+def test_times_counts_and_file_attributes_are_kept() -> None:
+    plain = node(reservation("10.244.1.9"))
+    (hidden,) = anonymous(recorded(plain)).snapshots
+    assert (hidden.taken_at, hidden.uptime) == (plain.taken_at, plain.uptime)
+    before, after = ([*one.reservations[0].reading.known()] for one in (plain, hidden))
+    assert [(one.inode, one.size, one.mtime_ns) for one in before] == [
+        (one.inode, one.size, one.mtime_ns) for one in after
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        ("cannot read /etc/acme: permission denied (run as root)",
+         r"cannot read n\d+: permission denied \(run as root\)"),
+        ("docker: no complete response within 30 s", "docker: no complete response within 30 s"),
+        ("API server: 403 pods is forbidden by acme", r"API server: 403 pods is forbidden by n\d+"),
+        ("/run/x does not exist: check --network and --cni-networks-dir (networks found: acme, kubenet)",
+         r"n\d+ does not exist: check --network and --cni-networks-dir \(networks found: n\d+, kubenet\)"),
+        ("the container's file is 'pod of acme', 1234 bytes", r"the container's file is n\d+, n\d+ bytes"),
+    ],
+)  # fmt: skip
+def test_reasons_stay_legible(why: str, shown: str) -> None:
+    (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
+    assert isinstance(hidden.pods, Unavailable)
+    assert hidden.pods.source == "pods"
+    assert re.fullmatch(shown, hidden.pods.why)
+
+
+def test_the_reference_lists_the_words_that_are_kept() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference.md").read_text()
+    _, _, section = page.partition("## Anonymous recordings\n")
+    listed = set(re.findall(r"`([^`\n]+)`", section.partition("\n## ")[0]))
+    assert (WORDS - set(SOURCES)) | DEVICE_WORDS | VOLUME_WORDS | {UNINITIALIZED} <= listed
+
+
+def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
+    assert REPLACED_WITHIN.keys() <= WORDS
+
+
+# Addresses
+
+
+networks_of_ranges = st.integers(2, 30).flatmap(
+    lambda bits: st.integers(0, 2**32 - 1).map(lambda n: ip_network((n >> bits << bits, 32 - bits)))
+)
+
+
+@given(st.lists(networks_of_ranges, min_size=1, max_size=4), st.lists(st.integers(0, 2**32 - 1), max_size=6))
+@example([ip_network("0.0.0.0/2"), ip_network("128.0.0.0/2")], [2**32 - 1])
+@example([ip_network("240.0.0.0/4")], [0])
+def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers: list[int]) -> None:
+    ips = [str(IPv4Address(number)) for number in numbers] + [str(one[2]) for one in networks]
+    cidrs = tuple(map(str, networks))
+    ranges = tuple((Range(one[1], one[-2], one[1]),) for one in networks)
+    plain = node(
+        Pod("shop/web", "uid", "Running", host_network=False, deleting=False, ips=tuple(ips)),
+        replace(cni_result(GONE, "shop/web", CIDR), ranges=ranges),
+        node=[Node("worker-1", cidrs, None)],
+    )
+    (hidden,) = anonymous(recorded(plain)).snapshots
+    moved = [ip for one in hidden.pods.known() for ip in one.ips][-len(ips) :]
+    new_ranges = [one for result in hidden.cni_results.known() for (one,) in result.ranges][-len(ranges) :]
+    for (old,), new in zip(ranges, new_ranges, strict=True):
+        assert new.usable == old.usable
+        assert [ip_address(ip) in old for ip in ips] == [ip_address(ip) in new for ip in moved]
+    for cidr, new_cidr in zip(cidrs, the_node(hidden).pod_cidrs, strict=True):
+        here, there = ip_network(cidr), ip_network(new_cidr)
+        assert [ip_address(ip) in here for ip in ips] == [ip_address(ip) in there for ip in moved]
+        assert here.prefixlen == there.prefixlen
+    in_order = sorted(range(len(ips)), key=lambda place: int(ip_address(ips[place])))
+    assert sorted(moved, key=lambda ip: int(ip_address(ip))) == [moved[place] for place in in_order]
+
+
+# Devices, registration
+
+
+def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
+    resources = {
+        KVM: KVM_SOCKET,
+        "nvidia.com/a100-acme": "nvidia-a100-acme.sock",
+        "acme.com/x": "kubevirt-acme.com-x.sock",
+    }
+    plain = node(
+        refused_pod("vms/vm-1", controller="VirtualMachineInstance/vm"),
+        device_plugins=device_plugins(
+            *(registered(resource, "dev0") for resource in resources),
+            *(plugin_socket(socket) for socket in resources.values()),
+        ),
+    )
+    text = dumps(anonymous(recorded(plain)))
+    assert [name for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0") if name in text] == []
+    (hidden,) = loads(text).snapshots
+    before, after = (one.device_plugins.known() for one in (plain, hidden))
+    assert socket_pairs((), before) == resources
+    assert [*socket_pairs((), after)] == [one.resource for one in after.registered]
+    assert [*socket_pairs((), after).values()] == [one.name for one in after.sockets]
+    assert socket_pairs((), after)[KVM] == KVM_SOCKET
+
+
+def test_the_instance_id_is_replaced_and_compared_as_before() -> None:
+    plain = node(
+        node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED))],
+        registration=registration(
+            last_seen(provider_id="", earlier_id=INSTANCE, changed=timedelta(hours=1)),
+            expected=Expected.REQUIRED,
+            kubelet_name="worker-1",
+            cloud_provider="external",
+        ),
+        autoscaler=Autoscaler(2, 1, 3, 4, NOW, f"nodes is forbidden: it is worker-1, {INSTANCE}"),
+    )
+    hidden = anonymous(recorded(plain, plain))
+    for name in ("worker-1", INSTANCE, "i-0123456789abcdef0", WORKER_UID):
+        assert name in dumps(recorded(plain))
+        assert name not in dumps(hidden)
+    report = engine.replay(hidden.snapshots, grace=GRACE, confirm_after=timedelta(0))
+    (found,) = [one.finding for one in report.findings if one.finding.severity is Severity.CRITICAL]
+    assert "--provider-id=required" in found.message
+    known = hidden.snapshots[0].registration.known()
+    assert (known.cloud_provider, known.kubelet_name) == ("external", hidden.snapshots[0].node_name)
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [("v1.20.2", r"v1\.20\.2"), ("v1.21.14-acme.7", r"v1\.21\.14n\d+"), ("203.0.113.77", r"240\.\S+"), ("", "")],
+)
+def test_only_the_number_of_a_version_is_kept(version: str, shown: str) -> None:
+    (hidden,) = anonymous(recorded(replace(node(), server_version=version))).snapshots
+    assert re.fullmatch(shown, hidden.server_version)
