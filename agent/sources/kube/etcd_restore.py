@@ -1,8 +1,8 @@
 """Notices that etcd was restored from a backup: its revision is lower than a version that was received before.
 
-A server does not refuse a watch from a version that etcd has not reached. The watch is silent: no event, no bookmark, no
-error. So a watch without progress and a failed connection are reasons to list the own Node once, read through to etcd:
-a single key, and the list's version is etcd's revision. Progress on any watch shows that etcd has that version.
+A server does not refuse a watch from a version that etcd has not reached. The watch is silent: no event, no bookmark,
+no error. So a watch without progress and a failed connection are reasons to list the own Node once, read through to
+etcd: a single key, and the list's version is etcd's revision. Progress on any watch shows that etcd has that version.
 """
 
 import random
@@ -73,7 +73,7 @@ class RestoreDetector:
                 self._highest = max(self._highest, version)
 
     def settle(self, doubt: Doubt, since: Mark, api: Api) -> bool:
-        """Ask whether etcd was restored, unless it is known by now, or was asked too recently; returns if it is known."""
+        """Ask whether etcd was restored, unless this is known by now. Returns False if it remains unknown for now."""
         with self._lock:
             if self.progressed(since) or self._answers > since.answers:
                 return True
@@ -94,13 +94,13 @@ class _Pause:
     """The time between two questions, jittered. It doubles until there was no question for long."""
 
     def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest, self._length = first, longest, first / 2
+        self._first, self._longest, self._length = first, longest, first
         self._asked = self._until = float("-inf")
 
     def is_over(self, now: float) -> bool:
         """Return whether a question may be asked; then the next pause begins."""
         if now < self._until:
-            return self._pauses[doubt].is_over(self._clock()) and self._ask(api)
+            return False
         recent = now - self._asked < 2 * self._longest
         self._length = min(2 * self._length, self._longest) if recent else self._first
         self._asked, self._until = now, now + self._length * random.uniform(0.5, 1.5)  # noqa: S311 (spreads load)

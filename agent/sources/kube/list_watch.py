@@ -2,7 +2,7 @@
 
 The watch starts at the list's version and requests bookmarks. It never adopts a lower version, and lists again only if
 the server says that the version has expired, or etcd was restored from a backup. Without an event or bookmark for too
-long, the resource is unavailable. Evidence of a server that sends old versions is reported, and such versions are ignored.
+long, the resource is unavailable. Evidence of a server that sends old versions is reported, and they are ignored.
 """
 
 import random

@@ -403,7 +403,9 @@ def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Pat
     server = FakeServer(answers)
     with server:
         path = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
-        reflector = Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores())
+        reflector = Reflector(
+            "pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores()
+        )
         stop = threading.Event()
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()

@@ -111,7 +111,7 @@ class World(Api):
                 case (("end" | "lag" | "old"), number):
                     self._turn(step[0], number)
                     return
-                case ("break" | "restore"), number:
+                case (("break" | "restore"), number):
                     self._turn(step[0], number)
                     self.now += 1000  # as long as a server needs to restart
                     raise SourceError("it broke")
