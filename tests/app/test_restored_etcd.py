@@ -130,8 +130,8 @@ def test_a_pod_that_was_replaced_by_the_restore_is_reported_as_it_is(daemon: Dae
     threading.Event().wait(0.2)
     server.running = True
     until(lambda: daemon.rejected() == {"shop/web-of-backup"}, "the daemon asks, and lists everything again")
+    until(lambda: isinstance(daemon.report().assessment.snapshot.node, Known), "so does the other watch")
     snapshot = daemon.report().assessment.snapshot
-    assert isinstance(snapshot.node, Known)
     assert {one.evidence.value for one in snapshot.watches.known()} == {"rv_reset"}
     lists = ["/api/v1/nodes cache", "/api/v1/pods cache"]
     assert sorted(server.requests) == sorted(["/api/v1/nodes etcd", *lists, *lists])
