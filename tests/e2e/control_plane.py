@@ -1,4 +1,4 @@
-"""A control plane of a test's own, whose etcd can be restored: etcd and an API server on loopback, without a kubelet."""
+"""A control plane of a test's own, without a kubelet: an API server, and an etcd that can be restored."""
 
 import json
 import socket

@@ -441,3 +441,67 @@ def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
         stop.set()
     thread.join(5)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        dropped(),
+        lambda _: [],
+        refused("503 Service Unavailable", 503),
+        lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
+    ],
+    ids=["cut", "no answer", "503", "502"],
+)
+def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path, failure: Script) -> None:
+    watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
+    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", *["watch 40"] * 3, *["watch 41"] * 2)
+        assert scripted.questions() == [
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
+        ]
+        scripted.until_seen("a")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [streamed(bookmark(41)), streamed(event("ADDED", thing("a", 41))), refused("403 Forbidden", 403)],
+    ids=["bookmark", "event", "403"],
+)
+def test_progress_and_refusals_are_no_reason_to_ask(tmp_path: Path, end: Script) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], [end, lasting()]) as scripted:
+        until(lambda: len(scripted.requests()) == 3, "the second watch has begun")
+        scripted.until_seen("a")
+        assert scripted.questions() == []
+
+
+def test_a_question_that_fails_ends_no_watch_and_is_not_repeated_at_once(tmp_path: Path) -> None:
+    watches = [dropped(), *[streamed(event("ADDED", thing("b", version))) for version in (41, 42)], lasting()]
+    with playing(tmp_path, [listed(40)], watches, node=refused("500 Internal Server Error", 500)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "watch 41", "watch 42")
+        scripted.until_seen("b")
+        assert len(scripted.questions()) == 1
+
+
+def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
+    lists = [listed(40, thing("a", 7)), listed(13, thing("z", 3))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 13")
+        scripted.until_seen("z")
+        assert +scripted.reflector.restarts == {RestartCause.BROKEN: 1, RestartCause.RESTORED: 1}
+
+
+@pytest.mark.parametrize("answer", [refused("504 Gateway Timeout", 504), listed(11)], ids=["504", "older"])
+def test_a_cache_that_lags_behind_a_restored_etcd_is_not_used(tmp_path: Path, answer: Script) -> None:
+    lists = [listed(40, thing("a", 7)), answer, listed(14, thing("z", 3))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "list", "watch 14")
+        scripted.until_seen("z")
+
+
+def test_another_etcd_for_nodes_costs_one_list_and_is_no_evidence(tmp_path: Path) -> None:
+    lists = [listed(40, thing("a", 7)), listed(41, thing("a", 7))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 41")
+        scripted.until_seen("a")
+        assert scripted.reflector.regressions == 0
