@@ -68,11 +68,13 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
     if config.api == "off":
         return _not_requested(_OFF), []
     from agent.sources.kube import node, pods
+    from agent.sources.kube.etcd_restore import RestoreDetector
     from agent.sources.kube.list_watch import Reflector
     from agent.sources.kube.watch_monitor import WatchMonitor
 
     server = _ApiServer(config)
     monitors: list[WatchMonitor] = []
+    restores = RestoreDetector(node.node_query(config.node), loop.clock)
 
     def reflector(source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], _T]) -> "Reflector[_T]":
         monitor = WatchMonitor(source, loop.now, lambda: server.version.value)
@@ -85,6 +87,7 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
             parse,
             clock=loop.clock,
             stale_after=config.stale_after.total_seconds(),
+            restores=restores,
             on_evidence=monitor.record,
             on_connect=server.version.asking(server.timeout),
         )

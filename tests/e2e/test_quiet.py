@@ -38,6 +38,7 @@ def test_the_daemon_lists_once_and_watches_once(pods: Pods, nodeleak: Nodeleak, 
         throughout(one_of_each, 8)
 
     # This node has no provider ID, so the agent asks once in ten minutes whether other nodes have one.
+    assert _questions(relay) == []
     assert [one for one in relay.requests("/api/v1/nodes")[0] if "fieldSelector" not in one] == [{"limit": "50"}]
     (listed,), (watched,) = relay.requests("/api/v1/pods")
     assert listed["fieldSelector"].startswith("spec.nodeName=")
@@ -55,6 +56,7 @@ def test_an_interrupted_watch_resumes_without_a_new_list(
         eventually(lambda: _watches_begun(relay, 4))
         _hears_of_a_new_pod(daemon, pods)
 
+    assert len(_questions(relay)) == 1, "whether etcd was restored: once for all of these failures"
     for resource in RESOURCES:
         lists, watches = _of_this_node(relay, resource)
         assert len(lists) == 1
@@ -65,7 +67,13 @@ def test_an_interrupted_watch_resumes_without_a_new_list(
 
 def _of_this_node(relay: Relay, resource: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     lists, watches = relay.requests(resource)
-    return [one for one in lists if "fieldSelector" in one], watches
+    return [one for one in lists if "fieldSelector" in one and "resourceVersion" in one], watches
+
+
+def _questions(relay: Relay) -> list[dict[str, str]]:
+    """Return the lists of the own Node that were read through to etcd."""
+    lists, _ = relay.requests("/api/v1/nodes")
+    return [one for one in lists if "fieldSelector" in one and "resourceVersion" not in one]
 
 
 def _watches_begun(relay: Relay, times: int) -> None:

@@ -1,8 +1,8 @@
 """list + watch of one resource, in a thread of its own.
 
 The watch starts at the list's version and requests bookmarks. It never adopts a lower version, and lists again only if
-the server says that the version has expired. Without an event or bookmark for too long, the resource is unavailable.
-Evidence of a server that sends old versions is reported, and such versions are ignored.
+the server says that the version has expired, or etcd was restored from a backup. Without an event or bookmark for too
+long, the resource is unavailable. Evidence of a server that sends old versions is reported, and they are ignored.
 """
 
 import random
@@ -19,6 +19,7 @@ from tenacity.nap import sleep_using_event
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query, list_all
+from agent.sources.kube.etcd_restore import Trigger, Mark, RestoreDetector
 from agent.sources.kube.replica import (
     UNWATCHABLE,
     Expired,
@@ -33,6 +34,16 @@ _T = TypeVar("_T")
 
 _BACKOFF = (0.5, 15.0)
 """Seconds: the first wait, and the longest."""
+
+_SPREAD = 30.0
+"""Seconds: all agents notice a restored etcd at about the same time, and list within so long."""
+
+_SERVER_ERROR = 500
+_RESTORED = "API server: versions went back: etcd was restored from a backup; listing again"
+
+
+class Restored(SourceError):
+    """Etcd was restored from a backup: what was received before no longer counts."""
 
 
 def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], _T]) -> tuple[_T, ...]:
@@ -52,6 +63,8 @@ class RestartCause(StrEnum):
     """The server no longer had its version: a list followed."""
     REGRESSED = "regressed"
     """The server listed an older version than before, or sent an event for a deleted object."""
+    RESTORED = "restored"
+    """Etcd was restored from a backup: a list followed."""
     REFUSED = "refused"
     """The server answered with an error."""
     BROKEN = "broken"
@@ -80,11 +93,13 @@ class Reflector(Generic[_T]):
         *,
         clock: Callable[[], float],
         stale_after: float,
+        restores: RestoreDetector,
         on_evidence: OnEvidence = ignore_evidence,
         on_connect: Callable[[Api], None] = lambda _: None,
     ) -> None:
         """`clock`: seconds, never jumping. `stale_after`: seconds of silence after which the resource is unavailable.
 
+        `restores`: shared by all reflectors of an API server, so that one question serves them all.
         `on_evidence`: called with evidence that the server sends old versions. `on_connect`: called once for each
         connection, as soon as the server has answered on it.
         """
@@ -102,6 +117,9 @@ class Reflector(Generic[_T]):
         # As client-go: any version first ("0"), then nothing older than the current one, then, if the server refuses,
         # read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
+        self._restores, self._restore = restores, restores.last
+        self._trigger: tuple[Trigger, Mark] | None = None
+        """Why etcd may have been restored, and what was known then."""
 
     @property
     def regressions(self) -> int:
@@ -111,6 +129,8 @@ class Reflector(Generic[_T]):
     def reading(self) -> Reading[tuple[_T, ...]]:
         """Return the current state."""
         held, now = self._held, self._clock()
+        if self._restore is not self._restores.last:
+            return Unavailable(self.source, _RESTORED)
         if held.items is None:
             return Unavailable(self.source, held.trouble)
         if (silence := now - held.heard_at) > self._stale_after:
@@ -127,16 +147,17 @@ class Reflector(Generic[_T]):
             sleep=sleep_using_event(stop),
             stop=stop_when_event_set(stop),
             retry_error_callback=lambda _: None,
-        )(lambda: stop.is_set() or self._watch_once())
+        )(lambda: stop.is_set() or self._watch_once(stop))
         while not stop.is_set():
             watch_until_heard()
             # A short wait, so that a server that ends every watch at once is not asked without pause.
             stop.wait(random.uniform(0, first))  # noqa: S311 (spreads load, keeps no secret)
 
-    def _watch_once(self) -> bool:
+    def _watch_once(self, stop: Event) -> bool:
         """List if due, and watch until the watch ends; returns whether the server was heard."""
         heard_at = self._held.heard_at
         try:
+            self._start_over_if_restored(stop)
             self._list_if_due()
             self._watch()
         except SourceError as error:
@@ -145,13 +166,24 @@ class Reflector(Generic[_T]):
         self.restarts[RestartCause.ENDED] += 1
         return True
 
+    def _start_over_if_restored(self, stop: Event) -> None:
+        if (restore := self._restores.last) is not self._restore:
+            self._held = _Held(None, self._clock(), _RESTORED)
+            # From the server's cache: it is as good as etcd if it is not older than etcd's revision now.
+            self._restore, self._list_from = restore, str(restore.revision)
+            stop.wait(random.uniform(0, _SPREAD))  # noqa: S311 (spreads load)
+
     def _list_if_due(self) -> None:
         if self._list_from is None:
             return
         version, items = list_all(self._connected(), self._path, (*self._query, ("resourceVersion", self._list_from)))
-        self._replica.replace(version, items, consistent=self._list_from == "")
+        self._replica.replace(version, items, consistent=self._list_from == "" or self._is_restored(version))
         self._list_from = None
         self._publish()
+
+    def _is_restored(self, version: int) -> bool:
+        """Whether this is the first list after a restore, and not older than etcd was then."""
+        return self._held.items is None and 0 < self._restore.revision <= version
 
     def _watch(self) -> None:
         # The server ends it well before it counts as silent, in case the server sends no bookmarks.
@@ -164,18 +196,32 @@ class Reflector(Generic[_T]):
             ("timeoutSeconds", str(seconds)),
         )
         self._replica.begin()
+        began, version = self._restores.mark(), self._replica.version
         api = self._connected()
         lines = api.stream(self._path, query, silence=seconds + 10)
         self._publish()
         if self._on_connect_due:
             self._on_connect(api)
             self._on_connect_due = False
+        self._check_restore(api)
         for line in lines:
             self._replica.apply(line)
             self._publish()
         self._publish()
+        if self._replica.version > version or self._restores.progressed(began):
+            self._trigger = None
+        elif self._trigger is None:
+            self._trigger = (Trigger.SILENT, began)
+
+    def _check_restore(self, api: Api) -> None:
+        """Ask whether etcd was restored if something triggered it: once the server answers, so that a dead one is not asked."""
+        if self._trigger is not None and self._restores.check(*self._trigger, api):
+            self._trigger = None
+        if self._restore is not self._restores.last:
+            raise Restored(_RESTORED)
 
     def _publish(self) -> None:
+        self._restores.received(self._replica.version, self._restore)
         self._held = _Held(self._replica.items(), self._clock(), "")
         self.answered.set()
 
@@ -184,6 +230,8 @@ class Reflector(Generic[_T]):
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
+        if self._replica.version and _is_failure(error):
+            self._trigger = (Trigger.FAILED, self._restores.mark())
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
         elif isinstance(error, MalformedAnswer) and self._list_from is None:
@@ -200,8 +248,21 @@ class Reflector(Generic[_T]):
         return self._api
 
 
+def _is_failure(error: SourceError) -> bool:
+    """Whether the connection failed, or a balancer has no server to pass it on to."""
+    match error:
+        case MalformedAnswer():
+            return False
+        case ApiError():
+            return error.status >= _SERVER_ERROR and error.status not in UNWATCHABLE
+        case _:
+            return _cause(error) is RestartCause.BROKEN
+
+
 def _cause(error: SourceError) -> RestartCause:
     match error:
+        case Restored():
+            return RestartCause.RESTORED
         case Expired():
             return RestartCause.EXPIRED
         case ApiError() if error.status in UNWATCHABLE:

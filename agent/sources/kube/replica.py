@@ -3,8 +3,8 @@
 It never adopts a lower version. API servers before 1.9.3 sent DELETED events with the version of the object's last
 update; a client that adopted it watched from there, and received events of deleted pods again.
 
-A deleted object stays deleted: uids are unique, and the watch selectors only match immutable fields. Only a list read
-through to etcd may contain it again, because etcd may have been restored from a backup.
+A deleted object stays deleted: uids are unique, and the watch selectors only match immutable fields. Only a list as
+current as etcd may contain it again, because etcd may have been restored from a backup.
 """
 
 import json
@@ -63,7 +63,7 @@ class Replica(Generic[_T]):
         return tuple(self._objects.values())
 
     def replace(self, version: int, items: Iterable[Mapping[str, Any]], *, consistent: bool) -> None:
-        """Adopt a list. `consistent`: it was read through to etcd, so a lower version means that etcd was restored.
+        """Adopt a list. `consistent`: it is as current as etcd, so a lower version means that etcd was restored.
 
         Raises Regressed for a list from a server's cache that is older than this copy, MalformedAnswer for an
         unreadable object or a version that cannot be watched from.

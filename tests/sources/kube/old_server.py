@@ -2,6 +2,7 @@
 
 `Server.old`: as before 1.9.3, DELETED events have the version of the object's last update. What is not old is as a
 server of today. It follows that server's watch cache: a list of version 0 is out of it, and it may lag behind etcd.
+A watch from a version that it does not have yet is silent until it has it (as 1.20.2 does); such a list is refused.
 """
 
 import json
@@ -87,18 +88,10 @@ class Server:
         position = self.position if version else self.etcd.revision
         if version and int(version) > position:
             return 504, _status(504, "Too large resource version")
-        tree = {
-            "kind": "PodList",
-            "apiVersion": "v1",
-            "metadata": {"resourceVersion": str(position)},
-            "items": [self._pod(uid, at) for uid, at in self.etcd.at(position).items()],
-        }
-        return 200, json.dumps(tree, separators=(",", ":")).encode()
+        return 200, listed("PodList", position, *(self._pod(uid, at) for uid, at in self.etcd.at(position).items()))
 
     def refusal(self, version: int) -> tuple[int, str] | None:
         """Say why nothing can be watched from a version; None: it can."""
-        if version > self.position:
-            return 504, "Too large resource version"
         return (410, "too old resource version") if version and version < self.compacted else None
 
     def events(self, since: int) -> Iterator[bytes]:
@@ -118,6 +111,8 @@ class Server:
         version = query.get("resourceVersion", "")
         if request.path == "/version":
             return [http(json.dumps({"gitVersion": "v1.9.2" if self.old else "v1.20.2"}))]
+        if request.path == "/api/v1/nodes":
+            return [http(listed("NodeList", self.position if version else self.etcd.revision, NODE))]
         if not request.watches:
             status, body = self.list(version)
             return [http(body, "200 OK" if status == 200 else "504 Gateway Timeout")]
@@ -127,6 +122,14 @@ class Server:
 
     def _pod(self, uid: str, version: int) -> dict[str, Any]:
         return pod(uid, version, self.etcd.names[uid])
+
+
+NODE = {"metadata": {"name": "worker-1", "uid": "node-1", "resourceVersion": "7"}}
+
+
+def listed(kind: str, version: int, *items: dict[str, Any]) -> bytes:
+    tree = {"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": str(version)}, "items": items}
+    return json.dumps(tree, separators=(",", ":")).encode()
 
 
 def pod(uid: str, version: int, name: str = "") -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api, NoCredentials
+from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
@@ -24,6 +25,7 @@ Script = Callable[[FakeServer], Answer]
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait as the reflector does, but fifty times as fast."""
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(reflectors, "_SPREAD", 0.05)
 
 
 def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:
@@ -70,10 +72,16 @@ class ScriptedServer:
     stop: threading.Event
     clock: list[float] = field(default_factory=list)
 
+    def questions(self) -> list[str]:
+        """Return the requests that ask whether etcd was restored."""
+        return self.server.requested("/api/v1/nodes")
+
     def requests(self) -> list[str]:
-        """Return what was asked: `list VERSION` or `watch VERSION`."""
+        """Return what else was asked: `list VERSION` or `watch VERSION`."""
         asked = []
         for request in list(self.server.requests):
+            if request.path == "/api/v1/nodes":
+                continue
             query = parse_qs(urlsplit(request.target).query, keep_blank_values=True)
             asked.append(f"{'watch' if request.watches else 'list'} {query['resourceVersion'][0]}".strip())
         return asked
@@ -89,14 +97,27 @@ class ScriptedServer:
         until(lambda: self.reading() == Known(expected), f"{expected}, but only {self.reading()}")
 
 
+def restores(clock: Callable[[], float] = lambda: 0.0) -> RestoreDetector:
+    return RestoreDetector((("fieldSelector", "metadata.name=worker-1"),), clock)
+
+
 @contextmanager
 def playing(
-    directory: Path, lists: Iterable[Script], watches: Iterable[Script], *, stale: float = 120
+    directory: Path,
+    lists: Iterable[Script],
+    watches: Iterable[Script],
+    *,
+    stale: float = 120,
+    node: Script | None = None,
 ) -> Iterator[ScriptedServer]:
-    """Run a reflector against a script; where it ends, the server hangs."""
+    """Run a reflector against a script; where it ends, the server hangs. `node`: the list of the own Node."""
+    node = node or listed(10**6)
     to_list, to_watch = iter(lists), iter(watches)
 
     def answers(request: Request) -> Answer:
+        if request.path == "/api/v1/nodes":
+            yield from node(server)
+            return
         script = next(to_watch if request.watches else to_list, None)
         yield from hang(server) if script is None else script(server)
 
@@ -105,7 +126,7 @@ def playing(
         path, clock, stop = kubeconfig(directory / "kubeconfig", server.url), [1000.0], threading.Event()
         reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (("fieldSelector", "x=y"),), says,
-            clock=lambda: clock[0], stale_after=stale,
+            clock=lambda: clock[0], stale_after=stale, restores=restores(clock=lambda: clock[0]),
         )  # fmt: skip
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
@@ -316,7 +337,9 @@ def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
         connected.set()
         return Api(kubeconfig(tmp_path / "k", "http://127.0.0.1:9"), 1)
 
-    reflector = Reflector("pods", connect, "/api/v1/pods", (), says, clock=lambda: clock[0], stale_after=120)
+    reflector = Reflector(
+        "pods", connect, "/api/v1/pods", (), says, clock=lambda: clock[0], stale_after=120, restores=restores(),
+    )  # fmt: skip
     stop = threading.Event()
     thread = threading.Thread(target=reflector.run, args=(stop,))
     thread.start()
@@ -380,7 +403,9 @@ def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Pat
     server = FakeServer(answers)
     with server:
         path = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
-        reflector = Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1)
+        reflector = Reflector(
+            "pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores()
+        )
         stop = threading.Event()
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
@@ -400,7 +425,7 @@ def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
 
     server = FakeServer(lambda request: hang(server) if request.watches else listed(40, thing("a", 7))(server))
     with server:
-        reflector = Reflector("pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=1)
+        reflector = Reflector("pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores())
         stop = threading.Event()
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
@@ -416,3 +441,67 @@ def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
         stop.set()
     thread.join(5)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        dropped(),
+        lambda _: [],
+        refused("503 Service Unavailable", 503),
+        lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
+    ],
+    ids=["cut", "no answer", "503", "502"],
+)
+def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path, failure: Script) -> None:
+    watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
+    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", *["watch 40"] * 3, *["watch 41"] * 2)
+        assert scripted.questions() == [
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
+        ]
+        scripted.until_seen("a")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [streamed(bookmark(41)), streamed(event("ADDED", thing("a", 41))), refused("403 Forbidden", 403)],
+    ids=["bookmark", "event", "403"],
+)
+def test_progress_and_refusals_are_no_reason_to_ask(tmp_path: Path, end: Script) -> None:
+    with playing(tmp_path, [listed(40, thing("a", 7))], [end, lasting()]) as scripted:
+        until(lambda: len(scripted.requests()) == 3, "the second watch has begun")
+        scripted.until_seen("a")
+        assert scripted.questions() == []
+
+
+def test_a_question_that_fails_ends_no_watch_and_is_not_repeated_at_once(tmp_path: Path) -> None:
+    watches = [dropped(), *[streamed(event("ADDED", thing("b", version))) for version in (41, 42)], lasting()]
+    with playing(tmp_path, [listed(40)], watches, node=refused("500 Internal Server Error", 500)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "watch 41", "watch 42")
+        scripted.until_seen("b")
+        assert len(scripted.questions()) == 1
+
+
+def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
+    lists = [listed(40, thing("a", 7)), listed(13, thing("z", 3))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 13")
+        scripted.until_seen("z")
+        assert +scripted.reflector.restarts == {RestartCause.BROKEN: 1, RestartCause.RESTORED: 1}
+
+
+@pytest.mark.parametrize("answer", [refused("504 Gateway Timeout", 504), listed(11)], ids=["504", "older"])
+def test_a_cache_that_lags_behind_a_restored_etcd_is_not_used(tmp_path: Path, answer: Script) -> None:
+    lists = [listed(40, thing("a", 7)), answer, listed(14, thing("z", 3))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "list", "watch 14")
+        scripted.until_seen("z")
+
+
+def test_another_etcd_for_nodes_costs_one_list_and_is_no_evidence(tmp_path: Path) -> None:
+    lists = [listed(40, thing("a", 7)), listed(41, thing("a", 7))]
+    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 41")
+        scripted.until_seen("a")
+        assert scripted.reflector.regressions == 0

@@ -3,6 +3,7 @@
 The server is a fake (`old_server.py`), because servers of that age cannot run here.
 """
 
+import itertools
 import json
 import random
 import threading
@@ -20,6 +21,7 @@ from agent.model.watches import Evidence, Watch
 from agent.sources.collector import Moment
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api
+from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.kube.server_version import ServerVersion
 from agent.sources.kube.watch_monitor import WatchMonitor
@@ -33,6 +35,7 @@ Answering = Callable[[Request], Answer]
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(reflectors, "_SPREAD", 0.05)
 
 
 class Naive:
@@ -74,9 +77,12 @@ class Ours:
         self.version = ServerVersion()
         self.moments = 0
         self.monitor = WatchMonitor("pods", self._now, lambda: self.version.value)
+        # Between two questions there is always enough time.
+        restores = RestoreDetector((), itertools.count(0.0, 10_000.0).__next__)
         self.reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120, on_evidence=self.monitor.record, on_connect=self.version.asking(5),
+            clock=lambda: 0.0, stale_after=120, restores=restores,
+            on_evidence=self.monitor.record, on_connect=self.version.asking(5),
         )  # fmt: skip
 
     def _now(self) -> Moment:

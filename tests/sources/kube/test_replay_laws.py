@@ -15,9 +15,11 @@ from agent.model.snapshot import Known
 from agent.model.watches import Evidence
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query
+from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector
+from agent.sources.kube.node import NODES_PATH
 from agent.sources.kube.replica import MAX_TOMBSTONES, Replica
-from tests.sources.kube.old_server import Etcd, Server, bookmark, line, pod
+from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed, pod
 
 STEPS = (
     *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),
@@ -42,9 +44,10 @@ class World(Api):
         self.etcd.create()
         self.stop = Hurry()
         self.evidence: list[Evidence] = []
+        self.now = 0.0
         self.reflector = Reflector(
             "pods", lambda: self, "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: 0.0, stale_after=120,
+            clock=lambda: self.now, stale_after=120, restores=RestoreDetector((), lambda: self.now),
             on_evidence=lambda evidence, _before, _version: self.evidence.append(evidence),
         )  # fmt: skip
         self.checked = 0
@@ -54,8 +57,11 @@ class World(Api):
         self._ended = False
 
     def get(self, path: str, query: Query = ()) -> bytes:
-        assert path == "/api/v1/pods"
         version = dict(query)["resourceVersion"]
+        if path == NODES_PATH:
+            assert version == ""
+            return self._answered()
+        assert path == "/api/v1/pods"
         status, body = self.server.list(version)
         self._never_raises_the_dead()
         if status != 200:
@@ -65,6 +71,12 @@ class World(Api):
             self._highest = self.etcd.revision
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
         return body
+
+    def _answered(self) -> bytes:
+        if self.etcd.revision < self._highest:
+            self._highest = self.etcd.revision
+            self._told_dead.clear()
+        return listed("NodeList", self.etcd.revision)
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
         assert (path, silence > 0) == ("/api/v1/pods", True)
@@ -96,10 +108,12 @@ class World(Api):
             match step:
                 case "bookmark", _:
                     yield self._told(bookmark(self.server.position))
-                case (("end" | "restore" | "lag" | "old"), number):
+                case (("end" | "lag" | "old"), number):
                     self._turn(step[0], number)
                     return
-                case "break", _:
+                case (("break" | "restore"), number):
+                    self._turn(step[0], number)
+                    self.now += 1000  # as long as a server needs to restart
                     raise SourceError("it broke")
                 case "gone", number:
                     self._turn("lag", number)
@@ -108,7 +122,7 @@ class World(Api):
                     self._change(what, number)
 
     def _turn(self, what: str, number: int) -> None:
-        """Have another server answer next, or another etcd."""
+        """Have another server answer next, or another etcd; only for that do the servers stop."""
         if what == "restore" and self.server.behind == 0:
             # To a state before the known version: going back to a later one could not be detected.
             self.etcd.restore(max(2, min(self.etcd.revision, self._highest) - 1 - number))
