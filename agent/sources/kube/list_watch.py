@@ -19,7 +19,7 @@ from tenacity.nap import sleep_using_event
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query, list_all
-from agent.sources.kube.etcd_restore import Trigger, Mark, RestoreDetector
+from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
 from agent.sources.kube.replica import (
     UNWATCHABLE,
     Expired,
@@ -214,7 +214,7 @@ class Reflector(Generic[_T]):
             self._trigger = (Trigger.SILENT, began)
 
     def _check_restore(self, api: Api) -> None:
-        """Ask whether etcd was restored if something triggered it: once the server answers, so that a dead one is not asked."""
+        """Ask whether etcd was restored, if anything hints at it: once the server answers, as a dead one would not."""
         if self._trigger is not None and self._restores.check(*self._trigger, api):
             self._trigger = None
         if self._restore is not self._restores.last:

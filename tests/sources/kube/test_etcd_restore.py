@@ -16,7 +16,7 @@ import pytest
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, Query
-from agent.sources.kube.etcd_restore import Trigger, Mark, RestoreDetector
+from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.kube.node import NODES_PATH, node_query
 from agent.sources.kube.pods import PODS_PATH, pods_query
