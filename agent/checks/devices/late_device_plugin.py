@@ -19,7 +19,7 @@ from agent.checks.devices.history import last_by_resource, last_start, since_sta
 from agent.checks.devices.replaced import replaced, requested
 from agent.checks.devices.resource_state import kubelet_up_for, resource_states
 from agent.model.assessment import Assessment
-from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState
+from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity, format_time
 from agent.model.snapshot import Snapshot, Unavailable, known_or
 from agent.model.text import format_age
@@ -49,7 +49,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot: Snapshot) -> Iterator[Finding]:
     devices = plugins(snapshot)
-    lost = last_by_resource(since_start(devices.history)).get(state.resource)
+    # When the kubelet drops the resource, it has been missing for long.
+    seen = [one for one in since_start(devices.history) if one.what is not TransitionKind.DROPPED]
+    lost = last_by_resource(seen).get(state.resource)
     missing_for = up if lost is None else min(up, snapshot.uptime - lost.uptime)
     listed = next((one for one in devices.registered if one.resource == state.resource), None)
     no_healthy_device = listed is not None and not listed.devices

@@ -89,6 +89,16 @@ def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_checkpoint_is_gone() 
     assert only_finding(node(device_plugins=devices)).subject == KVM
 
 
+def test_a_finding_does_not_end_when_the_kubelet_drops_the_resource() -> None:
+    history = (
+        transition(TransitionKind.REGISTERED, KVM, ago=seconds(900)),
+        transition(TransitionKind.KUBELET_STARTED, ago=seconds(305)),
+        transition(TransitionKind.DROPPED, KVM, ago=seconds(3)),
+    )
+    one = only_finding(snapshot_of(*history, kubelet=305, written=3))
+    assert (one.subject, one.since) == (KVM, NOW - seconds(305))
+
+
 def test_a_resource_dropped_before_the_kubelet_started_is_not_late() -> None:
     """Somebody took the plugin away; the node's status keeps the key for ever."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)), transition(TransitionKind.DROPPED, KVM))
