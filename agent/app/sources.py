@@ -43,14 +43,15 @@ def for_command(config: Config) -> NodeSources:
 
 def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
-    processes = ProcessTable(config.proc)
+    # A process table of its own: docker is asked in another thread.
+    require_docker = ProcessTable(config.proc).require_docker
     try:
-        docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds(), processes.require_docker)
+        docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds(), require_docker)
     except SourceError as error:
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
     # A little more than docker's own timeout, which bounds silence and has the better message.
     in_time = Deadline("docker", docker.timeout * 1.2)
-    results = CniResults(config.cni_cache_dir, config.network)
+    results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
     tracker = RegistrationTracker(
         displayed_name(config),
         config.provider_id,

@@ -50,8 +50,11 @@ def _configured(path: str | None, root: Path) -> str:
     """Return the endpoint in the configuration file (>= 1.27); empty where it has none, or cannot be read."""
     if not path:
         return ""
+    configuration = root / path.lstrip("/")
     try:
-        with (root / path.lstrip("/")).open(errors="replace") as file:
+        if not configuration.is_file():  # anyone can name a process kubelet, and a device or FIFO as its file
+            return ""
+        with configuration.open(errors="replace") as file:
             found = _ENDPOINT.search(file.read(_LARGEST))
     except OSError:
         return ""

@@ -262,6 +262,14 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(
     assert ProcessTable(proc).read().runtime == "/b.sock"
 
 
+def test_a_configuration_that_is_no_file_is_not_opened(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    write_cmdline(proc, 80, "kubelet", "--config=/fifo")
+    (proc / "80/root").mkdir()
+    os.mkfifo(proc / "80/root/fifo")
+    assert ProcessTable(proc).read().runtime == ""
+
+
 @pytest.mark.parametrize("runtime", ["containerd", "crio"])
 def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
     process(proc, 7, runtime, 3)
