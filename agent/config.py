@@ -162,7 +162,8 @@ class Config:
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of the API server")
     docker_host: str = _setting("", str, CONNECTIONS, "URL", help=
-        "docker engine, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default socket")
+        "docker engine of this node, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default "
+        "socket. It is asked only while docker runs")
     docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of docker. After that the containers count as unavailable")
     network: tuple[str, ...] = _setting("kubenet", network_name, PATHS, "NAME", many=True, common=True, help=

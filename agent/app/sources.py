@@ -12,7 +12,7 @@ from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.model.volumes import Mount
-from agent.sources.collector import Sources
+from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
 from agent.sources.host import addresses, checkpoints, mounts, reservations
@@ -43,8 +43,10 @@ def for_command(config: Config) -> NodeSources:
 
 def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
+    # A process table of its own: docker is asked in another thread.
+    require_docker = ProcessTable(config.proc).require_docker
     try:
-        docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds())
+        docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds(), require_docker)
     except SourceError as error:
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
     # A little more than docker's own timeout, which bounds silence and has the better message.
@@ -65,7 +67,8 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "checkpoints": lambda _: checkpoints.read_checkpoints(config.checkpoint_dir),
         "containers": lambda _: in_time(docker.containers),
         "cni_results": lambda _: results.read(),
-        "processes": lambda _: processes.read(),
+        # The search is expensive, and its result matters where something may be released.
+        "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounts": _mounts(config.kubelet_dir, config.proc),

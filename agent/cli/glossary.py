@@ -72,12 +72,14 @@ POD_OUTCOMES: Final = {
 _SOURCES: Final = {
     "reservations": "host-local's reservations: one file per address, below --cni-networks-dir.",
     "checkpoints": "The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.",
-    "containers": "docker's list of all containers. If it is unavailable, run `docker ps` on the node.",
+    "containers": "docker's list of all containers, read only while docker runs. If it is unavailable, run "
+    "`docker ps` on the node.",
     "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range.",
     "addresses": "Addresses configured in the network namespaces of all processes, from /proc. A pod needs hostPID.",
     "pods": "The node's pods, from the API server. If it is unavailable, check credentials, RBAC and --node.",
     "node": "The Node object, from the API server. If it is unavailable, check credentials, RBAC and --node.",
-    "processes": "Start times of the node, the kubelet and docker, from /proc. A pod needs hostPID.",
+    "processes": "Start times of the node, the kubelet and docker, and the runtime that the kubelet names, from "
+    "/proc. A pod needs hostPID.",
     "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history.",
     "registration": "The Node object as last seen, whether it was being removed (in --state-dir), and two flags of the "
     "kubelet.",

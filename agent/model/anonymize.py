@@ -27,7 +27,7 @@ from agent.model.assessment import KUBENET
 from agent.model.ranges import Range
 from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
-from agent.model.snapshot import SOURCES
+from agent.model.snapshot import DOCKER, SOURCES
 
 _Rename: TypeAlias = Callable[[str], str]
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ class _Rule:
 
 
 WORDS: Final = frozenset({
-    KUBENET, "cni", "external", *SOURCES, "eth0", "net1",
+    KUBENET, DOCKER, "cni", "external", *SOURCES, "eth0", "net1",
     "created", "running", "paused", "restarting", "removing", "exited", "dead",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
     "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet", "pods", "node", "nodes",
@@ -123,7 +123,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
-    **dict.fromkeys(("server_version", "runtime"), _VERSION),
+    **dict.fromkeys(("server_version", "Node.runtime"), _VERSION),
 }
 """By `Type.field` or by field; all other fields are names."""
 

@@ -243,9 +243,12 @@ class Node:
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
 
 
+DOCKER: Final = "docker"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessStartTimes:
-    """When the node booted and its processes started. None: no such process is running."""
+    """When the node booted and its processes started, the youngest of each kind. None: no such process was found."""
 
     booted: datetime
     boot_id: str
@@ -253,6 +256,9 @@ class ProcessStartTimes:
     docker: datetime | None
     network_plugin: str | None = None
     """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: no such process is running."""
+    cri_dockerd: datetime | None = None
+    runtime: str | None = None
+    """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,16 +112,19 @@ class _Reading:
         return Known(value)
 
 
+def has_unowned(snapshot: Snapshot) -> bool:
+    """Return whether a reservation has no owner by the containers and checkpoints that were read."""
+    if not isinstance(snapshot.containers, Known):
+        return False
+    owned = {container.id for container in snapshot.containers.value}
+    owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
+    entries = (one for store in snapshot.reservations for one in known_or(store.reading, ()))
+    return any(reservation.container_id not in owned for reservation in entries)
+
+
 def _addresses_not_needed(snapshot: Snapshot) -> str:
     """A healthy node never pays for looking into network namespaces."""
-    containers = known_or(snapshot.containers, None)
-    if containers is not None:
-        owned = {container.id for container in containers}
-        owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
-        entries = (one for store in snapshot.reservations for one in known_or(store.reading, ()))
-        if any(reservation.container_id not in owned for reservation in entries):
-            return ""
-    return "no reservation is known to be without an owner"
+    return "" if has_unowned(snapshot) else "no reservation is known to be without an owner"
 
 
 def _mounts_not_needed(snapshot: Snapshot) -> str:

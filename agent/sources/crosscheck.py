@@ -12,6 +12,7 @@ from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, evidence_of_node
 from agent.model.snapshot import (
+    DOCKER,
     Address,
     Checkpoint,
     CniResult,
@@ -39,13 +40,13 @@ _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 def all_sources(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every reading that another one contradicts made unavailable."""
     node, processes = snapshot.node, snapshot.processes
-    found = containers(runtime(snapshot.containers, node), snapshot.pods)
+    found = containers(runtime(snapshot), snapshot.pods)
     stores = reservations(snapshot.reservations, processes, node)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
     return replace(
         snapshot,
         containers=found,
-        checkpoints=checkpoints(snapshot.checkpoints, found),
+        checkpoints=checkpoints(snapshot.checkpoints, found, stores),
         reservations=stores,
         cni_results=cni_results(snapshot.cni_results, stores),
         pods=believed_pods,
@@ -62,14 +63,34 @@ def namespaces(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def runtime(reading: _Containers, node: _Node) -> _Containers:
-    """Do not use docker on a node whose kubelet reports another runtime.
+def runtime(snapshot: Snapshot) -> _Containers:
+    """Use docker's list only where docker is the kubelet's runtime.
 
-    This separates a node without docker from one where docker is stopped for a moment: there the kubelet goes on
-    reporting docker. And a docker beside another runtime lists no pods, so that every address would look leaked.
+    A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
+    names another runtime also tells a node without docker from one where docker is stopped for a moment.
     """
-    told = _foreign_runtime(node)
-    return NotRequested("containers", f"the runtime of this node is {told}, not docker") if told else reading
+    reading, node, processes = snapshot.containers, snapshot.node, snapshot.processes
+    if other := _other_runtime(node, processes):
+        return NotRequested("containers", f"the runtime of this node is {other}, not docker")
+    if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
+        return reading
+    if any(container.sandbox and container.running for container in reading.value):
+        return reading
+    named = known_or(processes, None)
+    if (named and named.runtime == DOCKER) or _runtime_of(node):
+        return reading
+    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
+    if isinstance(snapshot.checkpoints, Known) and not (named and named.runtime is not None):
+        return reading
+    return Unavailable(
+        "containers",
+        "docker lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
+        "docker: the pods of this node may belong to another runtime",
+    )
+
+
+def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
+    return any(known_or(store.reading, ()) for store in stores)
 
 
 def reservations(stores: Iterable[NetworkStore], processes: _Processes, node: _Node) -> tuple[NetworkStore, ...]:
@@ -88,18 +109,26 @@ def reservations(stores: Iterable[NetworkStore], processes: _Processes, node: _N
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
-    if told := _foreign_runtime(node):
-        return f"no kubenet on this node: its runtime is {told}"
+    if other := _other_runtime(node, processes):
+        return f"no kubenet on this node: its runtime is {other}"
     plugin = processes.value.network_plugin if isinstance(processes, Known) else None
     if plugin in {None, KUBENET}:
         return ""
     return f"no kubenet on this node: its kubelet has --network-plugin={plugin}"
 
 
-def _foreign_runtime(node: _Node) -> str:
+def _other_runtime(node: _Node, processes: _Processes) -> str:
+    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: neither names one."""
+    named = known_or(processes, None)
+    if named and named.runtime not in {None, "", DOCKER}:
+        return named.runtime or ""
+    reported = _runtime_of(node)
+    return "" if reported.startswith(f"{DOCKER}://") else reported
+
+
+def _runtime_of(node: _Node) -> str:
     object_ = known_or(node, None)
-    runtime = object_.runtime if object_ else ""
-    return "" if runtime.startswith("docker://") else runtime
+    return object_.runtime if object_ else ""
 
 
 def _is_missing(reading: Unavailable) -> bool:
@@ -129,14 +158,14 @@ def containers(reading: _Containers, pods: _Pods) -> _Containers:
     )
 
 
-def checkpoints(reading: _Checkpoints, runtime: _Containers) -> _Checkpoints:
-    """Accept missing checkpoints only where the runtime agrees.
+def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
+    """Accept missing checkpoints only where nothing could have one.
 
-    A missing directory means no checkpoints where the runtime has no sandbox. A directory without any of the running
-    sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
+    A missing directory means no checkpoints where the runtime has no sandbox and no address is reserved. A directory
+    without any of the running sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
     """
     if isinstance(reading, Unavailable) and _is_missing(reading):
-        return _missing_checkpoints(reading, runtime)
+        return _missing_checkpoints(reading, runtime, stores)
     if not isinstance(reading, Known) or not isinstance(runtime, Known):
         return reading
     running = {container.id for container in runtime.value if container.sandbox and container.running}
@@ -147,10 +176,11 @@ def checkpoints(reading: _Checkpoints, runtime: _Containers) -> _Checkpoints:
     )
 
 
-def _missing_checkpoints(reading: Unavailable, runtime: _Containers) -> _Checkpoints:
+def _missing_checkpoints(reading: Unavailable, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
     if isinstance(runtime, NotRequested):
         return NotRequested("checkpoints", runtime.why)
-    if isinstance(runtime, Known) and not any(container.sandbox for container in runtime.value):
+    sandboxes = any(container.sandbox for container in known_or(runtime, ()))
+    if isinstance(runtime, Known) and not sandboxes and not _any_reserved(stores):
         return Known(())
     return reading
 

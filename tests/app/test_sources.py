@@ -44,9 +44,19 @@ def wire(tmp_path: Path) -> Iterator[Callable[..., NodeSources]]:
         return for_command(load("scan", given | options, {}))
 
     for name in ("sandbox", "proc"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(exist_ok=True)
     yield wired
     gc.collect()
+
+
+@pytest.fixture
+def running_docker(tmp_path: Path) -> None:
+    """A process table with a docker in it."""
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("b-1\n")
+    (tmp_path / "proc/stat").write_text("btime 1700000000\n")
+    (tmp_path / "proc/7").mkdir()
+    (tmp_path / "proc/7/stat").write_text(f"7 (dockerd) S {'0 ' * 18}50 0\n")
 
 
 @pytest.fixture
@@ -88,6 +98,7 @@ def test_the_kubelet_checkpoint_is_rechecked(sources: NodeRecheck, tmp_path: Pat
     assert sources.has_checkpoint(ID)
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
     there = {ID: http(json.dumps({"Id": ID}))}
 
@@ -103,6 +114,7 @@ def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Pat
         assert not sources.has_container("f" * 64)
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
     def dripping(request: Request) -> Answer:
         if request.path == "/version":
@@ -118,6 +130,7 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeReche
         sources.has_container(ID)
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
         sources.has_container(ID)
@@ -127,6 +140,34 @@ def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: NodeReche
     )
     with server, pytest.raises(SourceError, match="docker: "):
         sources.has_container(ID)
+
+
+# A connection to the socket of a stopped docker starts it, if systemd listens there
+
+
+def test_a_docker_that_does_not_run_is_never_asked(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+    with FakeServer(lambda _: [http("[]")], at=tmp_path / "docker.sock") as systemd:
+        for where in (systemd.url, "tcp://127.0.0.1:1"):
+            wired = wire(docker_host=where)
+            with pytest.raises(SourceError, match="docker was not asked, because it is unknown whether it runs"):
+                wired.snapshot.readers["containers"](node())
+            with pytest.raises(SourceError, match="docker was not asked"):
+                wired.recheck.has_container(ID)
+        assert systemd.requests == []
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: NodeRecheck, tmp_path: Path) -> None:
+    def stopping(_: Request) -> Answer:
+        (tmp_path / "proc/7/stat").unlink(missing_ok=True)
+        (tmp_path / "proc/8").mkdir()
+        (tmp_path / "proc/8/stat").write_text(f"8 (kubelet) S {'0 ' * 18}50 0\n")
+        return []
+
+    with FakeServer(stopping, at=tmp_path / "docker.sock") as server:
+        with pytest.raises(SourceError, match="docker does not run on this node"):
+            sources.has_container(ID)
+        assert len(server.requests) == 1
 
 
 # Device plugins

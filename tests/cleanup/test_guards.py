@@ -170,7 +170,7 @@ def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest
 
 NO_SETTING = {
     Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
-    Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.JOURNAL_UNWRITABLE,
+    Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE,
 }  # fmt: skip
 
 
@@ -396,9 +396,18 @@ def test_a_recent_start_is_unsettled(who: str, ago: timedelta, refused: bool) ->
     assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()
 
 
+def test_a_recent_start_of_cri_dockerd_is_unsettled() -> None:
+    started = replace(processes(), cri_dockerd=NOW - timedelta(seconds=20))
+    assert refusals(node(LEAK, processes=[started])) == (
+        Refusal(Reason.UNSETTLED, "cri-dockerd started 20 s ago, and --settle is 300 s"),
+    )
+    assert refusals(node(LEAK, processes=[replace(processes(), cri_dockerd=NOW - GRACE)])) == ()
+
+
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
-def test_a_process_that_is_not_running_is_unsettled(who: str, name: str) -> None:
+def test_an_unknown_start_is_unsettled_and_no_setting_is_offered(who: str, name: str) -> None:
     changed: dict[str, Any] = {who: None}
     snapshot = node(LEAK, processes=[processes(**changed)])
-    assert refusals(snapshot) == (Refusal(Reason.UNSETTLED, f"{name} is not running", "--settle=0s"),)
-    assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()
+    assert refusals(snapshot) == (
+        Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found"),
+    )

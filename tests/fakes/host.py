@@ -199,11 +199,12 @@ def _write_proc(proc: Path, node: FakeNode) -> None:
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("3f0a9c52-7c1e-4d5a-9f2b-0040040040ac\n")
     _write_process(proc, 1, "systemd", 0, node.ip, 0)
-    for pid, command, started in (
-        (_DOCKERD, "dockerd", node.docker_started),
-        (_KUBELET, "kubelet", node.kubelet_started),
+    for pid, command, started, flags in (
+        (_DOCKERD, "dockerd", node.docker_started, ()),
+        (_KUBELET, "kubelet", node.kubelet_started, ("--container-runtime=docker", "--network-plugin=kubenet")),
     ):
         _write_process(proc, pid, command, started.timestamp() - booted, node.ip, 0)
+        (proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in (f"/usr/bin/{command}", *flags)))
     for number, sandbox in enumerate(node.running, 1):
         # A pod of the node's network lives in the node's own namespace.
         namespace = number if sandbox.ip else 0

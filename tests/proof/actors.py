@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 from typing import Final
 
+from agent.model.snapshot import DOCKER
 from tests.proof.world import Sandbox, World, changed, made, spent, without
+
+OTHER: Final = "unix:///run/containerd/containerd.sock"
+MIGRATION: Final = "the kubelet changes its runtime"
 
 Move = tuple[str, World]
 Actor = Callable[[World], Iterator[Move]]
@@ -17,7 +21,7 @@ def setting_up(world: World) -> Iterator[Move]:
     """RunPodSandbox, with host-local's ADD."""
     for index, sandbox in enumerate(world.sandboxes):
         match sandbox.setup:
-            case "new":
+            case "new" if sandbox.docker:
                 yield f"{sandbox.pod}: docker create", changed(world, index, setup="created", container="created")
             case "created":
                 yield f"{sandbox.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
@@ -92,6 +96,21 @@ def tearing_down(world: World) -> Iterator[Move]:
                 yield f"{sandbox.pod}: the checkpoint is removed", changed(world, index, teardown="", checkpoint=False)
             case _:
                 pass
+
+
+def other_runtime(world: World) -> Iterator[Move]:
+    """Pods of another runtime come and go; and the kubelet starts again with that runtime."""
+    for index, sandbox in enumerate(world.sandboxes):
+        if sandbox.docker:
+            continue
+        if sandbox.setup == "new" and world.runtime != DOCKER:
+            yield f"{sandbox.pod}: containerd run", changed(world, index, setup="started", container="running")
+        elif sandbox.setup == "ready" and sandbox.leaves and not world.lock:
+            mine = [one for one in world.files if one.content == sandbox.id]
+            ended = changed(without(world, mine), index, setup="failed", container="", ips=(), configured=())
+            yield f"{sandbox.pod}: DEL by containerd, and its end", ended
+    if world.may(MIGRATION):
+        yield MIGRATION, spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock)
 
 
 def _to_be_torn_down(sandbox: Sandbox) -> bool:
@@ -201,6 +220,7 @@ def time_passes(world: World) -> Iterator[Move]:
 ALL_ACTORS: tuple[Actor, ...] = (
     setting_up,
     tearing_down,
+    other_runtime,
     host_local_dies,
     kubelet_restarts,
     operator_removes,

@@ -20,10 +20,12 @@ from agent.model.snapshot import (
     Known,
     NetworkStore,
     Pod,
+    ProcessStartTimes,
     Reading,
     Reservation,
     UnrecognizedEntry,
 )
+from agent.sources.error import SourceError
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
@@ -77,6 +79,23 @@ class KubeletNotRechecked(InMemory):
 class KubeletIgnored(KubeletNotRechecked):
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         return ()
+
+
+class RuntimeIgnored(InMemory):
+    """Does not see what the kubelet names as its runtime."""
+
+    def processes(self) -> ProcessStartTimes:
+        return replace(super().processes(), runtime=None)
+
+
+class DirectoryIgnored(InMemory):
+    """Reads a missing checkpoint directory as an empty one."""
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        try:
+            return super().checkpoints()
+        except SourceError:
+            return ()
 
 
 class KernelNotRechecked(InMemory):

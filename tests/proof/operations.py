@@ -50,6 +50,11 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class NoDirectory:
+    """An answer that is the SourceError of missing checkpoint directories."""
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """An answer that is an OSError."""
 
@@ -125,6 +130,9 @@ def _nanoseconds(seconds: int) -> int:
 
 
 def checkpoints(world: World, _who: str) -> Answers:
+    if not world.directory:
+        yield NoDirectory(), world
+        return
     yield _checkpoints(tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)), world
 
 
@@ -148,14 +156,16 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
 
 
 def processes(world: World, _who: str) -> Answers:
-    yield _start_times(world.kubelet_started + world.jumped, world.docker_started + world.jumped, world.jumped), world
+    kubelet, docker = world.kubelet_started + world.jumped, world.docker_started + world.jumped
+    yield _start_times(kubelet, docker, world.jumped, world.runtime), world
 
 
 @cache
-def _start_times(kubelet: int, docker: int, jumped: int) -> ProcessStartTimes:
+def _start_times(kubelet: int, docker: int, jumped: int, runtime: str | None) -> ProcessStartTimes:
     """The kernel records start times by the boot clock: when the wall clock is set, they move with it."""
     booted = START - UPTIME + timedelta(seconds=jumped)
-    return ProcessStartTimes(booted, "boot", START + timedelta(seconds=kubelet), START + timedelta(seconds=docker))
+    started = (START + timedelta(seconds=kubelet), START + timedelta(seconds=docker))
+    return ProcessStartTimes(booted, "boot", *started, runtime=runtime)
 
 
 def addresses(world: World, _who: str) -> Answers:

@@ -44,7 +44,7 @@ from agent.model.snapshot import (
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.error import SourceError
-from tests.proof.operations import START, UPTIME, Answer, Broken, Missing, Question, Taken, Unanswered
+from tests.proof.operations import START, UPTIME, Answer, Broken, Missing, NoDirectory, Question, Taken, Unanswered
 from tests.proof.world import NETWORK
 
 # Pure, and asked again at every later position of a cleaner.
@@ -85,6 +85,8 @@ class Answered:
             raise FileNotFoundError(2, "No such file or directory", "the reservation")
         if isinstance(answer, Broken):
             raise OSError(5, "Input/output error", "the disk")
+        if isinstance(answer, NoDirectory):
+            raise SourceError("none of these exists: the checkpoint directories")
         if isinstance(answer, Unanswered):
             raise SourceError("unavailable")
         if isinstance(answer, Taken):

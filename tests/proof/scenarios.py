@@ -10,7 +10,8 @@ from datetime import timedelta
 from agent.cleanup.journal import Entry
 from agent.cleanup.session import Budget
 from agent.model.release import Verdict
-from tests.proof.actors import ALL_ACTORS, Move, docker_forgets, status_follows
+from agent.model.snapshot import DOCKER as DOCKERS
+from tests.proof.actors import ALL_ACTORS, MIGRATION, OTHER, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, at_most, untouched
 from tests.proof.operations import START, image
@@ -202,6 +203,39 @@ UNRECOGNIZED = Scenario(
     ),
     setup=Setup(networks=("kubenet", "podman")),
 )
+OTHER_RUNTIME = Scenario(
+    name="every sandbox belongs to containerd, its address is on no interface, and docker's checkpoints are left over",
+    start=node(
+        sandbox(ONE, docker=False, shown=False),
+        running(TWO, "10.244.1.3", docker=False, shown=False, checkpoint=False),
+        leaks=(leak("10.244.1.4"),),
+        cleaners=2,
+        runtime=OTHER,
+    ),
+    releases=False,
+    check_recovery=False,
+)
+SILENT = replace(
+    OTHER_RUNTIME,
+    name="the same, and the kubelet names no runtime",
+    start=OTHER_RUNTIME.start._replace(runtime=""),
+)
+NO_DIRECTORY = replace(
+    OTHER_RUNTIME,
+    name="the same, the kubelet cannot be asked, and there is no checkpoint directory",
+    start=OTHER_RUNTIME.start._replace(runtime=None, directory=False),
+)
+MIGRATED = Scenario(
+    name="the kubelet changes from docker to containerd, at any time",
+    start=node(
+        running(TWO, "10.244.1.3"),
+        sandbox(ONE, docker=False, shown=False),
+        leaks=(leak("10.244.1.2"),),
+        left=rarely(MIGRATION, "docker rm -f"),
+        runtime=DOCKERS,
+    ),
+    check_recovery=False,
+)
 BY_NAME = Scenario(
     name="one address of a dual-stack leak is requested by name",
     start=node(leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98))),
@@ -282,7 +316,7 @@ RETURNED = Scenario(
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    SYNCS, UNRECOGNIZED, DISK,
+    SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,

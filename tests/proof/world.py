@@ -43,6 +43,8 @@ class Sandbox(NamedTuple):
     """What ADD allocates from for this sandbox, if not the default: one address of each family."""
     docker: bool = True
     """Its container belongs to docker, not to another runtime."""
+    shown: bool = True
+    """Its addresses are on an interface. gVisor and KubeVirt's bridges take them off."""
 
     @property
     def exists(self) -> bool:
@@ -55,7 +57,7 @@ class Sandbox(NamedTuple):
     @property
     def active(self) -> tuple[str, ...]:
         """The addresses that one of its processes has configured."""
-        return self.configured if self.container == "running" else ()
+        return self.configured if self.container == "running" and self.shown else ()
 
     @property
     def known(self) -> bool:
@@ -86,6 +88,10 @@ class World(NamedTuple):
     """What a cleaner removed without a journal entry."""
     ready: bool = True
     """The kubelet has its pod CIDR."""
+    runtime: str | None = None
+    """What the kubelet names as its runtime; empty: it names none. None: it cannot be asked, the weakest evidence."""
+    directory: bool = True
+    """A checkpoint directory exists."""
     kubelet_started: int = LONG_AGO
     docker_started: int = LONG_AGO
     clock: int = 0

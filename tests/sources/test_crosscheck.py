@@ -1,6 +1,7 @@
 """Readings that contradict each other: which become unavailable, and which are accepted."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from agent.model.snapshot import (
 )
 from agent.model.volumes import Mount
 from agent.sources import crosscheck
+from tests import builders
 from tests.builders import (
     ADDRESSES,
     CHECKPOINTS,
@@ -40,6 +42,7 @@ from tests.builders import (
     refused_pod,
     registered,
     registration,
+    reservation,
     sandbox,
 )
 
@@ -105,30 +108,36 @@ def test_without_the_api_server_the_list_of_docker_is_accepted() -> None:
 
 def test_an_unavailable_source_keeps_its_own_reason() -> None:
     assert crosscheck.containers(SILENT, Known(PODS)) == SILENT
-    assert crosscheck.checkpoints(NO_DIRECTORY, SILENT) == NO_DIRECTORY
+    assert crosscheck.checkpoints(NO_DIRECTORY, SILENT, ()) == NO_DIRECTORY
     gone: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
     assert crosscheck.pods(gone, Known(None), UNPROVEN_NAME, "worker-1") == gone
 
 
 def test_a_missing_checkpoint_directory_is_empty_without_sandboxes() -> None:
     unrelated = Known((Container("e" * 64, "running", 0, "", "", sandbox=False),))
-    assert crosscheck.checkpoints(NO_DIRECTORY, unrelated) == Known(())
-    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS) == Known(())
+    assert crosscheck.checkpoints(NO_DIRECTORY, unrelated, ()) == Known(())
+    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS, ()) == Known(())
+    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS, [NO_STORE]) == Known(())
+
+
+def test_a_missing_checkpoint_directory_with_reservations_is_unavailable() -> None:
+    stores = [NetworkStore("kubenet", Known((reservation("10.244.1.9"),)))]
+    assert crosscheck.checkpoints(NO_DIRECTORY, NO_CONTAINERS, stores) == NO_DIRECTORY
 
 
 def test_a_missing_checkpoint_directory_with_sandboxes_is_unavailable() -> None:
-    assert crosscheck.checkpoints(NO_DIRECTORY, Known(CONTAINERS)) == NO_DIRECTORY
+    assert crosscheck.checkpoints(NO_DIRECTORY, Known(CONTAINERS), ()) == NO_DIRECTORY
 
 
 def test_an_unreadable_checkpoint_directory_is_unavailable() -> None:
     closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
         "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
     )
-    assert crosscheck.checkpoints(closed, NO_CONTAINERS) == closed
+    assert crosscheck.checkpoints(closed, NO_CONTAINERS, ()) == closed
 
 
 def test_checkpoints_that_were_read_are_accepted() -> None:
-    assert crosscheck.checkpoints(Known(CHECKPOINTS), NO_CONTAINERS) == Known(CHECKPOINTS)
+    assert crosscheck.checkpoints(Known(CHECKPOINTS), NO_CONTAINERS, ()) == Known(CHECKPOINTS)
 
 
 def of_runtime(runtime: str) -> Reading[Node | None]:
@@ -147,24 +156,78 @@ NO_STORE = NetworkStore(
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
 
 
-@pytest.mark.parametrize("reading", [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)])
-def test_docker_is_unavailable_if_the_kubelet_has_another_runtime(reading: Reading[tuple[Container, ...]]) -> None:
-    assert crosscheck.runtime(reading, CONTAINERD) == NotRequested(
+def identified(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None], runtime: str | None = None, **more: Any
+) -> Reading[tuple[Container, ...]]:
+    """Check a list on a node with a reservation, whose kubelet names a runtime."""
+    named = Known(replace(processes(), runtime=runtime))
+    given = {"containers": reading, "node": node, "processes": named, "checkpoints": NO_DIRECTORY} | more
+    return crosscheck.runtime(replace(builders.node(reservation("10.244.1.9")), **given))
+
+
+NO_NODE: Reading[Node | None] = NotRequested("node", "--api=off")
+EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
+SOCKET = "unix:///run/containerd/containerd.sock"
+
+
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("named", [None, "", "docker"])
+def test_docker_is_not_requested_if_the_node_names_another_runtime(
+    reading: Reading[tuple[Container, ...]], named: str | None
+) -> None:
+    assert identified(reading, CONTAINERD, named) == NotRequested(
         "containers", "the runtime of this node is containerd://1.6.20, not docker"
     )
 
 
-@pytest.mark.parametrize(
-    "node", [DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NotRequested("node", "off")]
-)
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("node", [DOCKER, NO_NODE, Unavailable("node", "timed out")])
+def test_docker_is_not_requested_if_the_kubelet_names_another_runtime(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
+) -> None:
+    assert identified(reading, node, SOCKET) == NotRequested(
+        "containers", f"the runtime of this node is {SOCKET}, not docker"
+    )
+
+
+@pytest.mark.parametrize("node", [DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE])
 def test_a_docker_stopped_for_a_moment_is_unavailable(node: Reading[Node | None]) -> None:
-    assert crosscheck.runtime(REFUSED, node) == REFUSED
+    assert identified(REFUSED, node) == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("node", "named", "more", "accepted"),
+    [
+        (NO_NODE, None, {}, False),
+        (NO_NODE, "", {"checkpoints": Known(())}, False),
+        (NO_NODE, "docker", {}, True),
+        (DOCKER, "", {}, True),
+        (NO_NODE, None, {"checkpoints": Known(())}, True),
+        (NO_NODE, None, {"reservations": ()}, True),
+        (NO_NODE, "", {"containers": Known((sandbox(WEB_ID, "shop/web"),))}, True),
+        (NO_NODE, "", {"containers": Known((sandbox(WEB_ID, "shop/web", "exited"),))}, False),
+    ],
+    ids=[
+        "nothing", "a left-over directory", "the kubelet", "the Node", "a directory", "no reservation", "a sandbox",
+        "a sandbox from before",
+    ],
+)  # fmt: skip
+def test_a_list_without_pods_needs_evidence_that_docker_is_the_runtime(
+    node: Reading[Node | None], named: str | None, more: dict[str, Any], accepted: bool
+) -> None:
+    checked = identified(NO_CONTAINERS, node, named, **more)
+    assert isinstance(checked, Known if accepted else Unavailable)
 
 
 @pytest.mark.parametrize(
     ("node", "table", "error_of"),
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
+        (
+            DOCKER,
+            Known(replace(processes(), runtime="/run/crio/crio.sock")),
+            "no kubenet on this node: its runtime is /run/crio/crio.sock",
+        ),
         (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
         (NotRequested("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
         (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
@@ -196,12 +259,12 @@ def test_other_networks_and_errors_keep_their_reason(store: NetworkStore) -> Non
 
 def test_without_docker_missing_checkpoints_are_empty_and_existing_ones_stay() -> None:
     no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
-    assert crosscheck.checkpoints(NO_DIRECTORY, no_docker) == NotRequested("checkpoints", no_docker.why)
-    assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker) == Known(CHECKPOINTS)
+    assert crosscheck.checkpoints(NO_DIRECTORY, no_docker, ()) == NotRequested("checkpoints", no_docker.why)
+    assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker, ()) == Known(CHECKPOINTS)
     closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
         "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
     )
-    assert crosscheck.checkpoints(closed, no_docker) == closed
+    assert crosscheck.checkpoints(closed, no_docker, ()) == closed
 
 
 def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
@@ -258,7 +321,7 @@ def test_an_empty_pod_list_of_a_node_that_may_not_exist_is_unavailable() -> None
 
 def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> None:
     running = sandbox("1" * 64, "shop/web")
-    checked = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)))
+    checked = crosscheck.checkpoints(Known((Checkpoint("9" * 64, ""),)), Known((running,)), ())
     assert isinstance(checked, Unavailable)
     assert "check --checkpoint-dir" in checked.why
 
@@ -266,8 +329,8 @@ def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> No
 def test_a_checkpoint_directory_with_some_running_sandboxes_is_accepted() -> None:
     reading = Known((Checkpoint("1" * 64, "shop/web"),))
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
-    assert crosscheck.checkpoints(reading, Known(running)) == reading
-    assert crosscheck.checkpoints(Known(()), Known((sandbox("1" * 64, "shop/web", "exited"),))) == Known(())
+    assert crosscheck.checkpoints(reading, Known(running), ()) == reading
+    assert crosscheck.checkpoints(Known(()), Known((sandbox("1" * 64, "shop/web", "exited"),)), ()) == Known(())
 
 
 # Device plugins

@@ -1,4 +1,7 @@
-"""When the node, the kubelet and docker started, and with which flags, from the process table. Read-only."""
+"""When the node, the kubelet and docker started, and with which flags, from the process table. Read-only.
+
+Of several processes of a kind the youngest counts: an older one (a wrapper, a second engine) must not hide a restart.
+"""
 
 import os
 from collections.abc import Mapping
@@ -6,14 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.model.snapshot import ProcessStartTimes
-from agent.model.text import escape
+from agent.model.snapshot import DOCKER, ProcessStartTimes
 from agent.sources.error import SourceError, cannot_read
+from agent.sources.host.kubelet_runtime import flag, named_runtime
 
-_KUBELET = frozenset({"kubelet"})
-_DOCKER = frozenset({"dockerd"})
+_KUBELET = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
+_DOCKER = frozenset({"dockerd", "dockerd-current"})
 _CRI_DOCKERD = frozenset({"cri-dockerd"})
-_NODE = _KUBELET | _DOCKER | _CRI_DOCKERD | {"containerd", "crio", "k3s-server", "k3s-agent"}
+_HYPERKUBE = "hyperkube"
+"""One program for every component, which its first argument selects."""
+_NODE = _KUBELET | _DOCKER | _CRI_DOCKERD | {"containerd", "crio"}
 _PLUGGED = _KUBELET | _CRI_DOCKERD
 _ENDED = frozenset({"Z", "X"})
 _START = 18
@@ -35,15 +40,17 @@ class ProcessTable:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
 
-    def read(self) -> ProcessStartTimes:
+    def read(self, *, complete: bool = True) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
 
-        A table with neither a kubelet nor a container runtime is that of a container.
+        A table with neither a kubelet nor a container runtime is that of a container. `complete`: search all processes,
+        also if those that are remembered still run.
         """
         try:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
-            self._known = self._still_known() or self._search()
+            if complete or not self._unchanged():
+                self._known = self._search()
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
         except (ValueError, IndexError) as error:
@@ -52,28 +59,48 @@ class ProcessTable:
             raise SourceError(
                 f"no kubelet and no docker in {self._proc}: it is not the host's (set hostPID: true, or check --proc)"
             )
-        kubelet, docker = self._first(_KUBELET, booted), self._first(_DOCKER, booted)
-        return ProcessStartTimes(booted, boot_id, kubelet, docker, self._network_plugin() if kubelet else None)
+        kubelet = self._start(_KUBELET, booted)
+        return ProcessStartTimes(
+            booted=booted,
+            boot_id=boot_id,
+            kubelet=kubelet,
+            docker=self._start(_DOCKER, booted),
+            network_plugin=self._network_plugin() if kubelet else None,
+            cri_dockerd=self._start(_CRI_DOCKERD, booted),
+            runtime=self._named_runtime(),
+        )
+
+    def require_docker(self) -> None:
+        """Raise SourceError unless docker runs at this moment."""
+        if any(one.command in _DOCKER and self._runs(one) for one in self._known):
+            return
+        try:
+            runs = self.read().docker is not None
+        except SourceError as error:
+            raise SourceError(f"docker was not asked, because it is unknown whether it runs: {error}") from error
+        if not runs:
+            names = " or ".join(sorted(_DOCKER))
+            raise SourceError(f"docker does not run on this node (no {names} in {self._proc}), so it was not asked")
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError.
 
         The rest of its command line may be confidential and is not kept.
         """
-        pid = next((one.pid for one in self._known if one.command in _KUBELET), None)
-        if pid is None:
+        if (kubelet := self._youngest(_KUBELET)) is None:
             raise SourceError(f"no kubelet in {self._proc}")
-        words = _command_line(self._proc, pid)
+        words = _command_line(self._proc, kubelet.pid)
         if words is None:
-            raise SourceError(f"cannot read {self._proc}/{pid}/cmdline: the kubelet's flags are unknown")
-        return {name: value for name in names if (value := _flag(name, words)) is not None}
+            raise SourceError(f"cannot read {self._proc}/{kubelet.pid}/cmdline: the kubelet's flags are unknown")
+        return {name: value for name in names if (value := flag(name, words)) is not None}
 
-    def _still_known(self) -> tuple[_Process, ...]:
-        """Return the remembered processes if all of them still run and none was missing."""
+    def _unchanged(self) -> bool:
+        """Return whether all remembered processes still run, and none was missing."""
         complete = all(any(one.command in names for one in self._known) for names in (_KUBELET, _DOCKER))
-        if complete and all(_process(self._proc, one.pid) == one for one in self._known):
-            return self._known
-        return ()
+        return complete and all(map(self._runs, self._known))
+
+    def _runs(self, process: _Process) -> bool:
+        return _process(self._proc, process.pid) == process
 
     def _search(self) -> tuple[_Process, ...]:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
@@ -85,11 +112,20 @@ class ProcessTable:
         lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
         if any(words is None for words in lines):
             return None
-        return next(filter(None, (_flag("network-plugin", words) for words in lines if words is not None)), "")
+        return next(filter(None, (flag("network-plugin", words) for words in lines if words is not None)), "")
 
-    def _first(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        starts = [one.start for one in self._known if one.command in names]
-        return booted + timedelta(seconds=min(starts) / os.sysconf("SC_CLK_TCK")) if starts else None
+    def _named_runtime(self) -> str | None:
+        """Of several kubelets, one that names another runtime than docker counts."""
+        kubelets = ((one.pid, _command_line(self._proc, one.pid)) for one in self._known if one.command in _KUBELET)
+        named = {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
+        return min(named, key=lambda name: (name == "", name == DOCKER, name), default=None)
+
+    def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
+        found = self._youngest(names)
+        return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK")) if found else None
+
+    def _youngest(self, names: frozenset[str]) -> _Process | None:
+        return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:
@@ -99,16 +135,6 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
     except OSError:
         return None
     return text.split("\0") if text else None
-
-
-def _flag(name: str, words: list[str]) -> str | None:
-    """Return the value of a flag, which follows as an argument or after `=`; the last one counts."""
-    found = None
-    for place, word in enumerate(words):
-        given, equals, value = word.partition("=")
-        if given == f"--{name}":
-            found = value if equals else next(iter(words[place + 1 : place + 2]), "")
-    return None if found is None else escape(found)
 
 
 def _boot_time(text: str) -> datetime:
@@ -136,6 +162,13 @@ def _process(proc: Path, pid: int) -> _Process | None:
         before, _, after = text.rpartition(")")
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
-        return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
+        return None if state in _ENDED else _Process(pid, _kind(proc, pid, before), int(rest[_START]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _kind(proc: Path, pid: int, before: str) -> str:
+    command = before.partition("(")[2]
+    if command == _HYPERKUBE and "kubelet" in (_command_line(proc, pid) or ())[1:2]:
+        return "kubelet"
+    return command

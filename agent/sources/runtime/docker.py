@@ -26,17 +26,18 @@ _LABEL = "io.kubernetes."
 class Docker:
     """One engine. The connection is opened at the first request, and again after every failure."""
 
-    def __init__(self, host: str | None, timeout: float) -> None:
+    def __init__(self, host: str | None, timeout: float, require: Callable[[], None] = lambda: None) -> None:
         """`host`: as in DOCKER_HOST; None: taken from the environment, with docker's TLS variables.
 
-        `timeout`: seconds for one answer. Raises SourceError where the host cannot be parsed.
+        `timeout`: seconds for one answer. `require`: raises SourceError unless docker runs: a connection to the socket
+        of a stopped one may start it (systemd's socket activation). Raises SourceError where the host cannot be parsed.
         """
         try:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
             parse_host(self._where.get("base_url"))
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
-        self.timeout = timeout
+        self.timeout, self._require = timeout, require
         self._client: docker.APIClient | None = None
 
     def containers(self) -> tuple[Container, ...]:
@@ -84,6 +85,7 @@ class Docker:
 
     def _ask_once(self, question: Callable[[docker.APIClient], _T]) -> _T:
         try:
+            self._require()  # before each attempt: docker may have been stopped after the one before
             if self._client is None:
                 self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
             return question(self._client)

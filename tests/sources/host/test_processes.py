@@ -114,11 +114,163 @@ def test_known_daemons_are_cached_and_others_are_not_read_again(proc: Path) -> N
     process(proc, 80, "kubelet", 31)
     table = ProcessTable(proc)
     table.read()
-    process(proc, 5, "kubelet", 1)  # an older one that cannot be: it would be seen if all were read again
-    assert table.read().kubelet == after(31)
+    process(proc, 95, "kubelet", 900)  # it would be seen if all were read again
+    assert table.read(complete=False).kubelet == after(31)
+    assert table.read().kubelet == after(900)
 
 
-@pytest.mark.parametrize("runtime", ["containerd", "crio", "k3s-server"])
+# A kubelet or a docker by another name, and more than one of a kind
+
+
+@pytest.mark.parametrize("command", ["kubelet", "k3s-server", "k3s-agent", "kubelite"])
+def test_a_kubelet_inside_another_program_is_a_kubelet(proc: Path, command: str) -> None:
+    process(proc, 80, command, 31)
+    assert ProcessTable(proc).read().kubelet == after(31)
+
+
+@pytest.mark.parametrize(("component", "start"), [("kubelet", after(31)), ("apiserver", None)])
+def test_hyperkube_is_the_component_that_it_was_started_as(proc: Path, component: str, start: datetime | None) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "hyperkube", 31)
+    write_cmdline(proc, 80, "/hyperkube", component, "--v=2", "kubelet")
+    assert ProcessTable(proc).read().kubelet == start
+
+
+@pytest.mark.parametrize("command", ["dockerd", "dockerd-current"])
+def test_a_docker_daemon_is_docker(proc: Path, command: str) -> None:
+    process(proc, 70, command, 20)
+    assert ProcessTable(proc).read().docker == after(20)
+
+
+def test_cri_dockerd_has_a_start_of_its_own(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 81, "cri-dockerd", 33)
+    found = ProcessTable(proc).read()
+    assert (found.docker, found.cri_dockerd, found.kubelet) == (after(20), after(33), None)
+
+
+@pytest.mark.parametrize("pids", [(70, 900), (900, 70)])
+def test_an_older_process_of_the_same_name_does_not_hide_a_restart(proc: Path, pids: tuple[int, int]) -> None:
+    for kind, offset in (("dockerd", 0), ("kubelet", 1)):
+        process(proc, pids[0] + offset, kind, 20)
+        process(proc, pids[1] + offset, kind, 90_000)
+    found = ProcessTable(proc).read()
+    assert (found.docker, found.kubelet) == (after(90_000), after(90_000))
+
+
+def test_a_kubelet_that_its_wrapper_starts_again_is_found_where_it_matters(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    process(proc, 80, "kubelet", 25)
+    table = ProcessTable(proc)
+    table.read()  # while only the wrapper runs
+    process(proc, 81, "kubelet", 90_000)
+    assert table.read(complete=True).kubelet == after(90_000)
+
+
+def test_the_flags_are_those_of_the_youngest_kubelet(proc: Path) -> None:
+    for pid, name in ((80, "wrapper"), (81, "worker-1")):
+        process(proc, pid, "kubelet", pid)
+        write_cmdline(proc, pid, "kubelet", f"--hostname-override={name}")
+    table = ProcessTable(proc)
+    table.read()
+    assert table.kubelet_flags("hostname-override") == {"hostname-override": "worker-1"}
+
+
+# Whether docker may be asked
+
+
+def why_not_docker(proc: Path) -> str:
+    with pytest.raises(SourceError) as raised:
+        ProcessTable(proc).require_docker()
+    return str(raised.value)
+
+
+def test_docker_may_be_asked_while_it_runs(proc: Path) -> None:
+    process(proc, 70, "dockerd", 20)
+    table = ProcessTable(proc)
+    table.require_docker()
+    table.require_docker()
+    end(proc, 70)
+    process(proc, 80, "kubelet", 31)
+    with pytest.raises(SourceError, match="docker does not run"):
+        table.require_docker()
+
+
+@pytest.mark.parametrize("other", ["kubelet", "containerd", "podman", "systemd"])
+def test_docker_may_not_be_asked_where_it_does_not_run(proc: Path, other: str) -> None:
+    process(proc, 80, "kubelet", 31)
+    process(proc, 81, other, 31)
+    assert why_not_docker(proc) == (
+        f"docker does not run on this node (no dockerd or dockerd-current in {proc}), so it was not asked"
+    )
+
+
+def test_docker_may_not_be_asked_where_processes_cannot_be_seen(proc: Path) -> None:
+    process(proc, 1, "python3", 900)
+    assert why_not_docker(proc).startswith("docker was not asked, because it is unknown whether it runs: no kubelet ")
+
+
+# The runtime that the kubelet names
+
+
+@pytest.mark.parametrize(
+    ("lines", "runtime"),
+    [
+        ([], None),
+        ([["kubelet"]], ""),
+        ([["kubelet", "--container-runtime=remote"]], ""),
+        ([["kubelet", "--network-plugin=kubenet"]], "docker"),
+        ([["kubelet", "--container-runtime=remote", "--network-plugin=kubenet"]], ""),
+        ([["kubelet", "--container-runtime-endpoint="]], ""),
+        ([["kubelet", "--container-runtime-endpoint", "unix:///var/run/cri-dockerd-mke.sock"]], "docker"),
+        ([["kubelet", "--container-runtime-endpoint=/run/crio/crio.sock"]], "/run/crio/crio.sock"),
+        ([["kubelet", "--container-runtime-endpoint=/run/x\x1b.sock"]], "/run/x\\x1b.sock"),
+        ([["sh", "/usr/bin/kubelet"], ["kubelet", "--container-runtime=docker"]], "docker"),
+        ([["kubelet", "--container-runtime=docker"], ["kubelet", "--container-runtime-endpoint=/b.sock"]], "/b.sock"),
+    ],
+)
+def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]], runtime: str | None) -> None:
+    process(proc, 70, "dockerd", 20)
+    for pid, words in enumerate(lines, 80):
+        process(proc, pid, "kubelet", 31)
+        write_cmdline(proc, pid, *words)
+    assert ProcessTable(proc).read().runtime == runtime
+
+
+@pytest.mark.parametrize(
+    ("text", "runtime"),
+    [
+        ("containerRuntimeEndpoint: /a.sock\n", "/a.sock"),
+        ("kind: X\ncontainerRuntimeEndpoint: '/a.sock' # ours", "/a.sock"),
+        ('{"kind":"X","containerRuntimeEndpoint":"unix:///run/cri-dockerd.sock"}', "docker"),
+        ("# containerRuntimeEndpoint: /a.sock\n", ""),
+        ("containerRuntimeEndpoint:\ncpuManagerPolicy: none\n", ""),
+        ('containerRuntimeEndpoint: ""\n', ""),
+        (None, ""),
+    ],
+)
+def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(
+    proc: Path, text: str | None, runtime: str
+) -> None:
+    process(proc, 80, "kubelet", 31)
+    write_cmdline(proc, 80, "kubelet", "--config=/etc/kubelet.yaml")
+    (proc / "80/root/etc").mkdir(parents=True)
+    if text is not None:
+        (proc / "80/root/etc/kubelet.yaml").write_text(text)
+    assert ProcessTable(proc).read().runtime == runtime
+    write_cmdline(proc, 80, "kubelet", "--config=/etc/kubelet.yaml", "--container-runtime-endpoint=/b.sock")
+    assert ProcessTable(proc).read().runtime == "/b.sock"
+
+
+def test_a_configuration_that_is_no_file_is_not_opened(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    write_cmdline(proc, 80, "kubelet", "--config=/fifo")
+    (proc / "80/root").mkdir()
+    os.mkfifo(proc / "80/root/fifo")
+    assert ProcessTable(proc).read().runtime == ""
+
+
+@pytest.mark.parametrize("runtime", ["containerd", "crio"])
 def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
     process(proc, 7, runtime, 3)
     assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, None)

@@ -1,0 +1,61 @@
+"""Which container runtime a kubelet uses, by its command line and its configuration file. Read-only."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from agent.model.snapshot import DOCKER
+from agent.model.text import escape
+
+_LARGEST: Final = 1024 * 1024
+_DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
+"""How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
+_ENDPOINT: Final = re.compile(
+    r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""", re.MULTILINE
+)
+"""The field in YAML or JSON. A parser would cost every command its import."""
+
+
+def flag(name: str, words: Sequence[str]) -> str | None:
+    """Return the value of a flag, which follows as an argument or after `=`; the last one counts."""
+    found = None
+    for place, word in enumerate(words):
+        given, equals, value = word.partition("=")
+        if given == f"--{name}":
+            found = value if equals else next(iter(words[place + 1 : place + 2]), "")
+    return None if found is None else escape(found)
+
+
+def named_runtime(words: Sequence[str], root: Path) -> str:
+    """Return `docker`, or the endpoint of another runtime; empty: neither place names one.
+
+    `root`: the kubelet's root directory. Without a name it is not docker: a kubelet without any of these flags uses
+    containerd (>= 1.24), or docker without a network.
+    """
+    endpoint = flag("container-runtime-endpoint", words)
+    if not endpoint and _has_dockershim(words):
+        return DOCKER
+    endpoint = endpoint or _configured(flag("config", words), root)
+    return DOCKER if endpoint.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else endpoint
+
+
+def _has_dockershim(words: Sequence[str]) -> bool:
+    """Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker."""
+    runtime = flag("container-runtime", words)
+    return runtime == DOCKER or (runtime is None and flag("network-plugin", words) is not None)
+
+
+def _configured(path: str | None, root: Path) -> str:
+    """Return the endpoint in the configuration file (>= 1.27); empty where it has none, or cannot be read."""
+    if not path:
+        return ""
+    configuration = root / path.lstrip("/")
+    try:
+        if not configuration.is_file():  # anyone can name a process kubelet, and a device or FIFO as its file
+            return ""
+        with configuration.open(errors="replace") as file:
+            found = _ENDPOINT.search(file.read(_LARGEST))
+    except OSError:
+        return ""
+    return escape(found[1]) if found else ""
