@@ -49,7 +49,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
     # A little more than docker's own timeout, which bounds silence and has the better message.
     in_time = Deadline("docker", docker.timeout * 1.2)
-    results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
+    results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
     tracker = RegistrationTracker(
         displayed_name(config),
         config.provider_id,

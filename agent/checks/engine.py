@@ -15,7 +15,15 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Gap
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Known, Reservation, Snapshot, SourceDisabled
+from agent.model.snapshot import (
+    InsufficientData,
+    Known,
+    NetworkStore,
+    NotRequested,
+    Reservation,
+    Snapshot,
+    SourceDisabled,
+)
 
 _LEAKS: Final = (leaked_reservation,)
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
@@ -42,7 +50,7 @@ def run(
     known = before.observations if before else {}
     report = Report(
         assessment=assessment,
-        networks=tuple(_summary(assessment, store.network) for store in snapshot.reservations),
+        networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
         findings=findings,
         gaps=(*leak_gaps, *gaps),
         newly_confirmed=tuple(
@@ -88,7 +96,10 @@ def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str,
     return {one.container_id: one.pod for one in assessment.reservations if one.container_id and one.pod}
 
 
-def _summary(assessment: Assessment, network: str) -> NetworkSummary:
+def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
+    network = store.network
+    if isinstance(store.reading, NotRequested):
+        return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
     try:
         entries = assessment.of(network)
     except InsufficientData:

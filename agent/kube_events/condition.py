@@ -59,7 +59,9 @@ def condition(report: Report) -> Condition | None:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
             return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
-    return Condition("False", AVAILABLE, "; ".join(map(_free_addresses, report.networks)))
+    return Condition(
+        "False", AVAILABLE, "; ".join(_free_addresses(one) for one in report.networks if not one.not_in_use)
+    )
 
 
 def _pressure(confirmed: Sequence[Finding]) -> Condition:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, UnrecognizedEntry, known_or
+from agent.model.snapshot import InsufficientData, NotRequested, Pod, Reservation, Snapshot, UnrecognizedEntry, known_or
 
 KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
@@ -71,6 +71,15 @@ class Assessment:
     reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
 
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks that pods here use, as far as is known. Raises SourceDisabled if they use none of them."""
+        stores = self.snapshot.reservations
+        used = tuple(store.network for store in stores if not isinstance(store.reading, NotRequested))
+        if stores and not used:
+            stores[0].reading.known()
+        return used
+
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
         """Return one network's entries. Raises InsufficientData where its directory is unavailable."""
         for store in self.snapshot.reservations:
@@ -120,8 +129,8 @@ class Assessment:
     def _reserved_by_pod(self, sandboxes: Mapping[str, str]) -> Mapping[tuple[str, bool], set[str]]:
         """Return the addresses of each pod's `eth0`, by pod and whether they are IPv6. `sandboxes`: pods by id."""
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for store in self.snapshot.reservations:
-            for one in self.of(store.network):
+        for network in self.networks:
+            for one in self.of(network):
                 if one.container_id in sandboxes and one.ifname in {"eth0", ""}:
                     reserved[sandboxes[one.container_id], ":" in one.name].add(one.name)
         return reserved

@@ -112,6 +112,8 @@ class NetworkStore:
     network: str
     reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
+    data_dir: str = field(default="", compare=False)
+    """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ Runtimes give wrong answers: an empty list after a restart, a list without the c
 wrong list that is believed once makes every address of the node look leaked.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -28,6 +27,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
+from agent.sources import network_use
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -38,9 +38,9 @@ _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every reading that another one contradicts made unavailable."""
-    node, processes = snapshot.node, snapshot.processes
+    node = snapshot.node
     found = containers(runtime(snapshot.containers, node), snapshot.pods)
-    stores = reservations(snapshot.reservations, processes, node)
+    stores = tuple(reservations(store, replace(snapshot, containers=found)) for store in snapshot.reservations)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
     return replace(
         snapshot,
@@ -72,19 +72,21 @@ def runtime(reading: _Containers, node: _Node) -> _Containers:
     return NotRequested("containers", f"the runtime of this node is {told}, not docker") if told else reading
 
 
-def reservations(stores: Iterable[NetworkStore], processes: _Processes, node: _Node) -> tuple[NetworkStore, ...]:
-    """Do not report missing reservations of kubenet on a node that cannot use kubenet.
+def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
+    """Do not judge a network from which no pod of this node has its address.
 
-    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing, and a
-    directory that exists is read in any case.
+    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing. Where the
+    directory exists, another network may have that name: libcni's cache decides.
     """
-    why = _why_no_kubenet(processes, node)
-    return tuple(
-        replace(store, reading=NotRequested("reservations", why))
-        if why and store.network == KUBENET and isinstance(store.reading, Unavailable) and _is_missing(store.reading)
-        else store
-        for store in stores
-    )
+    missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
+    if not missing and not isinstance(store.reading, Known):
+        return store
+    if network_use.is_in_use(store, snapshot):
+        return store
+    why = network_use.where_instead(store, snapshot)
+    if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
+        why = _why_no_kubenet(snapshot.processes, snapshot.node)
+    return replace(store, reading=NotRequested("reservations", why), unrecognized=()) if why else store
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:

@@ -22,9 +22,9 @@ SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     gap: InsufficientData | None = None
-    for store in assessment.snapshot.reservations:
+    for network in assessment.networks:
         try:
-            yield from _in_network(assessment, store.network)
+            yield from _in_network(assessment, network)
         except InsufficientData as blind:
             gap = blind
     # After the findings: a network that cannot be assessed must not hide that another one is full.

@@ -61,6 +61,9 @@ def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
 
 def _network(network: NetworkMap, letter: _LetterFormat) -> Iterator[str]:
     name = escape(network.network)
+    if network.not_in_use:
+        yield f"{name}: not in use: {escape(network.not_in_use)}"
+        return
     if not network.available:
         yield f"{name}: reservations unavailable: no address below is known to be free"
     if network.maps is None:

@@ -116,7 +116,18 @@ def test_without_the_api_server_the_check_is_disabled() -> None:
 
 def test_without_a_known_range_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="range of network kubenet"):
-        findings_of(unreserved_pod_ip, node(node=[], cni_results=[]))
+        findings_of(unreserved_pod_ip, node(node=[], cni_results=[], reservations=[DB]))
+
+
+def test_reserved_addresses_need_no_range() -> None:
+    assert findings_of(unreserved_pod_ip, node(node=[], cni_results=[])) == []
+
+
+def test_a_pod_with_an_address_from_a_network_that_is_not_checked_is_not_reported() -> None:
+    result = cni_result(CART.id, "shop/cart", CIDR, network="cbr0")
+    assert findings_of(unreserved_pod_ip, node(CART, result, pod("shop/cart", "10.244.1.9"))) == []
+    both = cni_result(CART.id, "shop/cart", CIDR)
+    assert len(findings_of(unreserved_pod_ip, node(CART, result, both, pod("shop/cart", "10.244.1.9")))) == 1
 
 
 def test_the_cni_cache_has_the_range_if_the_node_object_has_none() -> None:
