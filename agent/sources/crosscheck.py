@@ -86,7 +86,9 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     why = network_use.where_instead(store, snapshot)
     if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
         why = _why_no_kubenet(snapshot.processes, snapshot.node)
-    return replace(store, reading=NotRequested("reservations", why), unrecognized=()) if why else store
+    if why:
+        return replace(store, reading=NotRequested("reservations", why), unrecognized=())
+    return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
@@ -111,11 +113,14 @@ def _is_missing(reading: Unavailable) -> bool:
 def cni_results(
     reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
 ) -> Reading[tuple[CniResult, ...]]:
-    """Do not report a missing cache where every network is not requested."""
-    whys = [store.reading.why for store in stores if isinstance(store.reading, NotRequested)]
-    if isinstance(reading, Unavailable) and _is_missing(reading) and whys and len(whys) == len(stores):
-        return NotRequested("cni_results", whys[0])
-    return reading
+    """Do not report a missing cache where no pod had an address from any of the networks."""
+    if not isinstance(reading, Unavailable) or not _is_missing(reading) or not stores:
+        return reading
+    unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
+    if len(unused) == len(stores):
+        return NotRequested("cni_results", unused[0].why)
+    empty = [store for store in stores if store.absent and isinstance(store.reading, Known)]
+    return Known(()) if len(empty) + len(unused) == len(stores) else reading
 
 
 def containers(reading: _Containers, pods: _Pods) -> _Containers:

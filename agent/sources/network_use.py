@@ -7,7 +7,7 @@ that pods have their addresses elsewhere; an empty or fully leaked one without t
 
 from pathlib import PurePath
 
-from agent.model.snapshot import CniResult, Known, NetworkStore, Snapshot, known_or
+from agent.model.snapshot import CniResult, Known, NetworkStore, Snapshot, Unavailable, known_or
 
 _PRIMARY = frozenset({"eth0", ""})
 """The interface that gives a pod its address; empty in the format of host-local < 0.8.0."""
@@ -28,6 +28,22 @@ def where_instead(store: NetworkStore, snapshot: Snapshot) -> str:
     # One of them, and always the same.
     place = min(places, default="")
     return place and f"the pods of this node get their addresses from {place}"
+
+
+def was_never_used(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether a missing directory is one that host-local did not have to make: no pod had an address from it."""
+    if not store.absent or any(_allocated_in(store, one) for one in known_or(snapshot.cni_results, ())):
+        return False
+    pods, containers = snapshot.pods, snapshot.containers
+    if isinstance(containers, Unavailable) or not (isinstance(pods, Known) or isinstance(containers, Known)):
+        return False
+    on_host = {pod.name for pod in known_or(pods, ()) if pod.host_network}
+    on_host_ids = {one.container_id for one in known_or(snapshot.checkpoints, ()) if one.host_network}
+    sandboxes = (one for one in known_or(containers, ()) if one.sandbox and one.running)
+    return not (
+        any(pod.live and pod.ips and not pod.host_network for pod in known_or(pods, ()))
+        or any(one.pod not in on_host and one.id not in on_host_ids for one in sandboxes)
+    )
 
 
 def newest_is_elsewhere(store: NetworkStore, snapshot: Snapshot) -> bool:

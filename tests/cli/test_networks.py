@@ -16,7 +16,7 @@ from tests.cli.test_failures import nodeleak
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import FakeNode, healthy, the_incident
+from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
 
 NOW: Final = datetime.now(UTC)  # noqa: TID251 (a stand-in's files are as old as a real one's)
 NINETY_DAYS_AGO: Final = (NOW - timedelta(days=90)).timestamp()
@@ -206,3 +206,103 @@ def test_the_leaks_of_a_secondary_network_are_found_while_no_pod_uses_it(tmp_pat
         (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(cached)
         document = stand.scan("--network=kubenet,storage", api="off")
         assert "leaked_reservation storage/10.99.0.7" in subjects(document)
+
+
+# Missing
+
+
+def a_control_plane(leaked: tuple[PodSandbox, ...] = (), runtime: str = "docker://19.3.15") -> FakeNode:
+    """A node whose pods all use its own network."""
+    node = the_incident(NOW)
+    on_host = tuple(one for one in node.running if not one.ip)
+    return replace(node, running=on_host, leaked=leaked, pending=(), runtime=runtime)
+
+
+@contextmanager
+def without_networks(directory: Path, node: FakeNode, *, mounted: bool = True) -> Iterator[Stand]:
+    """Remove what host-local and libcni would have made; not mounted: the directory above them too."""
+    with standing(directory, node) as stand:
+        shutil.rmtree(stand.host.networks.parent)
+        if mounted:
+            stand.host.networks.parent.mkdir()
+        yield stand
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_nothing_is_missing_where_no_pod_ever_had_an_address(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_control_plane()) as stand:
+        document = stand.scan(api=api)
+        assert (document["unavailable"], subjects(document)) == ([], [])
+        assert kubenet(document)["reserved"] == 0
+
+
+def test_nothing_is_missing_on_a_fresh_node_of_containerd(tmp_path: Path) -> None:
+    with without_networks(tmp_path, a_control_plane(runtime="containerd://1.7.24")) as stand:
+        assert stand.scan("--network=cbr0")["unavailable"] == []
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_control_plane(), mounted=False) as stand:
+        missing = [one["source"] for one in stand.scan(api=api, code=3)["unavailable"]]
+        assert missing == ["reservations", "cni_results"]
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_directory_that_is_missing_below_running_pods_is_unavailable(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_node()) as stand:
+        assert "reservations" in {one["source"] for one in stand.scan(api=api, code=3)["unavailable"]}
+
+
+def test_a_directory_of_which_libcni_knows_an_address_is_unavailable(tmp_path: Path) -> None:
+    with standing(tmp_path, a_control_plane(leaked=the_incident(NOW).leaked)) as stand:
+        shutil.rmtree(stand.host.store)
+        assert [one["source"] for one in stand.scan(code=3)["unavailable"]] == ["reservations"]
+
+
+# Too few addresses
+
+
+def small(max_pods: int, **changes: Any) -> FakeNode:
+    """A node with 13 addresses, of which 5 are in use and 6 leaked."""
+    node = replace(healthy(NOW, 5, "10.244.1.0/28"), max_pods=max_pods, **changes)
+    leaked = healthy(NOW, 11, "10.244.1.0/28").running[5:]
+    return replace(node, leaked=tuple(replace(one, id=one.id[::-1]) for one in leaked))
+
+
+def range_findings(document: Any) -> list[tuple[str, str]]:
+    return [(one["severity"], one["message"]) for one in document["findings"] if one["detector"] == "exhausted_range"]
+
+
+def test_leaks_that_take_the_addresses_of_pods_to_come_are_a_warning(tmp_path: Path) -> None:
+    with standing(tmp_path, small(13)) as stand:
+        assert range_findings(stand.scan()) == [
+            ("warning", "kubenet: 2 free addresses for 8 more pods; 11 of 13 addresses are reserved (6 leaked)")
+        ]
+
+
+def test_no_more_pods_come_to_a_cordoned_node(tmp_path: Path) -> None:
+    with standing(tmp_path, small(13, unschedulable=True)) as stand:
+        assert range_findings(stand.scan()) == []
+
+
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_more_pods_than_the_range_has_addresses_are_a_property_of_the_node(tmp_path: Path, cordoned: bool) -> None:
+    node = replace(healthy(NOW, 0, "10.244.1.0/28"), max_pods=110, unschedulable=cordoned)
+    with standing(tmp_path, node) as stand:
+        (info,) = range_findings(stand.scan())
+        assert info == ("info", "kubenet: 13 addresses for up to 110 pods: the range is smaller than --max-pods")
+        assert nodeleak("scan", *stand.options(), "--exit-code").code == 0
+
+
+# A sandbox that is being made again
+
+
+def test_a_pod_whose_sandbox_is_being_made_again_is_not_unreserved(tmp_path: Path) -> None:
+    """Its status has the old address, and the new sandbox runs but has no address yet."""
+    node = a_node()
+    first, *others = node.running
+    made_again = replace(first, id="a" * 64, made=datetime.now(UTC), starting=True)  # noqa: TID251 (as above)
+    with standing(tmp_path, replace(node, running=(made_again, *others))) as stand:
+        (stand.host.store / first.ip).unlink()
+        assert subjects(stand.scan()) == []

@@ -18,6 +18,8 @@ class PodSandbox:
     """Empty: the pod uses the node's network."""
     made: datetime
     restarts: int = 0
+    starting: bool = False
+    """Its container is not created yet."""
 
     @property
     def uid(self) -> str:

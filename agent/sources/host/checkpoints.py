@@ -50,22 +50,23 @@ def _read_one(directory: Path) -> list[Checkpoint] | None:
         raise SourceError(cannot_read(directory, error)) from error
     try:
         # The kubelet writes `.<digits>` first and renames it.
-        return [Checkpoint(name, _pod(name, handle)) for name in os.listdir(handle) if not name.startswith(".")]
+        return [_checkpoint(name, handle) for name in os.listdir(handle) if not name.startswith(".")]
     except OSError as error:
         raise SourceError(cannot_read(directory, error)) from error
     finally:
         os.close(handle)
 
 
-def _pod(name: str, directory: int) -> str:
+def _checkpoint(name: str, directory: int) -> Checkpoint:
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
-        return ""
+        return Checkpoint(name, "")
     try:
         tree = json.loads(os.read(handle, _LARGEST))
-        return f"{tree['namespace']}/{tree['name']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+        host_network = (tree.get("data") or {}).get("host_network") is True
+        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Checkpoint(name, "")
     finally:
         os.close(handle)

@@ -42,7 +42,8 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error))
-        return NetworkStore(network, reading, data_dir=str(networks_dir))
+        absent = error.errno == errno.ENOENT and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
+        return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
         return replace(_read_entries(network, handle), data_dir=str(networks_dir))
     except OSError as error:

@@ -26,6 +26,14 @@ def test_a_checkpoint_names_its_sandbox_and_pod(tmp_path: Path) -> None:
     assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
 
 
+@pytest.mark.parametrize(("data", "host_network"), [({"host_network": True}, True), ({}, False), (None, False)])
+def test_a_checkpoint_says_whether_the_pod_has_the_network_of_the_node(
+    tmp_path: Path, data: object, host_network: bool
+) -> None:
+    (tmp_path / ID).write_text(json.dumps({"name": "web-0", "namespace": "shop", "data": data}))
+    assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, "shop/web-0", host_network),)
+
+
 def test_both_kubelet_directories_are_read(tmp_path: Path) -> None:
     for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
         (tmp_path / name).mkdir()
