@@ -1,9 +1,9 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
@@ -40,6 +40,8 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     classified = classify(snapshot, grace, before.pods if before else None)
+    pending = _pending(classified, before)
+    classified = _with_durations(classified, pending)
     suspected, leak_gaps = detect(classified, _LEAKS)
     tracked, leaks_seen = confirm(suspected, leak_gaps, before, snapshot, confirm_after)
     leaks = tuple(one for one in tracked if one.confirmed)
@@ -59,7 +61,7 @@ def run(
         clock_stepped=clock_stepped(before, snapshot.taken_at, snapshot.uptime),
     )
     return report, ConfirmationState(
-        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before)
+        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before), pending
     )
 
 
@@ -87,6 +89,28 @@ def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> 
         return replace(one, state=State.CANDIDATE, why="no owner of any kind, but seen in one snapshot only")
 
     return replace(assessment, reservations=tuple(map(final, assessment.reservations)))
+
+
+def _pending(assessment: Assessment, before: ConfirmationState | None) -> dict[Reservation, tuple[datetime, timedelta]]:
+    """Return since when each teardown is pending. One that cannot be checked now stays so."""
+    earlier = before.pending if before else {}
+    now = assessment.snapshot.taken_at, assessment.snapshot.uptime
+    return {
+        one.entry: earlier.get(one.entry, now)
+        for one in assessment.reservations
+        if isinstance(one.entry, Reservation)
+        and (one.state is State.TEARDOWN_PENDING or (one.state is State.UNKNOWN and one.entry in earlier))
+    }
+
+
+def _with_durations(assessment: Assessment, pending: Mapping[Reservation, tuple[datetime, timedelta]]) -> Assessment:
+    def dated(one: ClassifiedReservation) -> ClassifiedReservation:
+        if not isinstance(one.entry, Reservation) or one.entry not in pending:
+            return one
+        since, uptime = pending[one.entry]
+        return replace(one, since=since, lasted=assessment.snapshot.uptime - uptime)
+
+    return replace(assessment, reservations=tuple(map(dated, assessment.reservations))) if pending else assessment
 
 
 def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agent.model.ranges import RangeSets, subnet_range
@@ -56,6 +56,10 @@ class ClassifiedReservation:
     why: str
     pod: str = ""
     """`namespace/name`, from any record that still has it; empty: none has."""
+    since: datetime | None = None
+    """When a teardown was first seen to be pending; None: it is not."""
+    lasted: timedelta = timedelta(0)
+    """How long it has been pending since, by the boot clock."""
 
     @property
     def name(self) -> str:

@@ -306,3 +306,38 @@ def test_a_pod_whose_sandbox_is_being_made_again_is_not_unreserved(tmp_path: Pat
     with standing(tmp_path, replace(node, running=(made_again, *others))) as stand:
         (stand.host.store / first.ip).unlink()
         assert subjects(stand.scan()) == []
+
+
+# Checkpoints of a kubelet that no longer runs
+
+
+def leave_checkpoints(stand: Stand, when: float = NINETY_DAYS_AGO) -> str:
+    """Write a checkpoint of each leak where another runtime had them; return the option that reads it."""
+    directory = stand.host.root / "var/lib/other/sandbox"
+    directory.mkdir(parents=True)
+    for sandbox in stand.node.leaked:
+        path = directory / sandbox.id
+        path.write_text(json.dumps({"name": sandbox.pod, "namespace": sandbox.namespace, "data": {}}))
+        os.utime(path, (when, when))
+    return f"--checkpoint-dir={directory}"
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_checkpoints_that_the_runtime_before_left_hide_no_leak(tmp_path: Path, api: str) -> None:
+    with standing(tmp_path, the_incident(NOW)) as stand:
+        both = leave_checkpoints(stand)
+        assert len(leaks(stand.scan(both, api=api))) == 7
+        assert stand.clean(both, "--apply", api=api)["verdicts"]["released"] == 7
+
+
+def test_a_checkpoint_is_pending_if_it_is_newer_than_the_running_sandboxes(tmp_path: Path) -> None:
+    """The kubelet has changed its runtime, and no pod that runs is newer than that."""
+    with standing(tmp_path, the_incident(NOW)) as stand:
+        document = stand.scan(leave_checkpoints(stand, NOW.timestamp()))
+        assert kubenet(document)["states"]["teardown_pending"] == 7
+
+
+def test_while_no_sandbox_runs_every_checkpoint_is_pending(tmp_path: Path) -> None:
+    with standing(tmp_path, replace(the_incident(NOW), running=(), pending=())) as stand:
+        document = stand.scan(leave_checkpoints(stand))
+        assert kubenet(document)["states"]["teardown_pending"] == 7
