@@ -94,6 +94,8 @@ def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> 
 def _pending(assessment: Assessment, before: ConfirmationState | None) -> dict[Reservation, tuple[datetime, timedelta]]:
     """Return since when each teardown is pending. One that cannot be checked now stays so."""
     earlier = before.pending if before else {}
+    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+        return dict(earlier)
     now = assessment.snapshot.taken_at, assessment.snapshot.uptime
     return {
         one.entry: earlier.get(one.entry, now)

@@ -71,6 +71,8 @@ def _pressure(confirmed: Sequence[Finding]) -> Condition:
 
 
 def _free_addresses(network: NetworkSummary) -> str:
+    if network.usable is None:
+        return f"{network.name}: no address is reserved"
     return f"{network.name}: {network.free} of {network.usable} addresses are free"
 
 

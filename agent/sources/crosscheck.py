@@ -40,8 +40,9 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every reading that another one contradicts made unavailable."""
     node = snapshot.node
     found = containers(runtime(snapshot.containers, node), snapshot.pods)
-    stores = tuple(reservations(store, replace(snapshot, containers=found)) for store in snapshot.reservations)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
+    believed = replace(snapshot, containers=found, pods=believed_pods)
+    stores = tuple(reservations(store, believed) for store in snapshot.reservations)
     return replace(
         snapshot,
         containers=found,

@@ -32,18 +32,24 @@ def where_instead(store: NetworkStore, snapshot: Snapshot) -> str:
 
 def was_never_used(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether a missing directory is one that host-local did not have to make: no pod had an address from it."""
-    if not store.absent or any(_allocated_in(store, one) for one in known_or(snapshot.cni_results, ())):
-        return False
+    cached = any(_allocated_in(store, one) for one in known_or(snapshot.cni_results, ()))
+    return store.absent and not cached and _all_on_the_host(snapshot)
+
+
+def _all_on_the_host(snapshot: Snapshot) -> bool:
+    """Return whether every pod here uses the node's own network; False where it is not known."""
     pods, containers = snapshot.pods, snapshot.containers
     if isinstance(containers, Unavailable) or not (isinstance(pods, Known) or isinstance(containers, Known)):
         return False
-    on_host = {pod.name for pod in known_or(pods, ()) if pod.host_network}
-    on_host_ids = {one.container_id for one in known_or(snapshot.checkpoints, ()) if one.host_network}
-    sandboxes = (one for one in known_or(containers, ()) if one.sandbox and one.running)
-    return not (
-        any(pod.live and pod.ips and not pod.host_network for pod in known_or(pods, ()))
-        or any(one.pod not in on_host and one.id not in on_host_ids for one in sandboxes)
-    )
+    elsewhere = any(pod.live and pod.ips and not pod.host_network for pod in known_or(pods, ()))
+    return not elsewhere and _running(snapshot) <= _sandboxes_on_the_host(snapshot)
+
+
+def _sandboxes_on_the_host(snapshot: Snapshot) -> frozenset[str]:
+    """Return the sandboxes on the node's own network, according to the API server or to their checkpoints."""
+    names = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
+    ids = {one.container_id for one in known_or(snapshot.checkpoints, ()) if one.host_network}
+    return frozenset(ids).union(one.id for one in known_or(snapshot.containers, ()) if one.pod in names)
 
 
 def newest_is_elsewhere(store: NetworkStore, snapshot: Snapshot) -> bool:

@@ -248,6 +248,12 @@ def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path, api: str
         assert missing == ["reservations", "cni_results"]
 
 
+def test_a_node_that_does_not_exist_is_no_evidence_that_nothing_is_missing(tmp_path: Path) -> None:
+    with without_networks(tmp_path, a_control_plane(runtime="containerd://1.7.24")) as stand:
+        document = stand.scan("--network=cbr0", "--node=another", code=3)
+        assert {"reservations", "pods"} <= {one["source"] for one in document["unavailable"]}
+
+
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_a_directory_that_is_missing_below_running_pods_is_unavailable(tmp_path: Path, api: str) -> None:
     with without_networks(tmp_path, a_node()) as stand:

@@ -51,6 +51,11 @@ def test_a_range_smaller_than_the_pod_limit_is_no_pressure() -> None:
     assert condition == Condition("False", AVAILABLE, "kubenet: 3 of 5 addresses are free")
 
 
+def test_a_network_without_range_and_reservations_has_no_pressure() -> None:
+    condition = after(node(node=[], cni_results=[], reservations=[]), 3)
+    assert condition == Condition("False", AVAILABLE, "kubenet: no address is reserved")
+
+
 def test_no_free_address_is_exhausted() -> None:
     condition = after(node(*FULL, node=[TINY]), 3)
     assert condition is not None

@@ -58,8 +58,9 @@ def test_a_clock_that_is_set_is_no_time_that_passes() -> None:
     assert severities(after(pending(), pending(MINUTE, clock_set_by=timedelta(days=2)))) == []
 
 
-def test_a_docker_that_is_silent_for_a_moment_does_not_restart_the_time() -> None:
-    silent = without(pending(30 * MINUTE), "containers")
+@pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints"])
+def test_a_source_that_is_silent_for_a_moment_does_not_restart_the_time(source: str) -> None:
+    silent = without(pending(30 * MINUTE), source)
     assert severities(after(pending(), silent, pending(60 * MINUTE))) == [(Severity.WARNING, False)]
 
 
