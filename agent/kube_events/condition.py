@@ -59,9 +59,7 @@ def condition(report: Report) -> Condition | None:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
             return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
-    return Condition(
-        "False", AVAILABLE, "; ".join(_free_addresses(one) for one in report.networks if not one.not_in_use)
-    )
+    return Condition("False", AVAILABLE, "; ".join(filter(None, map(_free_addresses, report.networks))))
 
 
 def _pressure(confirmed: Sequence[Finding]) -> Condition:
@@ -71,6 +69,9 @@ def _pressure(confirmed: Sequence[Finding]) -> Condition:
 
 
 def _free_addresses(network: NetworkSummary) -> str:
+    """Count them; empty where the network is not in use."""
+    if network.not_in_use:
+        return ""
     if network.usable is None:
         return f"{network.name}: no address is reserved"
     return f"{network.name}: {network.free} of {network.usable} addresses are free"

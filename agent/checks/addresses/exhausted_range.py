@@ -36,27 +36,32 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     entries = assessment.of(network)
-    try:
-        ranges = assessment.ranges(network)
-    except InsufficientData:
-        if not entries:
-            return  # whatever the range is, all of it is free
-        raise
+    if not entries and not _has_range(assessment, network):
+        return  # whatever the range is, all of it is free
+    ranges = assessment.ranges(network)
     size, left = usable(ranges), free(ranges, [one.name for one in entries if one.blocks])
-    demand = _demand(assessment, network) if left else None
-    if left and demand is None:
+    reserved = f"{size - left} of {size} addresses are reserved ({_without_container(entries)})"
+    if not left:
+        yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
+    elif (demand := _demand(assessment, network)) is None:
         return
-    if demand is not None and size < demand.most:
+    elif size < demand.most:
         message = f"{network}: {size} addresses for up to {demand.most} pods: the range is smaller than --max-pods"
         yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
-    elif demand is None or left < demand.more:
-        shortage = "no free addresses" if demand is None else f"{left} free addresses for {demand.more} more pods"
-        reserved = f"{size - left} of {size} addresses are reserved ({_not_in_use(entries)})"
-        severity = Severity.WARNING if left else Severity.CRITICAL
-        yield Finding(NAME, network, f"{network}: {shortage}; {reserved}", severity, network)
+    elif left < demand.more:
+        message = f"{network}: {left} free addresses for {demand.more} more pods; {reserved}"
+        yield Finding(NAME, network, message, Severity.WARNING, network)
 
 
-def _not_in_use(entries: Iterable[ClassifiedReservation]) -> str:
+def _has_range(assessment: Assessment, network: str) -> bool:
+    try:
+        assessment.ranges(network)
+    except InsufficientData:
+        return False
+    return True
+
+
+def _without_container(entries: Iterable[ClassifiedReservation]) -> str:
     states = Counter(one.state for one in entries)
     unknown = states[State.UNKNOWN]
     return f"{states[State.LEAKED]} leaked" + (f", {unknown} unknown" if unknown else "")

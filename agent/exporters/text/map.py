@@ -50,7 +50,7 @@ def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
     maps = network_maps(report)
     for one in maps:
         yield ""
-        yield from _network(one, letter)
+        yield from _unused(one) if one.not_in_use else _network(one, letter)
     yield ""
     yield from _legend(sum((one.counts for one in maps), Counter[Mark]()), letter)
     if report.findings:
@@ -59,11 +59,12 @@ def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
     yield from map(escape, unavailable(report))
 
 
+def _unused(network: NetworkMap) -> Iterator[str]:
+    yield escape(f"{network.network}: not in use: {network.not_in_use}")
+
+
 def _network(network: NetworkMap, letter: _LetterFormat) -> Iterator[str]:
     name = escape(network.network)
-    if network.not_in_use:
-        yield f"{name}: not in use: {escape(network.not_in_use)}"
-        return
     if not network.available:
         yield f"{name}: reservations unavailable: no address below is known to be free"
     if network.maps is None:
