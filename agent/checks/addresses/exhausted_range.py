@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested
+from agent.model.snapshot import InsufficientData, NotRequested, Unavailable
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -36,7 +36,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     entries = assessment.of(network)
-    if not entries and not _has_range(assessment, network):
+    if not entries and not _may_have_range(assessment, network):
         return  # whatever the range is, all of it is free
     ranges = assessment.ranges(network)
     size, left = usable(ranges), free(ranges, [one.name for one in entries if one.blocks])
@@ -53,7 +53,11 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
         yield Finding(NAME, network, message, Severity.WARNING, network)
 
 
-def _has_range(assessment: Assessment, network: str) -> bool:
+def _may_have_range(assessment: Assessment, network: str) -> bool:
+    """Return whether there is a range. A source that is unavailable may hide one that is too small."""
+    snapshot = assessment.snapshot
+    if any(isinstance(one, Unavailable) for one in (snapshot.node, snapshot.cni_results)):
+        return True
     try:
         assessment.ranges(network)
     except InsufficientData:
