@@ -10,12 +10,13 @@ from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
-from agent.model.snapshot import NotRequested, Snapshot
+from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
 from agent.sources.error import SourceError
-from agent.sources.host import addresses, checkpoints, mounts, reservations
+from agent.sources.host import addresses, mounts, reservations
+from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
@@ -51,7 +52,8 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
     # A little more than docker's own timeout, which bounds silence and has the better message.
     in_time = Deadline("docker", docker.timeout * 1.2)
-    results, processes = CniResults(config.cni_cache_dir, config.network), ProcessTable(config.proc)
+    checkpoints = CheckpointDirectories(config.checkpoint_dir)
+    results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
     tracker = RegistrationTracker(
         displayed_name(config),
         config.provider_id,
@@ -64,7 +66,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "reservations": lambda _: tuple(
             reservations.read_reservations(config.cni_networks_dir, one) for one in config.network
         ),
-        "checkpoints": lambda _: checkpoints.read_checkpoints(config.checkpoint_dir),
+        "checkpoints": lambda snapshot: checkpoints.read(known_or(snapshot.containers, ())),
         "containers": lambda _: in_time(docker.containers),
         "cni_results": lambda _: results.read(),
         # The search is expensive, and its result matters where something may be released.
@@ -74,9 +76,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
-    recheck = NodeRecheck(
-        lambda container_id: in_time(lambda: docker.has(container_id)), config.checkpoint_dir, config.proc
-    )
+    recheck = NodeRecheck(lambda container_id: in_time(lambda: docker.has(container_id)), checkpoints, config.proc)
     return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from agent.model.finding import Finding, Gap, TrackedFinding
-from agent.model.snapshot import Snapshot
+from agent.model.snapshot import Reservation, Snapshot
 
 CLOCK_STEP = timedelta(seconds=5)
 """A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
@@ -33,6 +33,8 @@ class ConfirmationState:
     observations: Mapping[Key, Observation]
     pods: Mapping[str, str] = field(default_factory=dict)
     """The pod of each container id that has a reservation: every other record of a leak's owner is gone."""
+    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
+    """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
 
 
 def clock_stepped(before: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:

@@ -1,9 +1,9 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
@@ -15,7 +15,15 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Gap
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Known, Reservation, Snapshot, SourceDisabled
+from agent.model.snapshot import (
+    InsufficientData,
+    Known,
+    NetworkStore,
+    NotRequested,
+    Reservation,
+    Snapshot,
+    SourceDisabled,
+)
 
 _LEAKS: Final = (leaked_reservation,)
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
@@ -32,6 +40,8 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     classified = classify(snapshot, grace, before.pods if before else None)
+    pending = _pending(classified, before)
+    classified = _with_durations(classified, pending)
     suspected, leak_gaps = detect(classified, _LEAKS)
     tracked, leaks_seen = confirm(suspected, leak_gaps, before, snapshot, confirm_after)
     leaks = tuple(one for one in tracked if one.confirmed)
@@ -42,7 +52,7 @@ def run(
     known = before.observations if before else {}
     report = Report(
         assessment=assessment,
-        networks=tuple(_summary(assessment, store.network) for store in snapshot.reservations),
+        networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
         findings=findings,
         gaps=(*leak_gaps, *gaps),
         newly_confirmed=tuple(
@@ -51,7 +61,7 @@ def run(
         clock_stepped=clock_stepped(before, snapshot.taken_at, snapshot.uptime),
     )
     return report, ConfirmationState(
-        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before)
+        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before), pending
     )
 
 
@@ -81,6 +91,30 @@ def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> 
     return replace(assessment, reservations=tuple(map(final, assessment.reservations)))
 
 
+def _pending(assessment: Assessment, before: ConfirmationState | None) -> dict[Reservation, tuple[datetime, timedelta]]:
+    """Return since when each teardown is pending. One that cannot be checked now stays so."""
+    earlier = before.pending if before else {}
+    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+        return dict(earlier)
+    now = assessment.snapshot.taken_at, assessment.snapshot.uptime
+    return {
+        one.entry: earlier.get(one.entry, now)
+        for one in assessment.reservations
+        if isinstance(one.entry, Reservation)
+        and (one.state is State.TEARDOWN_PENDING or (one.state is State.UNKNOWN and one.entry in earlier))
+    }
+
+
+def _with_durations(assessment: Assessment, pending: Mapping[Reservation, tuple[datetime, timedelta]]) -> Assessment:
+    def dated(one: ClassifiedReservation) -> ClassifiedReservation:
+        if not isinstance(one.entry, Reservation) or one.entry not in pending:
+            return one
+        since, uptime = pending[one.entry]
+        return replace(one, since=since, lasted=assessment.snapshot.uptime - uptime)
+
+    return replace(assessment, reservations=tuple(map(dated, assessment.reservations))) if pending else assessment
+
+
 def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
     """Return the pods of the reserved ids; the earlier ones where no reservation was read."""
     if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
@@ -88,7 +122,10 @@ def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str,
     return {one.container_id: one.pod for one in assessment.reservations if one.container_id and one.pod}
 
 
-def _summary(assessment: Assessment, network: str) -> NetworkSummary:
+def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
+    network = store.network
+    if isinstance(store.reading, NotRequested):
+        return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
     try:
         entries = assessment.of(network)
     except InsufficientData:

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from agent.checks.addresses import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
+from agent.checks.addresses import (
+    exhausted_range,
+    leaked_reservation,
+    shared_ip,
+    stuck_teardown,
+    unmanaged_address,
+    unreserved_pod_ip,
+)
 from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
 from agent.checks.registration import unregistered_node
 from agent.checks.volumes import detached_volume
@@ -36,6 +43,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     unreserved_pod_ip,
     shared_ip,
     unmanaged_address,
+    stuck_teardown,
     exhausted_range,
     late_device_plugin,
     rejected_pod,

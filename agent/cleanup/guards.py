@@ -16,7 +16,7 @@ from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets
 from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey, Unavailable
 from agent.model.text import count_of
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
@@ -76,8 +76,13 @@ def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]
     for one in found:
         yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
     if not found:
-        unread = [store.network for store in assessment.snapshot.reservations if not isinstance(store.reading, Known)]
-        yield PassedOver(ip, f"not known: cannot read network {', '.join(unread)}" if unread else "not reserved")
+        stores = assessment.snapshot.reservations
+        unread = [store.network for store in stores if isinstance(store.reading, Unavailable)]
+        unused = [store.network for store in stores if isinstance(store.reading, NotRequested)]
+        not_read = f" (network {', '.join(unused)} is not in use)" if unused else ""
+        yield PassedOver(
+            ip, f"not known: cannot read network {', '.join(unread)}" if unread else f"not reserved{not_read}"
+        )
 
 
 def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, ReservationKey]:

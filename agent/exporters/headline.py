@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
-from agent.checks.addresses import exhausted_range, leaked_reservation, shared_ip, unmanaged_address, unreserved_pod_ip
+from agent.checks.addresses import (
+    exhausted_range,
+    leaked_reservation,
+    shared_ip,
+    stuck_teardown,
+    unmanaged_address,
+    unreserved_pod_ip,
+)
 from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
@@ -136,6 +143,10 @@ _CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
     unmanaged_address.NAME: _counting(
         "address used by a process that the runtime does not know",
         "addresses used by processes that the runtime does not know",
+    ),
+    stuck_teardown.NAME: _counting(
+        "address of a sandbox whose teardown does not complete",
+        "addresses of sandboxes whose teardown does not complete",
     ),
     replayed_watch.NAME: lambda _report, _found: "the API server sends outdated watch events",
 }

@@ -126,6 +126,8 @@ class NetworkMap:
     """Entries outside the ranges, by name."""
     available: bool
     """Whether the reservations could be read."""
+    not_in_use: str = ""
+    """Why there is nothing to draw; empty: there is."""
 
     @property
     def counts(self) -> Counter[Mark]:
@@ -156,6 +158,7 @@ def _network(network: NetworkSummary, report: Report) -> NetworkMap:
         maps=None if network.ranges is None else maps,
         elsewhere=tuple(sorted_reservations(one for one in mine if not _lies_in(one, ranges))),
         available=available,
+        not_in_use=network.not_in_use,
     )
 
 

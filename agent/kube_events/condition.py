@@ -14,7 +14,7 @@ from typing import Any, Final
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.queue import Kind, Message, Put, Server
 from agent.kube_events.rate_limit import REPEAT_AFTER
-from agent.model.finding import Finding, Severity
+from agent.model.finding import Finding, Severity, urgency
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known, Node
 from agent.model.text import rfc3339
@@ -49,8 +49,8 @@ class Condition:
 
 def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
-    found = [one for one in report.sorted_findings if one.finding.detector == exhausted_range.NAME]
-    confirmed = [one.finding for one in found if one.confirmed]
+    found = [one for one in report.problems if one.finding.detector == exhausted_range.NAME]
+    confirmed = [one.finding for one in sorted(found, key=urgency) if one.confirmed]
     if confirmed:
         return _pressure(confirmed)
     if found:
@@ -59,7 +59,7 @@ def condition(report: Report) -> Condition | None:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
             return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
-    return Condition("False", AVAILABLE, "; ".join(map(_free_addresses, report.networks)))
+    return Condition("False", AVAILABLE, "; ".join(filter(None, map(_free_addresses, report.networks))))
 
 
 def _pressure(confirmed: Sequence[Finding]) -> Condition:
@@ -69,6 +69,11 @@ def _pressure(confirmed: Sequence[Finding]) -> Condition:
 
 
 def _free_addresses(network: NetworkSummary) -> str:
+    """Count them; empty where the network is not in use."""
+    if network.not_in_use:
+        return ""
+    if network.usable is None:
+        return f"{network.name}: no address is reserved"
     return f"{network.name}: {network.free} of {network.usable} addresses are free"
 
 

@@ -1,15 +1,29 @@
 """A snapshot in which every reservation has a state."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, UnrecognizedEntry, known_or
+from agent.model.snapshot import (
+    Container,
+    InsufficientData,
+    NotRequested,
+    Pod,
+    Reservation,
+    Snapshot,
+    UnrecognizedEntry,
+    known_or,
+)
 
 KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
+
+
+LONGEST_ADD = timedelta(minutes=4)
+"""How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
 
 
 class State(StrEnum):
@@ -42,6 +56,10 @@ class ClassifiedReservation:
     why: str
     pod: str = ""
     """`namespace/name`, from any record that still has it; empty: none has."""
+    since: datetime | None = None
+    """When a teardown was first seen to be pending; None: it is not."""
+    lasted: timedelta = timedelta(0)
+    """How long it has been pending since, by the boot clock."""
 
     @property
     def name(self) -> str:
@@ -65,11 +83,24 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
+def _created(container: Container) -> int:
+    return container.created
+
+
 @dataclass(frozen=True, slots=True)
 class Assessment:
     snapshot: Snapshot
     reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks that pods here use, as far as is known. Raises SourceDisabled if they use none of them."""
+        stores = self.snapshot.reservations
+        used = tuple(store.network for store in stores if not isinstance(store.reading, NotRequested))
+        if stores and not used:
+            stores[0].reading.known()
+        return used
 
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
         """Return one network's entries. Raises InsufficientData where its directory is unavailable."""
@@ -102,12 +133,14 @@ class Assessment:
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
         """Return each pod that has an address now, with each of its addresses according to the API server.
 
-        Only live pods on the pod network with a running sandbox. An address is left out where the sandbox has reserved
-        another one of that family for its `eth0`: the sandbox was recreated, and the pod's status lags behind.
+        Only live pods on the pod network with a running sandbox. Where a sandbox was recreated, the pod's status lags
+        behind: an address is left out if the sandbox has reserved another one of that family for its `eth0`, and the
+        whole pod if its sandbox may not have an address yet.
         """
         pods = self.snapshot.pods.known()
-        sandboxes = {one.id: one.pod for one in self.snapshot.containers.known() if one.sandbox and one.running}
-        running = frozenset(sandboxes.values())
+        running_sandboxes = [one for one in self.snapshot.containers.known() if one.sandbox and one.running]
+        sandboxes = {one.id: one.pod for one in running_sandboxes}
+        running = frozenset(sandboxes.values()).difference(self._without_address(running_sandboxes))
         reserved = self._reserved_by_pod(sandboxes)
         return tuple(
             (pod, ip)
@@ -117,11 +150,24 @@ class Assessment:
             if ip in reserved.get((pod.name, ":" in ip), {ip})
         )
 
+    def _without_address(self, sandboxes: Iterable[Container]) -> Iterator[str]:
+        """Yield the pods with a sandbox that may not have had an address when the reservations were read.
+
+        A container of the pod is created only after that; without one, nothing is certain for the longest ADD.
+        """
+        now = self.snapshot.taken_at.timestamp()
+        containers = [one for one in self.snapshot.containers.known() if not one.sandbox and one.pod]
+        # Times are in whole seconds, rounded down.
+        last = {one.pod: one.created for one in sorted(containers, key=_created) if one.created + 1 <= now}
+        for one in sandboxes:
+            if now - one.created < LONGEST_ADD.total_seconds() and last.get(one.pod, 0) < one.created:
+                yield one.pod
+
     def _reserved_by_pod(self, sandboxes: Mapping[str, str]) -> Mapping[tuple[str, bool], set[str]]:
         """Return the addresses of each pod's `eth0`, by pod and whether they are IPv6. `sandboxes`: pods by id."""
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for store in self.snapshot.reservations:
-            for one in self.of(store.network):
+        for network in self.networks:
+            for one in self.of(network):
                 if one.container_id in sandboxes and one.ifname in {"eth0", ""}:
                     reserved[sandboxes[one.container_id], ":" in one.name].add(one.name)
         return reserved

@@ -21,6 +21,8 @@ class NetworkSummary:
     """Entries whose name is an address, valid or not: host-local does not give these addresses out."""
     free: int | None
     states: dict[State, int] | None
+    not_in_use: str = ""
+    """Why no pod here has its address from this network, so that nothing of it is judged; empty: it may be in use."""
 
 
 @dataclass(frozen=True, slots=True)

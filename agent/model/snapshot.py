@@ -112,6 +112,10 @@ class NetworkStore:
     network: str
     reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
+    data_dir: str = field(default="", compare=False)
+    """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
+    absent: bool = field(default=False, compare=False)
+    """It does not exist, and the directory above it does, so that a mount is not what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class Checkpoint:
 
     container_id: str
     pod: str
+    host_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ class Node:
     volumes_attached: tuple[str, ...] = ()
     """The volumes that the controller reports as attached."""
     unschedulable: bool = False
-    """It is cordoned."""
+    """It is cordoned: the scheduler assigns it no more pods."""
     runtime: str = ""
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
 

@@ -51,10 +51,11 @@ class Moment:
 
 # A reservation is read before its owner. On docker (dockershim and cri-dockerd) the sandbox exists before its address
 # is reserved, so a race can hide a new reservation and never orphan a live one. Checkpoints are written after the
-# container is created and removed after it is gone, so either order is safe for them. The API server comes last: it can
-# only prove that an address is in use, and the later it is asked the more it knows.
+# container is created and removed after it is gone, so either order is safe for them; the containers show
+# which directories are in use. The API server comes last: it can only prove that an address is in use, and the later it
+# is asked the more it knows.
 _ALWAYS: Final = (
-    "reservations", "checkpoints", "containers", "cni_results", "processes", "device_plugins",
+    "reservations", "containers", "checkpoints", "cni_results", "processes", "device_plugins",
     "pods", "node", "registration", "watches",
 )  # fmt: skip
 

@@ -29,6 +29,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
+from agent.sources import network_use
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -39,10 +40,11 @@ _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every reading that another one contradicts made unavailable."""
-    node, processes = snapshot.node, snapshot.processes
+    node = snapshot.node
     found = containers(runtime(snapshot), snapshot.pods)
-    stores = reservations(snapshot.reservations, processes, node)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
+    believed = replace(snapshot, containers=found, pods=believed_pods)
+    stores = tuple(reservations(store, believed) for store in snapshot.reservations)
     return replace(
         snapshot,
         containers=found,
@@ -93,19 +95,23 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
     return any(known_or(store.reading, ()) for store in stores)
 
 
-def reservations(stores: Iterable[NetworkStore], processes: _Processes, node: _Node) -> tuple[NetworkStore, ...]:
-    """Do not report missing reservations of kubenet on a node that cannot use kubenet.
+def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
+    """Do not judge a network from which no pod of this node has its address.
 
-    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing, and a
-    directory that exists is read in any case.
+    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing. Where the
+    directory exists, another network may have that name: libcni's cache decides.
     """
-    why = _why_no_kubenet(processes, node)
-    return tuple(
-        replace(store, reading=NotRequested("reservations", why))
-        if why and store.network == KUBENET and isinstance(store.reading, Unavailable) and _is_missing(store.reading)
-        else store
-        for store in stores
-    )
+    missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
+    if not missing and not isinstance(store.reading, Known):
+        return store
+    if network_use.is_in_use(store, snapshot):
+        return store
+    why = network_use.where_instead(store, snapshot)
+    if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
+        why = _why_no_kubenet(snapshot.processes, snapshot.node)
+    if why:
+        return replace(store, reading=NotRequested("reservations", why), unrecognized=())
+    return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
@@ -138,11 +144,14 @@ def _is_missing(reading: Unavailable) -> bool:
 def cni_results(
     reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
 ) -> Reading[tuple[CniResult, ...]]:
-    """Do not report a missing cache where every network is not requested."""
-    whys = [store.reading.why for store in stores if isinstance(store.reading, NotRequested)]
-    if isinstance(reading, Unavailable) and _is_missing(reading) and whys and len(whys) == len(stores):
-        return NotRequested("cni_results", whys[0])
-    return reading
+    """Do not report a missing cache where no pod had an address from any of the networks."""
+    if not isinstance(reading, Unavailable) or not _is_missing(reading) or not stores:
+        return reading
+    unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
+    if len(unused) == len(stores):
+        return NotRequested("cni_results", unused[0].why)
+    empty = [store for store in stores if store.absent and isinstance(store.reading, Known)]
+    return Known(()) if len(empty) + len(unused) == len(stores) else reading
 
 
 def containers(reading: _Containers, pods: _Pods) -> _Containers:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.sources.host import addresses, checkpoints
+from agent.sources.host import addresses
+from agent.sources.host.checkpoints import CheckpointDirectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,14 +13,14 @@ class NodeRecheck:
     """Each method raises SourceError where there is no definite answer."""
 
     container_exists: Callable[[str], bool]
-    checkpoint_dirs: Sequence[Path]
+    checkpoints: CheckpointDirectories
     proc: Path
 
     def has_container(self, container_id: str) -> bool:
         return self.container_exists(container_id)
 
     def has_checkpoint(self, container_id: str) -> bool:
-        return checkpoints.has(self.checkpoint_dirs, container_id)
+        return self.checkpoints.has(container_id)
 
     def holder_of(self, ips: Sequence[str]) -> str:
         """Return the process that has one of the addresses configured; empty where none has."""

@@ -14,7 +14,9 @@ from .node import STORE, Cluster, Pods, eventually, moved_away, reservations, th
 
 pytestmark = pytest.mark.e2e
 
-_OF_ADDRESSES = {"leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "exhausted_range"}
+_OF_ADDRESSES = {
+    "leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "stuck_teardown", "exhausted_range",
+}  # fmt: skip
 
 QUICK = ("--interval=500ms", "--confirm-after=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
 

@@ -148,13 +148,14 @@ def _node(node: FakeNode) -> Tree:
             "creationTimestamp": _moment(node.booted),
             "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"},
         },
-        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"fake:///{node.name}"},
+        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"fake:///{node.name}"}
+        | ({"unschedulable": True} if node.unschedulable else {}),
         "status": {
             "capacity": room,
             "allocatable": room,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
             "addresses": [{"type": "InternalIP", "address": node.ip}, {"type": "Hostname", "address": node.name}],
-            "nodeInfo": {"kubeletVersion": "v1.18.8", "containerRuntimeVersion": "docker://19.3.15"},
+            "nodeInfo": {"kubeletVersion": "v1.18.8", "containerRuntimeVersion": node.runtime},
         },
     }
 

@@ -104,6 +104,8 @@ def _containers(sandbox: PodSandbox) -> Iterator[Tree]:
         {"annotation.kubernetes.io/config.source": "api", "io.kubernetes.docker.type": "podsandbox", **about},
         "none" if sandbox.ip else "host",
     )
+    if sandbox.starting:
+        return
     yield _summary(
         sandbox.container_id,
         f"/k8s_app_{names}",

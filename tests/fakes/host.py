@@ -83,9 +83,10 @@ class Host:
 def build(root: Path, node: FakeNode) -> Host:
     """Write a node's files under a directory."""
     host = Host(root)
-    for directory in (host.store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
+    store = host.networks / node.network
+    for directory in (store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
         directory.mkdir(parents=True)
-    write_store(host.store, node.reserved)
+    write_store(store, node.reserved)
     for sandbox in node.reserved:
         _write_results(host.cache, node, sandbox)
     for sandbox in node.running:
@@ -133,16 +134,19 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
     """
     gateway = str(node.cidr.network_address + 1)
     arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]
+    ipam: dict[str, Any] = {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]}
+    if node.data_dir:
+        ipam["dataDir"] = node.data_dir
     results = {
-        f"kubenet-{sandbox.id}-eth0": _cached(
+        f"{node.network}-{sandbox.id}-eth0": _cached(
             sandbox,
             "eth0",
             {
                 "cniVersion": "0.1.0",
-                "name": "kubenet",
+                "name": node.network,
                 "type": "bridge",
                 "bridge": "cbr0",
-                "ipam": {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]},
+                "ipam": ipam,
             },
             {
                 "cniVersion": "0.2.0",

@@ -18,6 +18,8 @@ class PodSandbox:
     """Empty: the pod uses the node's network."""
     made: datetime
     restarts: int = 0
+    starting: bool = False
+    """Its container is not created yet."""
 
     @property
     def uid(self) -> str:
@@ -44,6 +46,12 @@ class FakeNode:
     """Sandboxes that left only host-local's file and libcni's results."""
     pending: tuple[tuple[str, str], ...] = ()
     """Namespace and name of pods that wait for an address."""
+    network: str = "kubenet"
+    """The network from which its pods have their addresses."""
+    data_dir: str = ""
+    """`dataDir` in the configuration of that network; empty: not set."""
+    runtime: str = "docker://19.3.15"
+    unschedulable: bool = False
 
     @property
     def reserved(self) -> tuple[PodSandbox, ...]:

@@ -19,9 +19,11 @@ from tests.builders import GRACE, UPTIME, node, reservation, without
 from tests.kube_events.syncs import Syncs, confirmed
 from tests.strategies import nodes
 
-TINY = Node("worker-1", ("10.244.1.0/29",), 110)
-"""Five addresses, of which the pods have two."""
+TINY = Node("worker-1", ("10.244.1.0/29",), 6)
+"""Five addresses for at most five pods with one; the pods have two."""
 FULL = tuple(reservation(f"10.244.1.{n}") for n in (4, 5, 6))
+SMALLER = node(FULL[0], node=[TINY])
+"""A leak takes the address of a pod that may come."""
 WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
 
 
@@ -37,11 +39,21 @@ def test_a_healthy_node_has_no_pressure() -> None:
 
 
 def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
-    assert after(node(node=[TINY]), 1) is None, "a candidate leaves the condition as it is"
-    condition = after(node(node=[TINY]), 3)
+    assert after(SMALLER, 1) is None, "a candidate leaves the condition as it is"
+    condition = after(SMALLER, 3)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", SCARCE)
-    assert condition.message.startswith("kubenet: 3 free addresses for 107 more pods")
+    assert condition.message.startswith("kubenet: 2 free addresses for 3 more pods")
+
+
+def test_a_range_smaller_than_the_pod_limit_is_no_pressure() -> None:
+    condition = after(node(node=[replace(TINY, max_pods=110)]), 3)
+    assert condition == Condition("False", AVAILABLE, "kubenet: 3 of 5 addresses are free")
+
+
+def test_a_network_without_range_and_reservations_has_no_pressure() -> None:
+    condition = after(node(node=[], cni_results=[], reservations=[]), 3)
+    assert condition == Condition("False", AVAILABLE, "kubenet: no address is reserved")
 
 
 def test_no_free_address_is_exhausted() -> None:
@@ -80,7 +92,9 @@ def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
 def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     condition = condition_of(report)
-    findings = [one for one in report.findings if one.finding.detector == exhausted_range.NAME]
+    findings = [
+        one for one in report.findings if one.finding.detector == exhausted_range.NAME and one in report.problems
+    ]
     has_gap = exhausted_range.NAME in {gap.detector for gap in report.gaps}
     assert condition is not None
     assert (condition.status == "True") == bool(findings)
@@ -147,7 +161,7 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     export_all(exporter, syncs.report(node()))
     assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
     stored = replace(TINY, address_pressure="False")
-    export_all(exporter, *(syncs.report(node(node=[stored])) for _ in range(3)))
+    export_all(exporter, *(syncs.report(node(FULL[0], node=[stored])) for _ in range(3)))
     assert len(queue.patches) == 2
     assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
     # Scarce becomes exhausted: patched at once, without a transition.

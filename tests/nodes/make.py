@@ -144,6 +144,12 @@ def files_removed_by_hand() -> Snapshot:
     )
 
 
+def stuck_teardown() -> tuple[Snapshot, ...]:
+    """The kubelet has retried a teardown for two hours: its CNI configuration was removed."""
+    things = reservation("10.244.1.9"), Checkpoint("9" * 64, "shop/cart")
+    return node(*things), node(*things, later=timedelta(hours=2))
+
+
 def power_cut() -> Snapshot:
     """The node lost power while host-local was writing."""
     return node(empty_file("10.244.1.9"))
@@ -178,6 +184,7 @@ NODES: Final[Mapping[str, Callable[[], Snapshot | tuple[Snapshot, ...]]]] = {
     "docker-upgrade-orphan": docker_upgrade_orphan,
     "files-removed-by-hand": files_removed_by_hand,
     "power-cut": power_cut,
+    "stuck-teardown": stuck_teardown,
     "old-api-server": old_api_server,
     "etcd-restored": etcd_restored,
     **devices.NODES,

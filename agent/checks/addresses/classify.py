@@ -120,7 +120,8 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         for store in snapshot.reservations:
-            store.reading.known()
+            if not isinstance(store.reading, NotRequested):
+                store.reading.known()
     return None
 
 

@@ -3,28 +3,30 @@
 The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts. Pods beyond the
 last address stay in `ContainerCreating` with `no IP addresses available in range set`.
 
-Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node.
+Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
+Severity info: the whole range is smaller than the number of pods that the node accepts.
 Do: release leaked reservations, if there are any. If none are leaked, the range is too small for the kubelet's
 `--max-pods`: lower that, or give the node a larger pod CIDR.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested
+from agent.model.snapshot import InsufficientData, NotRequested, Unavailable
 
 NAME = "exhausted_range"
-SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     gap: InsufficientData | None = None
-    for store in assessment.snapshot.reservations:
+    for network in assessment.networks:
         try:
-            yield from _in_network(assessment, store.network)
+            yield from _in_network(assessment, network)
         except InsufficientData as blind:
             gap = blind
     # After the findings: a network that cannot be assessed must not hide that another one is full.
@@ -33,27 +35,53 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
-    entries, ranges = assessment.of(network), assessment.ranges(network)
-    left = free(ranges, [classified.name for classified in entries if classified.blocks])
-    room = None if left == 0 else _room_for_pods(assessment, network)
-    if left and (room is None or left >= room):
+    entries = assessment.of(network)
+    if not entries and not _may_have_range(assessment, network):
+        return  # whatever the range is, all of it is free
+    ranges = assessment.ranges(network)
+    size, left = usable(ranges), free(ranges, [one.name for one in entries if one.blocks])
+    reserved = f"{size - left} of {size} addresses are reserved ({_without_container(entries)})"
+    if not left:
+        yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
+    elif (demand := _demand(assessment, network)) is None:
         return
-    leaked = sum(classified.state is State.LEAKED for classified in entries)
-    unknown = sum(classified.state is State.UNKNOWN for classified in entries)
-    size = usable(ranges)
-    shortage = "no free addresses" if left == 0 else f"{left} free addresses for {room} more pods"
-    not_known = f", {unknown} unknown" if unknown else ""
-    yield Finding(
-        detector=NAME,
-        subject=network,
-        message=f"{network}: {shortage}; {size - left} of {size} addresses are reserved ({leaked} leaked{not_known})",
-        severity=Severity.WARNING if left else Severity.CRITICAL,
-        network=network,
-    )
+    elif size < demand.most:
+        message = f"{network}: {size} addresses for up to {demand.most} pods: the range is smaller than --max-pods"
+        yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
+    elif left < demand.more:
+        message = f"{network}: {left} free addresses for {demand.more} more pods; {reserved}"
+        yield Finding(NAME, network, message, Severity.WARNING, network)
 
 
-def _room_for_pods(assessment: Assessment, network: str) -> int | None:
-    """Return how many more pods the node may get on this network; None where its pods do not use it."""
+def _may_have_range(assessment: Assessment, network: str) -> bool:
+    """Return whether there is a range. A source that is unavailable may hide one that is too small."""
+    snapshot = assessment.snapshot
+    if any(isinstance(one, Unavailable) for one in (snapshot.node, snapshot.cni_results)):
+        return True
+    try:
+        assessment.ranges(network)
+    except InsufficientData:
+        return False
+    return True
+
+
+def _without_container(entries: Iterable[ClassifiedReservation]) -> str:
+    states = Counter(one.state for one in entries)
+    unknown = states[State.UNKNOWN]
+    return f"{states[State.LEAKED]} leaked" + (f", {unknown} unknown" if unknown else "")
+
+
+class _Demand(NamedTuple):
+    """Pods with an address from a network."""
+
+    more: int
+    """How many may still be assigned to the node."""
+    most: int
+    """How many the node may have."""
+
+
+def _demand(assessment: Assessment, network: str) -> _Demand | None:
+    """Return the demand for addresses; None if the node's pods do not use this network, or if it is not known."""
     snapshot = assessment.snapshot
     if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
@@ -63,4 +91,6 @@ def _room_for_pods(assessment: Assessment, network: str) -> int | None:
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
-    return max(0, node.max_pods - sum(pod.live for pod in snapshot.pods.known()))
+    pods = [pod for pod in snapshot.pods.known() if pod.live]
+    more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
+    return _Demand(more, node.max_pods - sum(pod.host_network for pod in pods))

@@ -44,8 +44,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
         )
     # After the findings: where one of these is unavailable, there may be more leaks.
-    for store in snapshot.reservations:
-        store.reading.known()
+    for network in assessment.networks:
+        assessment.of(network)
     snapshot.containers.known()
     for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.pods):
         if isinstance(reading, Unavailable):

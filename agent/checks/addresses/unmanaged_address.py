@@ -21,7 +21,7 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    for network in (store.network for store in snapshot.reservations):
+    for network in assessment.networks:
         assessment.of(network)
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):

@@ -14,19 +14,22 @@ from typing import Final
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
+from agent.model.snapshot import known_or
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    networks = [store.network for store in assessment.snapshot.reservations]
+    networks = assessment.networks
     reserved = {classified.name for network in networks for classified in assessment.of(network) if classified.blocks}
-    ranges = {network: assessment.ranges(network) for network in networks}
+    elsewhere = _reserved_elsewhere(assessment)
 
     for pod, ip in assessment.networked_pods():
-        network = next((network for network in networks if covers(ranges[network], ip)), None)
-        if pod.deleting or ip in reserved or network is None:
+        if pod.deleting or ip in reserved or pod.name in elsewhere:
+            continue
+        network = next((network for network in networks if covers(assessment.ranges(network), ip)), None)
+        if network is None:
             continue
         yield Finding(
             detector=NAME,
@@ -37,3 +40,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
+
+
+def _reserved_elsewhere(assessment: Assessment) -> frozenset[str]:
+    """Return the pods that have their address from a network that is not checked, according to libcni's cache."""
+    snapshot = assessment.snapshot
+    pods = {one.id: one.pod for one in known_or(snapshot.containers, ()) if one.sandbox and one.running}
+    results = [one for one in known_or(snapshot.cni_results, ()) if one.container_id in pods and one.ifname == "eth0"]
+    checked = {pods[one.container_id] for one in results if one.network in assessment.networks}
+    return frozenset(pods[one.container_id] for one in results) - checked

@@ -43,6 +43,7 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
         "reserved": network.reserved,
         "free": network.free,
         "states": None if network.states is None else {state.value: n for state, n in network.states.items()},
+        "not_in_use": network.not_in_use or None,
     }
 
 

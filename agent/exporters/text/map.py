@@ -50,13 +50,17 @@ def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
     maps = network_maps(report)
     for one in maps:
         yield ""
-        yield from _network(one, letter)
+        yield from _unused(one) if one.not_in_use else _network(one, letter)
     yield ""
     yield from _legend(sum((one.counts for one in maps), Counter[Mark]()), letter)
     if report.findings:
         yield ""
         yield f"{count_of(len(report.findings), 'finding')}: run without --map to list them."
     yield from map(escape, unavailable(report))
+
+
+def _unused(network: NetworkMap) -> Iterator[str]:
+    yield escape(f"{network.network}: not in use: {network.not_in_use}")
 
 
 def _network(network: NetworkMap, letter: _LetterFormat) -> Iterator[str]:

@@ -140,7 +140,9 @@ def unavailable(report: Report) -> Iterator[str]:
 
 def _summary(network: NetworkSummary) -> list[str]:
     ranges = "?" if network.ranges is None else ", ".join(str(one) for ranges in network.ranges for one in ranges)
-    if network.states is None:
+    if network.not_in_use:
+        ranges, states = "-", f"not in use: {network.not_in_use}"
+    elif network.states is None:
         states = "unavailable"
     else:
         states = ", ".join(f"{n} {state.value}" for state, n in network.states.items() if n) or "no reservation"

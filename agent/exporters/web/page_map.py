@@ -86,6 +86,7 @@ class Listing:
 class Network:
     name: str
     available: bool
+    not_in_use: str
     figures: tuple[tuple[str, str], ...]
     drawings: tuple[Drawing, ...] | None
     elsewhere: Listing
@@ -106,6 +107,7 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
     return Network(
         name=network.name,
         available=laid_out.available,
+        not_in_use=escape(network.not_in_use),
         figures=(
             ("usable", format_number(network.usable)),
             ("reserved", format_number(network.reserved)),

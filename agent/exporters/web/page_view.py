@@ -151,6 +151,8 @@ def _details(report: Report, *, alive: bool) -> Iterator[str]:
 
 
 def _free_addresses(network: NetworkSummary) -> str:
+    if network.not_in_use:
+        return f"{network.name}: not in use."
     if network.free is None or network.usable is None:
         return f"{network.name}: the number of free addresses is unknown."
     return f"{network.name}: {format_number(network.free)} of {count_of(network.usable, 'address', 'addresses')} free."

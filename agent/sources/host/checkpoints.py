@@ -6,42 +6,76 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from agent.model.snapshot import Checkpoint
+from agent.model.snapshot import Checkpoint, Container
 from agent.sources.error import SourceError, cannot_read
 
 _LARGEST = 64 * 1024
 
 
-def read_checkpoints(directories: Iterable[Path]) -> tuple[Checkpoint, ...]:
-    """Read the directories that exist; raises SourceError where none does, or one cannot be read.
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    checkpoints: tuple[Checkpoint, ...]
+    newest: float
+    """Seconds since the epoch; its youngest file."""
 
-    Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no such
-    kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
+
+class CheckpointDirectories:
+    """The directories of every runtime that the kubelet may use. It remembers which of them were left over."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._directories = tuple(directories)
+        self._left_over: frozenset[Path] = frozenset()
+
+    def read(self, containers: Iterable[Container]) -> tuple[Checkpoint, ...]:
+        """Read the directories in use; raises SourceError where none exists, or one cannot be read.
+
+        Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no
+        such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart. `containers`: all that
+        are known; they tell which directories are in use.
+        """
+        found = {path: one for path in self._directories if (one := _read_one(path)) is not None}
+        if not found:
+            raise SourceError(
+                f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)"
+            )
+        self._left_over = _left_over(found, containers)
+        return tuple(one for path, each in found.items() if path not in self._left_over for one in each.checkpoints)
+
+    def has(self, container_id: str) -> bool:
+        """Return whether a directory in use has this sandbox's checkpoint. Raises SourceError."""
+        return any(_has(path, container_id) for path in self._directories if path not in self._left_over)
+
+
+def _left_over(found: Mapping[Path, _Directory], containers: Iterable[Container]) -> frozenset[Path]:
+    """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns.
+
+    The youngest running sandbox with a checkpoint shows which one it uses. The others are left over unless they have a
+    file that is younger still.
     """
-    directories = tuple(directories)
-    found = [checkpoints for directory in directories if (checkpoints := _read_one(directory)) is not None]
-    if not found:
-        raise SourceError(f"none of these exists: {', '.join(map(str, directories))} (check --checkpoint-dir)")
-    return tuple(checkpoint for checkpoints in found for checkpoint in checkpoints)
+    running = {one.id: one.created for one in containers if one.sandbox and one.running}
+    youngest = {
+        path: max((running[one.container_id] for one in each.checkpoints if one.container_id in running), default=0)
+        for path, each in found.items()
+    }
+    latest = max(youngest.values())
+    return frozenset(path for path, each in found.items() if youngest[path] < latest and each.newest < latest)
 
 
-def has(directories: Iterable[Path], container_id: str) -> bool:
-    """Return whether any of the directories has this sandbox's checkpoint. Raises SourceError."""
-    for directory in directories:
-        try:
-            (directory / container_id).lstat()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise SourceError(cannot_read(directory, error)) from error
-        return True
-    return False
+def _has(directory: Path, container_id: str) -> bool:
+    try:
+        (directory / container_id).lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SourceError(cannot_read(directory, error)) from error
+    return True
 
 
-def _read_one(directory: Path) -> list[Checkpoint] | None:
+def _read_one(directory: Path) -> _Directory | None:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -50,22 +84,32 @@ def _read_one(directory: Path) -> list[Checkpoint] | None:
         raise SourceError(cannot_read(directory, error)) from error
     try:
         # The kubelet writes `.<digits>` first and renames it.
-        return [Checkpoint(name, _pod(name, handle)) for name in os.listdir(handle) if not name.startswith(".")]
+        names = [name for name in os.listdir(handle) if not name.startswith(".")]
+        newest = max((_written(name, handle) for name in names), default=0.0)
+        return _Directory(tuple(_checkpoint(name, handle) for name in names), newest)
     except OSError as error:
         raise SourceError(cannot_read(directory, error)) from error
     finally:
         os.close(handle)
 
 
-def _pod(name: str, directory: int) -> str:
+def _written(name: str, directory: int) -> float:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _checkpoint(name: str, directory: int) -> Checkpoint:
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
-        return ""
+        return Checkpoint(name, "")
     try:
         tree = json.loads(os.read(handle, _LARGEST))
-        return f"{tree['namespace']}/{tree['name']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+        host_network = (tree.get("data") or {}).get("host_network") is True
+        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Checkpoint(name, "")
     finally:
         os.close(handle)

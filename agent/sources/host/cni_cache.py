@@ -21,20 +21,27 @@ from agent.model.snapshot import CniResult, Reservation
 from agent.sources.error import SourceError, cannot_read
 
 _LARGEST = 256 * 1024
+_LOOPBACK = "lo"
 # Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
 _NAME = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
+
+
+_DELEGATES = frozenset({"delegates", "clusterNetwork"})
+"""Keys of a plugin (Multus) that calls other networks' plugins: its result says nothing of where an address is from."""
 
 
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
-    def __init__(self, directories: Iterable[Path], networks: Iterable[str]) -> None:
+    def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = tuple(directories)
-        self._networks = frozenset(networks)
         self._parsed: dict[tuple[str, int, int, int], CniResult] = {}
 
     def read(self) -> tuple[CniResult, ...]:
-        """Read what is cached for the networks; raises SourceError where no directory exists or one is unreadable."""
+        """Read what is cached of all networks; raises SourceError where no directory exists or one is unreadable.
+
+        The networks that are not checked show where pods have their addresses from instead.
+        """
         parsed: dict[tuple[str, int, int, int], CniResult] = {}
         existing = 0
         for directory in self._directories:
@@ -59,7 +66,7 @@ class CniResults:
     def _read_directory(self, directory: int, parsed: dict[tuple[str, int, int, int], CniResult]) -> None:
         for name in os.listdir(directory):
             matched = _NAME.fullmatch(name)
-            if matched is None or matched["network"] not in self._networks:
+            if matched is None or matched["ifname"] == _LOOPBACK:
                 continue
             try:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -99,7 +106,10 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         return CniResult(network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns)
     if tree.get("networkName") != network or tree.get("containerId") != container_id:
         return None
-    ipam = _ipam(tree.get("config"))
+    plugins = _plugins(tree.get("config"))
+    if any(_DELEGATES & plugin.keys() for plugin in plugins):
+        return None
+    ipam: dict[str, Any] = next((plugin["ipam"] for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
     return CniResult(
         network=network,
         container_id=container_id,
@@ -149,14 +159,13 @@ def _pod(arguments: Any) -> str:
         return ""
 
 
-def _ipam(config: Any) -> Mapping[str, Any]:
-    """Return the `ipam` part of a configuration, or of the plugin in a list of them that has one."""
+def _plugins(config: Any) -> list[dict[str, Any]]:
+    """Return the plugins of a configuration, which is one of them or has a list of them."""
     try:
         tree = json.loads(base64.b64decode(config))
-        plugins = tree.get("plugins") or [tree]
-        return next(plugin["ipam"] for plugin in plugins if isinstance(plugin.get("ipam"), dict))
-    except (TypeError, ValueError, AttributeError, StopIteration, RecursionError):
-        return {}
+        return [plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict)]
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return []
 
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import stat
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
@@ -40,9 +41,11 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return NetworkStore(network, Unavailable("reservations", _why_unavailable(directory, error)))
+        reading = Unavailable("reservations", _why_unavailable(directory, error))
+        absent = error.errno == errno.ENOENT and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
+        return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
-        return _read_entries(network, handle)
+        return replace(_read_entries(network, handle), data_dir=str(networks_dir))
     except OSError as error:
         return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from agent.checks.addresses import exhausted_range
 from agent.checks.addresses.classify import classify
-from agent.model.finding import Finding
+from agent.model.finding import Finding, Severity
 from agent.model.snapshot import InsufficientData, Node, Reservation, Snapshot
 from tests.builders import (
     GRACE,
@@ -95,6 +95,25 @@ def test_terminated_pods_do_not_count_toward_the_limit() -> None:
 
 def test_a_node_over_its_pod_limit_has_room_for_none() -> None:
     assert findings_of(exhausted_range, small(max_pods=0)) == []
+
+
+def test_a_range_smaller_than_the_pod_limit_is_for_information() -> None:
+    finding = only(small(max_pods=110))
+    assert finding.severity is Severity.INFO
+    assert finding.message == "kubenet: 13 addresses for up to 109 pods: the range is smaller than --max-pods"
+    full = only(small(*leaks(4, 14), max_pods=110))
+    assert full.severity is Severity.CRITICAL
+    assert full.key != finding.key, "a full range is news"
+
+
+def test_a_cordoned_node_gets_no_more_pods() -> None:
+    cordoned = replace(SMALL_NODE, max_pods=5, unschedulable=True)
+    assert findings_of(exhausted_range, node(*leaks(4, 13), node=[cordoned])) == []
+    assert len(findings_of(exhausted_range, node(*leaks(4, 14), node=[cordoned]))) == 1
+
+
+def test_a_network_without_reservations_needs_no_range() -> None:
+    assert findings_of(exhausted_range, node(node=[], cni_results=[], reservations=[])) == []
 
 
 def test_the_fuller_of_two_families_decides() -> None:

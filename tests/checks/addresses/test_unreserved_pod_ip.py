@@ -1,13 +1,17 @@
 """Pods whose address has no reservation."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.checks.addresses import unreserved_pod_ip
-from agent.model.snapshot import InsufficientData, Node, Snapshot
+from agent.model.assessment import LONGEST_ADD
+from agent.model.snapshot import Container, InsufficientData, Node, Snapshot
 from tests.builders import (
     CIDR,
     CONTAINERS,
     DB_ID,
+    NOW,
     WEB_ID,
     cni_result,
     empty_file,
@@ -116,7 +120,18 @@ def test_without_the_api_server_the_check_is_disabled() -> None:
 
 def test_without_a_known_range_the_check_has_insufficient_data() -> None:
     with pytest.raises(InsufficientData, match="range of network kubenet"):
-        findings_of(unreserved_pod_ip, node(node=[], cni_results=[]))
+        findings_of(unreserved_pod_ip, node(node=[], cni_results=[], reservations=[DB]))
+
+
+def test_reserved_addresses_need_no_range() -> None:
+    assert findings_of(unreserved_pod_ip, node(node=[], cni_results=[])) == []
+
+
+def test_a_pod_with_an_address_from_a_network_that_is_not_checked_is_not_reported() -> None:
+    result = cni_result(CART.id, "shop/cart", CIDR, network="cbr0")
+    assert findings_of(unreserved_pod_ip, node(CART, result, pod("shop/cart", "10.244.1.9"))) == []
+    both = cni_result(CART.id, "shop/cart", CIDR)
+    assert len(findings_of(unreserved_pod_ip, node(CART, result, both, pod("shop/cart", "10.244.1.9")))) == 1
 
 
 def test_the_cni_cache_has_the_range_if_the_node_object_has_none() -> None:
@@ -132,3 +147,39 @@ def test_an_unavailable_second_network_may_have_the_reservation() -> None:
 def test_only_the_sandbox_of_a_pod_counts() -> None:
     only_the_app = [one for one in CONTAINERS if one.id != WEB_ID]
     assert findings_of(unreserved_pod_ip, node(reservations=[DB], containers=only_the_app)) == []
+
+
+# A sandbox that is made again: its pod's status still has the old address.
+
+JUST_NOW = int(NOW.timestamp()) - 2
+MADE_AGAIN = replace(CART, created=JUST_NOW)
+
+
+def app(created: int) -> Container:
+    return Container("d" * 64, "running", created, "shop/cart", "uid of shop/cart", sandbox=False)
+
+
+@pytest.mark.parametrize(
+    ("things", "count"),
+    [
+        ((), 0),
+        ((app(JUST_NOW - 1),), 0),
+        ((app(JUST_NOW + 2),), 0),
+        ((app(JUST_NOW),), 1),
+        ((app(JUST_NOW + 1),), 1),
+    ],
+    ids=[
+        "no container", "one of the sandbox before", "one that was made after the reservations were read",
+        "one in the same second", "one a second later",
+    ],
+)  # fmt: skip
+def test_a_young_sandbox_has_an_address_if_it_has_a_container(things: tuple[Container, ...], count: int) -> None:
+    snapshot = node(MADE_AGAIN, *things, pod("shop/cart", "10.244.1.9"))
+    assert len(findings_of(unreserved_pod_ip, snapshot)) == count
+
+
+def test_a_sandbox_without_container_has_an_address_once_no_add_can_take_longer() -> None:
+    old = replace(CART, created=int((NOW - LONGEST_ADD).timestamp()))
+    assert len(findings_of(unreserved_pod_ip, node(old, pod("shop/cart", "10.244.1.9")))) == 1
+    young = replace(CART, created=old.created + 1)
+    assert findings_of(unreserved_pod_ip, node(young, pod("shop/cart", "10.244.1.9"))) == []

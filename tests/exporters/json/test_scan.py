@@ -58,6 +58,7 @@ def test_a_healthy_node_has_every_key() -> None:
                 "reserved": 2,
                 "free": 251,
                 "states": {state.value: 2 if state is State.IN_USE else 0 for state in State},
+                "not_in_use": None,
             }
         ],
         "reservations": [
@@ -113,7 +114,8 @@ def test_without_data_nothing_is_zero() -> None:
     tree = exported(scanned(dark_node()))
     (network,) = tree["networks"]
     assert network == {
-        "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None
+        "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None,
+        "not_in_use": None,
     }  # fmt: skip
     assert tree["reservations"] == []
     assert {one["source"] for one in tree["unavailable"]} >= {"reservations", "containers", "pods"}

@@ -23,7 +23,7 @@ from agent.model.finding import Gap
 from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Address, Snapshot, Unavailable
+from agent.model.snapshot import Address, NetworkStore, NotRequested, Snapshot, Unavailable
 from tests.builders import (
     GONE,
     INSTANCE,
@@ -234,6 +234,15 @@ def test_without_data_no_address_is_free() -> None:
     assert "kubenet: the number of free addresses is unknown." in shown
 
 
+def test_a_network_that_is_not_in_use_has_its_reason_and_no_map() -> None:
+    unused = NetworkStore("storage", NotRequested("reservations", "the pods use another"))
+    text = rendered(scanned(replace(node(), reservations=(*node().reservations, unused))))
+    assert "Network storage is not in use: the pods use another." in words(text)
+    assert "storage: not in use." in words(text)
+    assert "Addresses in storage" not in text
+    assert set(marks(text).values()) == {"in_use", "gateway", "free"}
+
+
 def test_unavailable_reservations_are_hatched_and_not_free() -> None:
     found = marks(rendered(scanned(without(node(), "reservations"))))
     assert set(found.values()) == {"unavailable", "gateway"}
@@ -248,7 +257,7 @@ def test_a_problem_with_unavailable_data_says_both() -> None:
     partial = without(node(LOST), "device_plugins")
     text = rendered(scanned(partial))
     assert 'class="headline status-problem partly"' in text
-    assert "of 11 checks could not run: it gave no word." in words(text)
+    assert "of 12 checks could not run: it gave no word." in words(text)
 
 
 def test_a_failed_detector_is_not_green() -> None:

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.model.snapshot import Checkpoint
+from agent.model.snapshot import Checkpoint, Container
 from agent.sources.error import SourceError
-from agent.sources.host import checkpoints
+from agent.sources.host.checkpoints import CheckpointDirectories
 from tests.wire import ID, as_nobody
 
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})
@@ -17,25 +18,33 @@ CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "da
 
 def error_of(*directories: Path) -> str:
     with pytest.raises(SourceError) as raised:
-        checkpoints.read_checkpoints(directories)
+        CheckpointDirectories(directories).read(())
     return str(raised.value)
 
 
 def test_a_checkpoint_names_its_sandbox_and_pod(tmp_path: Path) -> None:
     (tmp_path / ID).write_text(CONTENT)
-    assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, "shop/web-0"),)
+    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, "shop/web-0"),)
+
+
+@pytest.mark.parametrize(("data", "host_network"), [({"host_network": True}, True), ({}, False), (None, False)])
+def test_a_checkpoint_says_whether_the_pod_has_the_network_of_the_node(
+    tmp_path: Path, data: object, host_network: bool
+) -> None:
+    (tmp_path / ID).write_text(json.dumps({"name": "web-0", "namespace": "shop", "data": data}))
+    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, "shop/web-0", host_network),)
 
 
 def test_both_kubelet_directories_are_read(tmp_path: Path) -> None:
     for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
         (tmp_path / name).mkdir()
         (tmp_path / name / container_id).write_text(CONTENT)
-    found = checkpoints.read_checkpoints([tmp_path / "dockershim", tmp_path / "cri-dockerd"])
+    found = CheckpointDirectories([tmp_path / "dockershim", tmp_path / "cri-dockerd"]).read(())
     assert [one.container_id for one in found] == ["a" * 64, "b" * 64]
 
 
 def test_one_missing_directory_is_skipped(tmp_path: Path) -> None:
-    assert checkpoints.read_checkpoints([tmp_path / "dockershim", tmp_path]) == ()
+    assert CheckpointDirectories([tmp_path / "dockershim", tmp_path]).read(()) == ()
 
 
 def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> None:
@@ -46,12 +55,12 @@ def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> No
 
 
 def test_an_empty_directory_is_empty_and_not_unavailable(tmp_path: Path) -> None:
-    assert checkpoints.read_checkpoints([tmp_path]) == ()
+    assert CheckpointDirectories([tmp_path]).read(()) == ()
 
 
 def test_a_temporary_file_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / ".3847261").write_text(CONTENT)
-    assert checkpoints.read_checkpoints([tmp_path]) == ()
+    assert CheckpointDirectories([tmp_path]).read(()) == ()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_a_temporary_file_is_no_checkpoint(tmp_path: Path) -> None:
 )
 def test_a_damaged_checkpoint_counts_without_its_pod_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ID).write_bytes(content)
-    assert checkpoints.read_checkpoints([tmp_path]) == (Checkpoint(ID, ""),)
+    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, ""),)
 
 
 def test_an_entry_that_is_no_file_counts_and_is_not_followed(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_an_entry_that_is_no_file_counts_and_is_not_followed(tmp_path: Path) -> 
     (directory / "a").symlink_to(secret)
     os.mkfifo(directory / "b")
     (directory / "c").mkdir()
-    assert sorted(checkpoints.read_checkpoints([directory]), key=lambda one: one.container_id) == [
+    assert sorted(CheckpointDirectories([directory]).read(()), key=lambda one: one.container_id) == [
         Checkpoint("a", ""),
         Checkpoint("b", ""),
         Checkpoint("c", ""),
@@ -93,7 +102,7 @@ def test_an_unreadable_file_still_counts(open_dir: Path) -> None:
     (open_dir / ID).write_text(CONTENT)
     (open_dir / ID).chmod(0o000)
     with as_nobody():
-        assert checkpoints.read_checkpoints([open_dir]) == (Checkpoint(ID, ""),)
+        assert CheckpointDirectories([open_dir]).read(()) == (Checkpoint(ID, ""),)
 
 
 def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
@@ -112,30 +121,30 @@ def test_one_sandbox_is_looked_up_by_name_in_every_directory(tmp_path: Path) -> 
     places = [tmp_path / "missing", tmp_path / "dockershim", tmp_path / "cri-dockerd"]
     for place in places[1:]:
         place.mkdir()
-    assert not checkpoints.has(places, ID)
+    assert not CheckpointDirectories(places).has(ID)
     (places[2] / ID).write_text(CONTENT)
-    assert checkpoints.has(places, ID)
-    assert not checkpoints.has(places[:2], ID)
-    assert not checkpoints.has(places, ID[:12]), "the file's whole name counts"
+    assert CheckpointDirectories(places).has(ID)
+    assert not CheckpointDirectories(places[:2]).has(ID)
+    assert not CheckpointDirectories(places).has(ID[:12]), "the file's whole name counts"
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.touch])
 def test_a_checkpoint_that_is_no_file_counts_in_a_lookup(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / ID)
-    assert checkpoints.has([tmp_path], ID)
+    assert CheckpointDirectories([tmp_path]).has(ID)
 
 
 def test_an_unreadable_directory_is_never_treated_as_gone(open_dir: Path) -> None:
     closed = open_dir / "sandbox"
     closed.mkdir(0o700)
     with as_nobody(), pytest.raises(SourceError, match="permission denied"):
-        checkpoints.has([open_dir, closed], ID)
+        CheckpointDirectories([open_dir, closed]).has(ID)
 
 
 def test_a_file_in_place_of_the_directory_is_never_treated_as_gone(tmp_path: Path) -> None:
     (tmp_path / "sandbox").write_text("")
     with pytest.raises(SourceError, match=f"cannot read {tmp_path}/sandbox: not a directory"):
-        checkpoints.has([tmp_path / "sandbox"], ID)
+        CheckpointDirectories([tmp_path / "sandbox"]).has(ID)
 
 
 def test_no_handle_is_left_open(tmp_path: Path) -> None:
@@ -143,5 +152,61 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        checkpoints.read_checkpoints([tmp_path])
+        CheckpointDirectories([tmp_path]).read(())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Left over
+
+FIRST, SECOND, GONE = "1" * 64, "2" * 64, "9" * 64
+
+
+def written(directory: Path, container_id: str, when: int) -> None:
+    directory.mkdir(exist_ok=True)
+    path = directory / container_id
+    path.write_text(CONTENT)
+    os.utime(path, (when, when))
+
+
+def running(container_id: str, created: int) -> Container:
+    return Container(container_id, "running", created, "shop/web-0", "", sandbox=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "containers", "left_over"),
+    [
+        (1000, (running(SECOND, 2000),), True),
+        (1000, (running(FIRST, 1000), running(SECOND, 2000)), True),
+        (3000, (running(SECOND, 2000),), False),
+        (1000, (), False),
+        (1000, (replace(running(SECOND, 2000), state="exited"),), False),
+        (1000, (running("a" * 64, 2000),), False),
+    ],
+    ids=[
+        "no running sandbox",
+        "only older ones",
+        "its checkpoint is younger than all that runs",
+        "nothing runs",
+        "only a stopped sandbox",
+        "no running sandbox has a checkpoint",
+    ],
+)
+def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(
+    tmp_path: Path, made: int, containers: tuple[Container, ...], left_over: bool
+) -> None:
+    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+    written(old, GONE, made)
+    written(old, FIRST, 1000)
+    written(new, SECOND, 2000)
+    both = CheckpointDirectories([old, new])
+    found = {one.container_id for one in both.read(containers)}
+    assert found == ({SECOND} if left_over else {GONE, FIRST, SECOND})
+    assert (both.has(GONE), both.has(SECOND)) == (not left_over, True)
+
+
+def test_the_youngest_running_sandbox_shows_which_directory_is_in_use(tmp_path: Path) -> None:
+    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+    written(old, FIRST, 2500)
+    written(new, SECOND, 2000)
+    found = CheckpointDirectories([old, new]).read((running(FIRST, 2500), running(SECOND, 2000)))
+    assert [one.container_id for one in found] == [FIRST]

@@ -199,34 +199,41 @@ def name(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0")
     return f"{network}-{container_id}-{ifname}"
 
 
-def test_both_directories_are_read_and_other_networks_are_skipped(tmp_path: Path) -> None:
+def test_both_directories_are_read_for_every_network_but_the_loopback(tmp_path: Path) -> None:
     old, new = tmp_path / "results", tmp_path / "cache"
     old.mkdir()
     new.mkdir()
     (old / name(container_id="a" * 64)).write_text(json.dumps(RESULT_02))
     (new / name()).write_bytes(cached(SUBNET))
     (new / name("cni-loopback", ifname="lo")).write_bytes(cached(SUBNET, network="cni-loopback"))
-    (new / name("other")).write_bytes(cached(SUBNET, network="other"))
+    (new / name("other", "b" * 64)).write_bytes(cached(SUBNET, network="other", containerId="b" * 64))
     (new / "cni-loopback").write_text("{}")
-    assert {one.container_id for one in CniResults([old, new], ["kubenet"]).read()} == {"a" * 64, ID}
+    assert {one.container_id for one in CniResults([old, new]).read()} == {"a" * 64, "b" * 64, ID}
+
+
+@pytest.mark.parametrize("key", ["delegates", "clusterNetwork"])
+def test_a_plugin_that_calls_other_networks_says_nothing_of_the_address(key: str) -> None:
+    config = {"name": "multus-cni-network", "plugins": [{"type": "multus", key: [{"type": "bridge"}]}]}
+    content = cached(None, network="multus-cni-network", config=config)
+    assert parse_result(content, "multus-cni-network", ID, "eth0", 5) is None
 
 
 def test_a_network_name_may_contain_dashes(tmp_path: Path) -> None:
     (tmp_path / name("k8s-pod-network", ifname="eth0")).write_bytes(cached(SUBNET, network="k8s-pod-network"))
-    (result,) = CniResults([tmp_path], ["k8s-pod-network", "network"]).read()
+    (result,) = CniResults([tmp_path]).read()
     assert result.network == "k8s-pod-network"
 
 
 def test_without_any_directory_the_cache_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
-        CniResults([tmp_path / "a", tmp_path / "b"], ["kubenet"]).read()
+        CniResults([tmp_path / "a", tmp_path / "b"]).read()
 
 
 def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
     closed = open_dir / "results"
     closed.mkdir(0o000)
     with as_nobody(), pytest.raises(SourceError, match=f"cannot read {closed}: permission denied"):
-        CniResults([open_dir, closed], ["kubenet"]).read()
+        CniResults([open_dir, closed]).read()
 
 
 def test_an_unreadable_file_is_skipped(open_dir: Path) -> None:
@@ -235,7 +242,7 @@ def test_an_unreadable_file_is_skipped(open_dir: Path) -> None:
         path.write_text(json.dumps(RESULT_02))
         path.chmod(mode)
     with as_nobody():
-        assert [one.container_id for one in CniResults([open_dir], ["kubenet"]).read()] == ["b" * 64]
+        assert [one.container_id for one in CniResults([open_dir]).read()] == ["b" * 64]
 
 
 def test_an_entry_that_is_no_file_is_skipped_and_not_followed(tmp_path: Path) -> None:
@@ -245,11 +252,11 @@ def test_an_entry_that_is_no_file_is_skipped_and_not_followed(tmp_path: Path) ->
     os.mkfifo(tmp_path / name(container_id="b" * 64))
     (tmp_path / name(container_id="c" * 64)).mkdir()
     (tmp_path / name(container_id="d" * 64)).write_bytes(b" " * 300_000)
-    assert CniResults([tmp_path], ["kubenet"]).read() == ()
+    assert CniResults([tmp_path]).read() == ()
 
 
 def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path) -> None:
-    path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
+    path, cache = tmp_path / name(), CniResults([tmp_path])
     path.write_bytes(cached(SUBNET))
     first = cache.read()
     assert cache.read()[0] is first[0]
@@ -261,7 +268,7 @@ def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path) -> None:
 
 
 def test_a_partly_written_file_is_read_when_complete(tmp_path: Path) -> None:
-    path, cache = tmp_path / name(), CniResults([tmp_path], ["kubenet"])
+    path, cache = tmp_path / name(), CniResults([tmp_path])
     path.write_bytes(cached(SUBNET)[:50])
     assert cache.read() == ()
     path.write_bytes(cached(SUBNET))

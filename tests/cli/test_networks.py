@@ -1,0 +1,349 @@
+"""scan and clean on nodes whose pods do not use the directory that is read: it is left over, elsewhere, or missing."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.test_failures import nodeleak
+from tests.fakes.apiserver import apiserver
+from tests.fakes.engine import engine
+from tests.fakes.host import Host, build, write_kubeconfig
+from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
+
+NOW: Final = datetime.now(UTC)  # noqa: TID251 (a stand-in's files are as old as a real one's)
+NINETY_DAYS_AGO: Final = (NOW - timedelta(days=90)).timestamp()
+CIDR: Final = "10.244.1.0/24"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A node in a private directory, with fakes of docker and the API server."""
+
+    node: FakeNode
+    host: Host
+
+    def options(self, api: str = "on", *more: str) -> list[str]:
+        asked = ["--api=off"] if api == "off" else [f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}"]
+        return [*asked, *self.host.options, "--confirm-after=1ms", *more]
+
+    def scan(self, *more: str, api: str = "on", code: int = 0) -> Any:
+        done = nodeleak("scan", "-o", "json", *self.options(api, *more))
+        assert (done.code, done.err) == (code, ""), done
+        return json.loads(done.out)
+
+    def text(self, *more: str, api: str = "on") -> str:
+        return nodeleak("scan", *self.options(api, *more)).out
+
+    def clean(self, *more: str, api: str = "on") -> Any:
+        done = nodeleak("clean", "-o", "json", *self.options(api, *more))
+        assert done.err == "", done
+        return json.loads(done.out)
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.host.store.iterdir()}
+
+
+@contextmanager
+def standing(directory: Path, node: FakeNode) -> Iterator[Stand]:
+    host = build(directory / "node", node)
+    with ExitStack() as stack:
+        if node.runtime.startswith("docker"):
+            stack.enter_context(engine(host.docker_socket, node))
+        write_kubeconfig(host, stack.enter_context(apiserver(node)))
+        yield Stand(node, host)
+
+
+def a_node(**changes: Any) -> FakeNode:
+    return replace(healthy(NOW, 5, CIDR), **changes)
+
+
+def leave_over(store: Path, ips: list[str]) -> None:
+    """Write reservations of containers that were gone 90 days ago."""
+    store.mkdir(exist_ok=True)
+    for number, ip in enumerate(ips):
+        path = store / ip
+        path.write_text(f"{number:064x}\r\neth0")
+        os.utime(path, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
+
+
+def every_address() -> list[str]:
+    return [f"10.244.1.{last}" for last in range(2, 255)]
+
+
+def subjects(document: Any) -> list[str]:
+    return [f"{one['detector']} {one['subject']}" for one in document["findings"]]
+
+
+def leaks(document: Any) -> list[str]:
+    return [one for one in subjects(document) if one.startswith("leaked_reservation ")]
+
+
+def kubenet(document: Any) -> Any:
+    (network,) = (one for one in document["networks"] if one["name"] == "kubenet")
+    return network
+
+
+# Not in use
+
+
+@pytest.mark.parametrize("left", [0, 5, 253], ids=["empty", "of live pods", "full"])
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_the_kubenet_directory_of_a_node_that_moved_to_another_network_is_no_fault(
+    tmp_path: Path, left: int, api: str
+) -> None:
+    with standing(tmp_path, a_node(network="cbr0")) as stand:
+        leave_over(stand.host.store, every_address()[:left])
+        before = stand.files()
+        document = stand.scan(api=api)
+        assert subjects(document) == []
+        assert document["unavailable"] == []
+        assert document["reservations"] == []
+        told = "the pods of this node get their addresses from network cbr0"
+        assert kubenet(document) == {
+            "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None,
+            "not_in_use": told,
+        }  # fmt: skip
+        assert f"not in use: {told}" in stand.text(api=api)
+        assert "kubenet: not in use" in stand.text("--map", api=api)
+        assert stand.clean("--apply", "--settle=0s", api=api)["addresses"] == []
+        assert stand.files() == before
+
+
+def test_a_network_in_use_is_judged_beside_one_that_is_not(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node(network="cbr0")) as stand:
+        leave_over(stand.host.store, every_address()[:5])
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
+        document = stand.scan("--network=kubenet,cbr0")
+        assert subjects(document) == ["leaked_reservation cbr0/10.244.1.99"]
+        of_addresses = ("leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "exhausted_range")
+        assert [one for one in document["insufficient_data"] if one["detector"] in of_addresses] == []
+
+
+def test_a_left_over_directory_on_a_containerd_node_is_no_fault(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node(network="cbr0", runtime="containerd://1.7.24")) as stand:
+        leave_over(stand.host.store, every_address())
+        document = stand.scan()
+        assert subjects(document) == []
+        assert kubenet(document)["not_in_use"] == "the pods of this node get their addresses from network cbr0"
+
+
+def test_kubenet_as_the_network_of_containerd_is_still_counted(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node(runtime="containerd://1.7.24")) as stand:
+        leave_over(stand.host.store, every_address()[5:])
+        assert subjects(stand.scan(code=0)) == ["exhausted_range kubenet"]
+
+
+def test_a_directory_is_not_in_use_if_the_data_directory_of_its_network_is_elsewhere(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node(data_dir="/run/cni-ipam-state")) as stand:
+        shutil.rmtree(stand.host.store)
+        leave_over(stand.host.store, every_address()[:5])
+        document = stand.scan()
+        assert subjects(document) == []
+        assert kubenet(document)["not_in_use"] == (
+            "the pods of this node get their addresses from network kubenet in /run/cni-ipam-state: "
+            "check --cni-networks-dir"
+        )
+
+
+def test_while_a_node_moves_pods_of_both_networks_have_their_reservation(tmp_path: Path) -> None:
+    """One pod still has its address from kubenet: kubenet is in use, and the others are reserved elsewhere."""
+    with standing(tmp_path, a_node(network="cbr0")) as stand:
+        first = stand.node.running[0]
+        stand.host.store.mkdir()
+        shutil.move(stand.host.networks / "cbr0" / first.ip, stand.host.store / first.ip)
+        document = stand.scan()
+        assert kubenet(document)["not_in_use"] is None
+        assert subjects(document) == []
+
+
+# Unknown whether in use, or in use: judged
+
+
+def test_the_incident_is_diagnosed_without_credentials(tmp_path: Path) -> None:
+    with standing(tmp_path, the_incident(NOW)) as stand:
+        assert len(leaks(stand.scan(api="off"))) == 7
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_the_leaks_of_a_drained_node_are_found_and_released(tmp_path: Path, api: str) -> None:
+    node = the_incident(NOW)
+    drained = replace(node, running=tuple(one for one in node.running if not one.ip), pending=())
+    with standing(tmp_path, drained) as stand:
+        assert len(leaks(stand.scan(api=api))) == 7
+        assert stand.clean("--apply", api=api)["verdicts"]["released"] == 7
+
+
+def test_a_podman_container_does_not_put_a_drained_node_out_of_use(tmp_path: Path) -> None:
+    node = the_incident(NOW)
+    with standing(tmp_path, replace(node, running=(), pending=())) as stand:
+        (stand.host.cache / f"podman-{'d' * 64}-eth0").write_text(json.dumps({"ip4": {"ip": "10.88.0.2/16"}}))
+        assert len(leaks(stand.scan())) == 7
+
+
+def test_reservations_that_were_deleted_by_hand_are_still_reported(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node()) as stand:
+        for sandbox in stand.node.running:
+            (stand.host.store / sandbox.ip).unlink()
+        assert {one.partition(" ")[0] for one in subjects(stand.scan())} == {"unreserved_pod_ip"}
+
+
+def test_the_leaks_of_a_secondary_network_are_found_while_no_pod_uses_it(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node()) as stand:
+        storage = stand.host.networks / "storage"
+        storage.mkdir()
+        path = storage / "10.99.0.7"
+        path.write_text(f"{'9' * 64}\r\nnet1")
+        os.utime(path, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
+        cached = json.dumps({"ip4": {"ip": "10.99.0.7/24"}})
+        (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(cached)
+        document = stand.scan("--network=kubenet,storage", api="off")
+        assert "leaked_reservation storage/10.99.0.7" in subjects(document)
+
+
+# Missing
+
+
+def a_control_plane(leaked: tuple[PodSandbox, ...] = (), runtime: str = "docker://19.3.15") -> FakeNode:
+    """A node whose pods all use its own network."""
+    node = the_incident(NOW)
+    on_host = tuple(one for one in node.running if not one.ip)
+    return replace(node, running=on_host, leaked=leaked, pending=(), runtime=runtime)
+
+
+@contextmanager
+def without_networks(directory: Path, node: FakeNode, *, mounted: bool = True) -> Iterator[Stand]:
+    """Remove what host-local and libcni would have made; not mounted: the directory above them too."""
+    with standing(directory, node) as stand:
+        shutil.rmtree(stand.host.networks.parent)
+        if mounted:
+            stand.host.networks.parent.mkdir()
+        yield stand
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_nothing_is_missing_where_no_pod_ever_had_an_address(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_control_plane()) as stand:
+        document = stand.scan(api=api)
+        assert (document["unavailable"], subjects(document)) == ([], [])
+        assert kubenet(document)["reserved"] == 0
+
+
+def test_nothing_is_missing_on_a_fresh_node_of_containerd(tmp_path: Path) -> None:
+    with without_networks(tmp_path, a_control_plane(runtime="containerd://1.7.24")) as stand:
+        assert stand.scan("--network=cbr0")["unavailable"] == []
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_control_plane(), mounted=False) as stand:
+        missing = [one["source"] for one in stand.scan(api=api, code=3)["unavailable"]]
+        assert missing == ["reservations", "cni_results"]
+
+
+def test_a_node_that_does_not_exist_is_no_evidence_that_nothing_is_missing(tmp_path: Path) -> None:
+    with without_networks(tmp_path, a_control_plane(runtime="containerd://1.7.24")) as stand:
+        document = stand.scan("--network=cbr0", "--node=another", code=3)
+        assert {"reservations", "pods"} <= {one["source"] for one in document["unavailable"]}
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_directory_that_is_missing_below_running_pods_is_unavailable(tmp_path: Path, api: str) -> None:
+    with without_networks(tmp_path, a_node()) as stand:
+        assert "reservations" in {one["source"] for one in stand.scan(api=api, code=3)["unavailable"]}
+
+
+def test_a_directory_of_which_libcni_knows_an_address_is_unavailable(tmp_path: Path) -> None:
+    with standing(tmp_path, a_control_plane(leaked=the_incident(NOW).leaked)) as stand:
+        shutil.rmtree(stand.host.store)
+        assert [one["source"] for one in stand.scan(code=3)["unavailable"]] == ["reservations"]
+
+
+# Too few addresses
+
+
+def small(max_pods: int, **changes: Any) -> FakeNode:
+    """A node with 13 addresses, of which 5 are in use and 6 leaked."""
+    node = replace(healthy(NOW, 5, "10.244.1.0/28"), max_pods=max_pods, **changes)
+    leaked = healthy(NOW, 11, "10.244.1.0/28").running[5:]
+    return replace(node, leaked=tuple(replace(one, id=one.id[::-1]) for one in leaked))
+
+
+def range_findings(document: Any) -> list[tuple[str, str]]:
+    return [(one["severity"], one["message"]) for one in document["findings"] if one["detector"] == "exhausted_range"]
+
+
+def test_leaks_that_take_the_addresses_of_pods_to_come_are_a_warning(tmp_path: Path) -> None:
+    with standing(tmp_path, small(13)) as stand:
+        assert range_findings(stand.scan()) == [
+            ("warning", "kubenet: 2 free addresses for 8 more pods; 11 of 13 addresses are reserved (6 leaked)")
+        ]
+
+
+def test_no_more_pods_come_to_a_cordoned_node(tmp_path: Path) -> None:
+    with standing(tmp_path, small(13, unschedulable=True)) as stand:
+        assert range_findings(stand.scan()) == []
+
+
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_more_pods_than_the_range_has_addresses_are_a_property_of_the_node(tmp_path: Path, cordoned: bool) -> None:
+    node = replace(healthy(NOW, 0, "10.244.1.0/28"), max_pods=110, unschedulable=cordoned)
+    with standing(tmp_path, node) as stand:
+        (info,) = range_findings(stand.scan())
+        assert info == ("info", "kubenet: 13 addresses for up to 110 pods: the range is smaller than --max-pods")
+        assert nodeleak("scan", *stand.options(), "--exit-code").code == 0
+
+
+# A sandbox that is being made again
+
+
+def test_a_pod_whose_sandbox_is_being_made_again_is_not_unreserved(tmp_path: Path) -> None:
+    """Its status has the old address, and the new sandbox runs but has no address yet."""
+    node = a_node()
+    first, *others = node.running
+    made_again = replace(first, id="a" * 64, made=datetime.now(UTC), starting=True)  # noqa: TID251 (as above)
+    with standing(tmp_path, replace(node, running=(made_again, *others))) as stand:
+        (stand.host.store / first.ip).unlink()
+        assert subjects(stand.scan()) == []
+
+
+# Checkpoints of a kubelet that no longer runs
+
+
+def leave_checkpoints(stand: Stand, when: float = NINETY_DAYS_AGO) -> str:
+    """Write a checkpoint of each leak where another runtime had them; return the option that reads it."""
+    directory = stand.host.root / "var/lib/other/sandbox"
+    directory.mkdir(parents=True)
+    for sandbox in stand.node.leaked:
+        path = directory / sandbox.id
+        path.write_text(json.dumps({"name": sandbox.pod, "namespace": sandbox.namespace, "data": {}}))
+        os.utime(path, (when, when))
+    return f"--checkpoint-dir={directory}"
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_checkpoints_that_the_runtime_before_left_hide_no_leak(tmp_path: Path, api: str) -> None:
+    with standing(tmp_path, the_incident(NOW)) as stand:
+        both = leave_checkpoints(stand)
+        assert len(leaks(stand.scan(both, api=api))) == 7
+        assert stand.clean(both, "--apply", api=api)["verdicts"]["released"] == 7
+
+
+def test_a_checkpoint_is_pending_if_it_is_newer_than_the_running_sandboxes(tmp_path: Path) -> None:
+    """The kubelet has changed its runtime, and no pod that runs is newer than that."""
+    with standing(tmp_path, the_incident(NOW)) as stand:
+        document = stand.scan(leave_checkpoints(stand, NOW.timestamp()))
+        assert kubenet(document)["states"]["teardown_pending"] == 7
+
+
+def test_while_no_sandbox_runs_every_checkpoint_is_pending(tmp_path: Path) -> None:
+    with standing(tmp_path, replace(the_incident(NOW), running=(), pending=())) as stand:
+        document = stand.scan(leave_checkpoints(stand))
+        assert kubenet(document)["states"]["teardown_pending"] == 7
