@@ -74,8 +74,8 @@ class Node:
         now = time.time()  # noqa: TID251 (the agent is a process, and reads the real clock)
         start = 50 if ago is None else int((now - 1_700_000_000 - ago) * os.sysconf("SC_CLK_TCK"))
         directory = self.home / f"proc/{pid}"
-        (directory / "net").mkdir(parents=True)
-        (directory / "net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
+        (directory / f"task/{pid}/net").mkdir(parents=True)
+        (directory / f"task/{pid}/net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
         (directory / "stat").write_text(f"{pid} ({command}) S {'0 ' * 18}{start} 0\n")
         (directory / "comm").write_text(f"{command}\n")
         (directory / "cmdline").write_text("".join(f"{word}\0" for word in words))

@@ -209,9 +209,9 @@ OTHER_RUNTIME = Scenario(
         sandbox(ONE, docker=False, shown=False),
         running(TWO, "10.244.1.3", docker=False, shown=False, checkpoint=False),
         leaks=(leak("10.244.1.4"),),
-        cleaners=2,
         runtime=OTHER,
     ),
+    cleaners=2,
     releases=False,
     check_recovery=False,
 )
