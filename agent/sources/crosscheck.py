@@ -71,24 +71,26 @@ def runtime(snapshot: Snapshot) -> _Containers:
     A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
     names another runtime also tells a node without docker from one where docker is stopped for a moment.
     """
-    reading, node, processes = snapshot.containers, snapshot.node, snapshot.processes
-    if other := _other_runtime(node, processes):
+    reading = snapshot.containers
+    if other := _other_runtime(snapshot.node, snapshot.processes):
         return NotRequested("containers", f"the runtime of this node is {other}, not docker")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
-    if any(container.sandbox and container.running for container in reading.value):
-        return reading
-    named = known_or(processes, None)
-    if (named and named.runtime == DOCKER) or _runtime_of(node):
-        return reading
-    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
-    if isinstance(snapshot.checkpoints, Known) and not (named and named.runtime is not None):
+    if any(one.sandbox and one.running for one in reading.value) or _is_docker_named(snapshot):
         return reading
     return Unavailable(
         "containers",
         "docker lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
         "docker: the pods of this node may belong to another runtime",
     )
+
+
+def _is_docker_named(snapshot: Snapshot) -> bool:
+    named = known_or(snapshot.processes, None)
+    if (named and named.runtime == DOCKER) or _runtime_of(snapshot.node):
+        return True
+    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
+    return isinstance(snapshot.checkpoints, Known) and not (named and named.runtime is not None)
 
 
 def _any_reserved(stores: Iterable[NetworkStore]) -> bool:

@@ -10,7 +10,7 @@ addresses. If the plugin offers its devices under another name, change the pods 
 ends when the kubelet has dropped it and no pod requests it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -49,9 +49,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot: Snapshot) -> Iterator[Finding]:
     devices = plugins(snapshot)
-    # When the kubelet drops the resource, it has been missing for long.
-    seen = [one for one in since_start(devices.history) if one.what is not TransitionKind.DROPPED]
-    lost = last_by_resource(seen).get(state.resource)
+    lost = _last_seen(state.resource, devices.history)
     missing_for = up if lost is None else min(up, snapshot.uptime - lost.uptime)
     listed = next((one for one in devices.registered if one.resource == state.resource), None)
     no_healthy_device = listed is not None and not listed.devices
@@ -66,6 +64,12 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot
         since=start.at if lost is None else lost.at,
         resource=state.resource,
     )
+
+
+def _last_seen(resource: str, history: Iterable[DeviceTransition]) -> DeviceTransition | None:
+    """Return the last transition since the kubelet started; when the kubelet drops it, it has been gone for long."""
+    seen = (one for one in since_start(history) if one.what is not TransitionKind.DROPPED)
+    return last_by_resource(seen).get(resource)
 
 
 _NOT_YET_DROPPED: Final = "the kubelet stops offering it after 5 minutes"
