@@ -12,7 +12,7 @@ from agent.cleanup import guards
 from agent.cleanup.guards import Decision
 from agent.cleanup.journal_store import Busy, EntryWriter, JournalStore
 from agent.cleanup.release import Recheck, describe_error, release, run_steps
-from agent.cleanup.restore import RestoreOperations, recover
+from agent.cleanup.restore import RestoreOperations, recover_all
 from agent.cleanup.session import CleanupSession
 from agent.cleanup.signals import interrupted
 from agent.model.release import Cleaning, Outcome, Reason, Refusal, ReleaseRequest, Verdict
@@ -82,13 +82,9 @@ class ApplyingCleaner:
             self._session.read_journal(now)
 
     def _recover(self) -> None:
-        """Finish what an agent that died left unfinished. What cannot be finished now stays for the next sync."""
         with suppress(Busy, OSError, SourceError), self._journal_store.exclusive(0):
-            file_ops = self._file_ops()
-            # Read again under the lock: another cleaner may have been in the middle of an entry.
-            for entry in self._journal_store.read().unfinished():
-                with suppress(OSError):
-                    recover(entry, file_ops, self._journal_store, self._now())
+            # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
+            recover_all(self._file_ops(), self._journal_store, self._now())
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self._session.observe(snapshots)

@@ -100,8 +100,12 @@ class JournalStore:
         self._append(journal.ending(name, verdict, why, at))
 
     def restoring(self, name: str, at: datetime) -> None:
-        """Record that an entry is about to be restored. Raises OSError."""
-        self._append(journal.restoration(name, at))
+        """Begin a restoration, on disk before this returns. Raises OSError."""
+        self._append(journal.restoration_beginning(name, at))
+
+    def restored(self, name: str, at: datetime) -> None:
+        """Record that an entry was restored. Raises OSError."""
+        self._append(journal.restoration_ending(name, at))
 
     def _paths(self) -> list[Path]:
         """Return the files, oldest first."""

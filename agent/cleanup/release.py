@@ -136,11 +136,11 @@ def release(
     outcome = yield from _under_lock(request, files, file_ops)
     why = outcome.why
     if outcome.verdict is Verdict.RELEASED:
-        why = _join(why, (yield from _remove_cached(cached, file_ops)))
+        why = join(why, (yield from _remove_cached(cached, file_ops)))
     try:
         writer.end(entry, outcome.verdict, why)
     except OSError as error:
-        why = _join(why, f"the journal does not record the outcome: {describe_error(error)}")
+        why = join(why, f"the journal does not record the outcome: {describe_error(error)}")
     return replace(outcome, why=why, entry=entry, waited=None if outcome.waited is None else waited + outcome.waited)
 
 
@@ -168,7 +168,7 @@ def describe_error(error: Exception) -> str:
     return str(error)
 
 
-def _join(*parts: str) -> str:
+def join(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
@@ -230,7 +230,7 @@ def _under_lock(
     except _RaceLost as race:
         verdict, why = race.verdict, race.why
     except OSError as error:
-        verdict, why = Verdict.FAILED, _join(describe_error(error), _undo(removed, file_ops))
+        verdict, why = Verdict.FAILED, join(describe_error(error), _undo(removed, file_ops))
     finally:
         held = locked.unlock()
     yield Step.UNLOCKED

@@ -178,6 +178,7 @@ def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
 
 def _warnings(journal: Journal) -> tuple[str, ...]:
     unfinished = (
-        f"journal: entry {entry.name} is unfinished, the next cleanup recovers it" for entry in journal.unfinished()
+        f"journal: entry {entry.name} is unfinished, the next cleanup or restore recovers it"
+        for entry in journal.unfinished()
     )
     return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)

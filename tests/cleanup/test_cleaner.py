@@ -103,7 +103,7 @@ def test_a_dry_run_recovers_nothing(tmp_path: Path) -> None:
     disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
     cleaning = disk.clean(DryRunCleaner(disk.session()))
-    assert [warning.endswith("the next cleanup recovers it") for warning in cleaning.warnings] == [True]
+    assert [warning.endswith("the next cleanup or restore recovers it") for warning in cleaning.warnings] == [True]
     assert disk.everything() == before
 
 
@@ -351,7 +351,7 @@ def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     daemon.files.broken = {"storage"}
     cleaning = daemon.sync()
     assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
-    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
+    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
 
 
 def test_an_unfinished_entry_of_another_running_cleaner_is_not_recovered() -> None:

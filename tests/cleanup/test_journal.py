@@ -74,7 +74,16 @@ def test_a_finished_entry_is_read_back_unchanged(journal_store: JournalStore, fi
     assert (ended.ips, ended.reservations, ended.released) == (("10.244.1.9",), (KEPT,), True)
     assert journal_store.read().released_from() == {GONE: ended}
     journal_store.restoring(ENTRY.name, NOW)
-    assert journal_store.read().entries[0].restored == NOW
+    begun = replace(ended, restoring=NOW, restorations=1)
+    assert journal_store.read() == Journal((begun,)) == read_anew(file)
+    assert (begun.released, journal_store.read().unfinished()) == (False, (begun,))
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "not restored", NOW)
+    failed = replace(ended, why="not restored", restorations=1)
+    assert journal_store.read() == Journal((failed,)) == read_anew(file)
+    assert (failed.released, journal_store.read().unfinished()) == (True, ())
+    journal_store.restoring(ENTRY.name, NOW)
+    journal_store.restored(ENTRY.name, NOW)
+    assert journal_store.read() == Journal((replace(failed, restored=NOW, restorations=2),)) == read_anew(file)
     assert not journal_store.read().entries[0].released
     assert journal_store.read().released_from() == {}
 
@@ -304,7 +313,7 @@ def test_an_entry_may_end_in_another_file_than_it_started_in(journal_store: Jour
     journal_store.begin(named("new"), ())
     assert file.with_name("journal.1.jsonl").exists()
     journal_store.end("old", Verdict.RELEASED, "settled", NOW)
-    journal_store.restoring("old", NOW)
+    journal_store.restored("old", NOW)
     image = read_anew(file)
     assert (image.entries[0].name, image.entries[0].verdict, image.entries[0].restored) == (
         "old", Verdict.RELEASED, NOW,
@@ -315,6 +324,7 @@ def test_an_end_whose_start_was_rotated_away_is_no_damage(journal_store: Journal
     journal_store.begin(ENTRY, ())
     journal_store.end("dropped", Verdict.RELEASED, "", NOW)
     journal_store.restoring("dropped", NOW)
+    journal_store.restored("dropped", NOW)
     assert journal_store.read() == Journal((ENTRY,))
 
 
@@ -438,7 +448,9 @@ def test_a_changed_start_of_an_entry_is_damaged(journal_store: JournalStore, fil
     assert (journal_store.read().entries, len(journal_store.read().damage)) == ((), 1)
 
 
-@pytest.mark.parametrize("line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}])
+@pytest.mark.parametrize(
+    "line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}, {"restoring": "x"}]
+)
 def test_a_changed_outcome_is_damaged_and_the_entry_stays_unfinished(
     journal_store: JournalStore, file: Path, line: dict[str, str]
 ) -> None:
@@ -477,7 +489,7 @@ def test_releases_within_the_hour_are_counted(journal_store: JournalStore) -> No
     ):
         journal_store.begin(named(name, at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9"))), ())
         journal_store.end(name, verdict, "", at)
-    journal_store.restoring("restored", NOW)
+    journal_store.restored("restored", NOW)
     assert journal_store.read().released_since(hour_ago, "run") == 4
 
 

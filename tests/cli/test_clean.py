@@ -74,9 +74,13 @@ class Incident:
         assert (done.code, done.err) == (code, ""), done
         return json.loads(done.out)
 
-    def restore(self, *arguments: str) -> Done:
+    @property
+    def journal_file(self) -> Path:
+        return self.state / "journal/journal.jsonl"
+
+    def restore(self, *arguments: str, **more: Any) -> Done:
         where = (f"--cni-networks-dir={self.host.networks}", f"--cni-cache-dir={self.host.cache}")
-        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments)
+        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments, **more)
 
     def journal(self, *arguments: str) -> Done:
         return nodeleak("journal", f"--state-dir={self.state}", *arguments)
@@ -335,6 +339,77 @@ def test_an_address_that_is_reserved_again_is_not_restored(incident: Incident) -
     assert incident.files() == before
 
 
+FULL_STORE = """
+copy=$(mktemp -d) && cp -a {store}/. $copy && mount -t tmpfs -o nr_inodes=$(($(ls $copy | wc -l) + 1)) none {store} &&
+cp -a $copy/. {store} && rm -r $copy && exec "$@"
+"""
+"""Give a command a store of its own, in which no file can be created."""
+
+
+def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
+    ip = incident.leaks[0]
+    kept = incident.file(ip)[0]
+    assert incident.clean("--apply", "--max=1").code == 0
+    script = FULL_STORE.format(store=incident.host.store)
+    done = incident.restore(ip, "--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    assert done.code == FAILED, done
+    assert "No space left on device" in done.out
+    (entry,) = incident.entries()
+    assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
+    assert entry["why"] == f"not restored: {incident.host.store}: No space left on device"
+    assert f"would restore: {ip} " in incident.restore("--last").out
+    (incident.host.store / ip).write_bytes(kept)
+    assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
+
+
+def test_a_restoration_that_was_killed_is_finished_by_the_next_one(incident: Incident) -> None:
+    """It may have died before the file was put back, or after."""
+    ips = incident.leaks[:2]
+    before = {ip: incident.file(ip) for ip in ips}
+    assert incident.clean("--apply", "--max=2").code == 0
+    for ip in ips:
+        assert incident.restore(ip, "--apply").code == 0
+    lines = incident.journal_file.read_text().splitlines(keepends=True)
+    begun = [line for line in lines if '"restored"' not in line]
+    assert len(begun) == len(lines) - 2
+    incident.journal_file.write_text("".join(begun))
+    (incident.host.store / ips[1]).unlink()
+    assert incident.journal().out.count("restoration unfinished") == 2
+    assert incident.clean().out.count("is unfinished, the next cleanup or restore recovers it") == 2
+    assert f"would restore: {ips[1]} " in incident.restore("--last").out, "not an older one"
+    done = incident.restore("--last", "--apply")
+    assert (done.code, "restored: " in done.out) == (0, True)
+    assert {ip: incident.file(ip) for ip in ips} == before
+    assert incident.journal().out.count(", restored ") == 2
+    assert "halted" not in incident.clean().out
+
+
+def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) -> None:
+    ip = incident.leaks[0]
+    assert incident.clean("--apply", "--max=1").code == 0
+    assert incident.restore(ip, "--apply").code == 0
+    lines = incident.journal_file.read_text().splitlines(keepends=True)
+    incident.journal_file.write_text("".join(lines[:-1]))
+    assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
+    first, second = incident.entries()
+    assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ip], False, "released")
+    assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
+
+
+def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
+    """It has no line for the beginning of a restoration."""
+    ips = incident.leaks[:2]
+    assert incident.clean("--apply", "--max=2").code == 0
+    (entry, _) = incident.entries()
+    line = {"schema": "nodeleak.journal/v1", "entry": entry["entry"], "restored": "2026-03-26T19:20:00.000000Z"}
+    with incident.journal_file.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert [one["restored"] for one in incident.entries()] == ["2026-03-26T19:20:00Z", None]
+    assert "damaged" not in incident.journal().out
+    assert f"would restore: {ips[1]} " in incident.restore("--last").out
+
+
 def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
     for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
         done = incident.restore(what, "--apply")
@@ -435,7 +510,7 @@ def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     begun, _ended = journal_store.read_text().splitlines(keepends=True)
     journal_store.write_text(begun)  # as it is where we were killed after the removal
     assert "unfinished" in incident.journal().out
-    assert "is unfinished, the next cleanup recovers it" in incident.clean().out
+    assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
     assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED
