@@ -76,6 +76,10 @@ class FileOperations(Protocol):
     def put_back(self, image: FileImage) -> None: ...
 
 
+class JournalFull(OSError):
+    """The journal would have to drop an entry that may still be needed; the text says until when."""
+
+
 class JournalWriter(Protocol):
     """`begin` returns the name of the entry, and raises OSError if it is not on disk."""
 
@@ -131,7 +135,8 @@ def release(
         # compared under the lock is, to the byte, what is journaled here.
         entry = writer.begin(request, (*files, *cached), _EVIDENCE)
     except OSError as error:
-        return Outcome(request, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))
+        reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
+        return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
     yield Step.JOURNALED
     outcome = yield from _under_lock(request, files, file_ops)
     why = outcome.why

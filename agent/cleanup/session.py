@@ -86,7 +86,8 @@ class CleanupSession:
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
-        spent = self._budget.spent(self._journal, self._now or report.assessment.snapshot.taken_at, self.by)
+        now = self._now or report.assessment.snapshot.taken_at
+        spent = self._budget.spent(self._journal, now, self.by)
         return GuardContext(
             report=report,
             runtime_history=self._runtime_history,
@@ -94,6 +95,7 @@ class CleanupSession:
             spent=spent,
             halted=self.halted,
             journal_trouble=self._unreadable or self._journal_store.trouble(),
+            journal_room=self._journal_store.room(now),
             failures=dict(self._failures),
         )
 

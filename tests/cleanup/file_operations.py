@@ -142,6 +142,10 @@ class InMemoryJournal(JournalStore):
     def trouble(self) -> str:
         return self.unwritable
 
+    def room(self, now: datetime) -> int:
+        assert now.tzinfo
+        return 1000
+
     def read(self) -> Journal:
         if self.unreadable:
             raise SourceError(self.unreadable)

@@ -1,21 +1,30 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
+import contextlib
 import ctypes
 import fcntl
+import io
+import itertools
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
+from agent.cli import main
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT
+from tests.cleanup.stores import in_child
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
@@ -452,6 +461,81 @@ def test_a_damaged_journal_is_reported_and_used(incident: Incident) -> None:
     assert incident.leaks[0] in done.out
     assert f"damaged: {journal_store}, line 3: " in done.out
     assert "warning: journal: " in incident.clean().out
+
+
+def fill_journal(directory: Path, left: int) -> None:
+    """Fill every file but the last one of the journal, so that there are `left` bytes before it has to be rotated."""
+    directory.mkdir(parents=True)
+    line = b"\n".rjust(MAX_JOURNAL_BYTES)
+    for number in range(1, FILES - 1):
+        (directory / f"journal.{number}.jsonl").write_bytes(line)
+    (directory / "journal.jsonl").write_bytes(line[left:])
+
+
+def test_a_run_releases_no_more_than_the_journal_can_hold_and_says_so(incident: Incident) -> None:
+    fill_journal(incident.journal_file.parent, 3 * BYTES_PER_ADDRESS)
+    files = sorted(path.name for path in incident.journal_file.parent.iterdir())
+    tried = incident.document()
+    assert (tried["verdicts"]["would_release"], tried["verdicts"]["refused"]) == (3, LEAKED - 3)
+    done = incident.clean("--apply")
+    assert done.code == 0
+    assert "3 released, 4 refused (4 journal_full)" in done.out
+    assert "the journal has room for 3 addresses until its oldest file is 24 hours old; this is number 4 in line" in done.out
+    assert "override" not in done.out
+    assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
+    assert sorted(path.name for path in incident.journal_file.parent.iterdir()) == files
+    assert "The journal has no room" in nodeleak("explain", "journal_full").out
+    assert len(incident.reserved) == ALL - 3
+
+
+def test_once_the_oldest_file_is_old_enough_it_makes_room(incident: Incident) -> None:
+    directory = incident.journal_file.parent
+    fill_journal(directory, 0)
+    oldest, full = directory / f"journal.{FILES - 1}.jsonl", directory / "journal.1.jsonl"
+    oldest.write_bytes(full.read_bytes())
+    assert "0 released, 7 refused (7 journal_full)" in incident.clean("--apply").out
+    for path, days in ((oldest, 3), (directory / f"journal.{FILES - 2}.jsonl", 2)):
+        old = path.stat().st_mtime - days * 86400
+        os.utime(path, (old, old))
+    assert "7 released" in incident.clean("--apply").out
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["journal.jsonl", *(f"journal.{number}.jsonl" for number in range(1, FILES))]
+    )
+
+
+def test_reading_the_journal_while_it_is_rotated_loses_nothing(incident: Incident) -> None:
+    """Another process rotates it just before each of the files is opened."""
+    assert incident.clean("--apply", "--max=3").code == 0
+    directory, lines = incident.journal_file.parent, incident.journal_file.read_text().splitlines(keepends=True)
+    names = [entry["entry"] for entry in incident.entries()]
+    for moment in range(1, FILES + 1):
+        for path in directory.iterdir():
+            path.unlink()
+        for number in range(3):
+            (directory / f"journal.{2 - number}.jsonl").write_text("".join(lines[2 * number : 2 * number + 2]))
+        (directory / "journal.0.jsonl").rename(incident.journal_file)
+        with incident.journal_file.open("a") as file:
+            file.write(" " * MAX_JOURNAL_BYTES + "\n")
+        found = in_child(partial(read_while_rotated, incident.state, moment))
+        assert [entry["entry"] for entry in found["entries"] if entry["entry"] in names] == names
+        assert found["damage"] == []
+        assert (directory / "journal.3.jsonl").exists(), "it was rotated"
+
+
+def read_while_rotated(state: Path, moment: int) -> Any:
+    """Run `nodeleak journal` in this process, and rotate the journal before its n-th file is opened."""
+    opened = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith(".jsonl") and next(opened) == moment:
+            now = datetime(2026, 3, 26, 20, tzinfo=UTC)
+            JournalStore(state).begin(Entry("20260326T200000.000000Z-x", now, "clean", "x", "", ()), ())
+
+    sys.addaudithook(hook)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        main(["journal", "-o", "json", f"--state-dir={state}"])
+    return json.loads(output.getvalue())
 
 
 # Standard output and signals
