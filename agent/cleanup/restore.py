@@ -1,14 +1,13 @@
 """Restore released addresses, and recover releases and restorations that an agent left unfinished when it died."""
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.release import LOCK_HELD, RESERVATION, FileImage, FileOperations, describe_error, join
+from agent.cleanup.release import LOCK_HELD, RESERVATION, FileImage, FileOperations, Locked, describe_error, join
 from agent.model.release import Verdict
 
 
@@ -102,11 +101,14 @@ def recover_and_restore(
 ) -> Restoration:
     """Do what `restore --apply` does, once it holds the cleaner's lock. Raises RestoreError, SourceError."""
     before = journal_store.read().named(name)
-    recover_all(file_ops, journal_store, now)
+    unfinished = recover_all(file_ops, journal_store, now)
     journal = journal_store.read()
     entry = journal.named(name)
     if before is None or entry is None:
         raise RestoreError("the journal does not have the entry any more")
+    if why := unfinished.get(name):
+        # If it began anew and failed, nobody would know that a part of it may be in place.
+        raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {why}")
     if before.restoring and entry.restored:
         return Restoration(entry, done=True, why="its restoration was interrupted, and is complete now")
     check_last(journal, entry)
@@ -123,11 +125,16 @@ def _networks(entry: Entry) -> list[str]:
     return sorted({image.network for image in entry.reservations})
 
 
-def _put_back_under_lock(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
-    """Put back what is missing now, and return it."""
+def _lock(entry: Entry, file_ops: RestoreOperations) -> Locked:
     locked = file_ops.lock(_networks(entry))
     if locked is None:
         raise RestoreError(LOCK_HELD)
+    return locked
+
+
+def _put_back_under_lock(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
+    """Put back what is missing now, and return it."""
+    locked = _lock(entry, file_ops)
     try:
         missing = missing_of(entry, file_ops)
         _put_back(missing, file_ops)
@@ -173,21 +180,23 @@ def _put_back_cache(entry: Entry, file_ops: RestoreOperations) -> str:
     return "; ".join(left)
 
 
-def recover_all(file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> None:
-    """Finish what agents that died left unfinished. What cannot be finished now stays for the next time.
+def recover_all(file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> Mapping[str, str]:
+    """Finish what agents that died left unfinished. Return why an entry stays unfinished until the next time, by name.
 
     The caller holds the cleaner's lock. Raises SourceError if the journal cannot be read.
     """
+    left: dict[str, str] = {}
     for entry in journal_store.read().unfinished():
-        with suppress(OSError):
+        try:
             recover(entry, file_ops, journal_store, now)
+        except (RestoreError, OSError) as error:
+            left[entry.name] = describe_error(error)
+    return left
 
 
 def recover(entry: Entry, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> None:
-    """Determine the outcome of an unfinished release or restoration, and record it. Raises OSError."""
-    locked = file_ops.lock(_networks(entry))
-    if locked is None:
-        return
+    """Determine the outcome of an unfinished release or restoration, and record it. Raises OSError and RestoreError."""
+    locked = _lock(entry, file_ops)
     try:
         verdict, found = _complete(entry, file_ops)
     finally:

@@ -104,6 +104,18 @@ class CleanupSession:
         failed = max(self._failures[reservation.key] for reservation in request.reservations)
         return failed == 0 or self._syncs % 2 ** min(failed, _MAX_BACKOFF) == 0
 
+    def restored_meanwhile(self) -> frozenset[str]:
+        """Return the sandboxes that were being restored since `read_journal`: a snapshot may show a part of them.
+
+        Raises SourceError.
+        """
+        before = {(entry.name, entry.restorations) for entry in self._journal.entries if not entry.restoring}
+        return frozenset(
+            entry.container_id
+            for entry in self._journal_store.read().entries
+            if entry.restorations and (entry.restoring or (entry.name, entry.restorations) not in before)
+        )
+
     def cleaning(self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool) -> Cleaning:
         """Summarize a sync."""
         snapshot = report.assessment.snapshot

@@ -188,6 +188,22 @@ def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reas
     assert daemon.journal_store.read() == Journal()
 
 
+# A restoration
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_restored_during_the_snapshot_is_not_released_in_this_sync(ends: bool) -> None:
+    """The snapshot may show a part of the sandbox only."""
+    half = entry(LEAK, Verdict.FAILED)
+    daemon = Daemon(InMemoryJournal(half))
+    daemon.sync(LEAK)
+    meanwhile = half.restoration_began(NOW)
+    cleaning = daemon.sync(LEAK, meanwhile=[meanwhile.restoration_ended(NOW) if ends else meanwhile])
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.CHANGED)]
+    assert cleaning.outcomes[0].why == "the sandbox was being restored during the snapshot"
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
 # Another cleaner
 
 
