@@ -218,7 +218,7 @@ def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store:
     assert in_child(act) == [False, f"{store.network()}: no space left on device"]
     assert store.files() == {}
     assert store.entry().released
-    assert store.entry().why == f"not restored: {store.network()}: No space left on device"
+    assert store.entry().why == f"not restored: {store.network()}: no space left on device"
     assert put_back(store).done
     assert len(store.files()) == 2
 
@@ -390,8 +390,8 @@ def test_a_restoration_that_can_be_neither_finished_nor_undone_is_recovered_late
 
     done, why = in_child(act)
     assert not done
-    assert "No space left on device" in why
-    assert "Input/output error; the next cleanup or restore recovers it" in why
+    assert "no space left on device" in why
+    assert "input/output error; the next cleanup or restore recovers it" in why
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.entry().restoring == NOW
     store.start()
@@ -417,7 +417,7 @@ def test_a_restoration_whose_end_cannot_be_recorded_says_so_and_is_recovered(sto
         return [done.done, done.why]
 
     assert in_child(act) == [
-        True, f"the journal does not record the outcome: {store.journal_file}: No space left on device",
+        True, f"the journal does not record the outcome: {store.journal_file}: no space left on device",
     ]  # fmt: skip
     assert (store.entry().restoring, store.entry().released) == (NOW, False)
     store.start()

@@ -363,10 +363,10 @@ def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) ->
     script = FULL_STORE.format(store=incident.host.store)
     done = incident.restore(ip, "--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
     assert done.code == FAILED, done
-    assert "No space left on device" in done.out
+    assert "no space left on device" in done.out
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
-    assert entry["why"] == f"not restored: {incident.host.store}: No space left on device"
+    assert entry["why"] == f"not restored: {incident.host.store}: no space left on device"
     assert f"would restore: {ip} " in incident.restore("--last").out
     (incident.host.store / ip).write_bytes(kept)
     assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
@@ -480,7 +480,10 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_and_says_so(incident: 
     done = incident.clean("--apply")
     assert done.code == 0
     assert "3 released, 4 refused (4 journal_full)" in done.out
-    assert "the journal has room for 3 addresses until its oldest file is 24 hours old; this is number 4 in line" in done.out
+    assert (
+        "the journal has room for 3 addresses until its oldest file is 24 hours old; this is number 4 in line"
+        in done.out
+    )
     assert "override" not in done.out
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
     assert sorted(path.name for path in incident.journal_file.parent.iterdir()) == files
