@@ -495,6 +495,7 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
     runtime_history = RuntimeHistory()
     for snapshot in snapshots:
         runtime_history = watch(runtime_history, snapshot)
+    known = {"journal_room": 1000, **known}
     return GuardContext(
         report=scanned(*snapshots, grace=limits.grace), runtime_history=runtime_history, limits=limits, **known
     )

@@ -104,12 +104,11 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
 
 
 def restore_entry(config: Config, entry: Entry) -> Restoration:
-    """Restore an entry, under the cleaner's lock."""
+    """Recover what is unfinished, then restore an entry, under the cleaner's lock."""
     journal_store = JournalStore(config.state_dir)
     try:
         with journal_store.exclusive(config.lock_timeout.total_seconds()), deferred():
-            _check_last(journal_store.read(), entry)
-            return restoring.restore(entry, node_files(config), journal_store, loop.wall())
+            return restoring.recover_and_restore(entry.name, node_files(config), journal_store, loop.wall())
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
 
@@ -117,13 +116,8 @@ def restore_entry(config: Config, entry: Entry) -> Restoration:
 def try_restore(config: Config, entry: Entry) -> Restoration:
     """Return what a restoration would do, and change nothing."""
     try:
-        _check_last(read_journal(config), entry)
+        restoring.check_last(read_journal(config), entry)
         restoring.missing_of(entry, node_files(config))
     except (restoring.RestoreError, OSError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
     return Restoration(entry, done=True)
-
-
-def _check_last(journal: Journal, entry: Entry) -> None:
-    if later := journal.released_again(entry):
-        raise restoring.RestoreError(f"the entry was restored and released again since: restore {later.name} instead")

@@ -3,7 +3,7 @@
 Off, dry run and apply are three classes, not a flag.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -12,7 +12,7 @@ from agent.cleanup import guards
 from agent.cleanup.guards import Decision
 from agent.cleanup.journal_store import Busy, EntryWriter, JournalStore
 from agent.cleanup.release import Recheck, describe_error, release, run_steps
-from agent.cleanup.restore import RestoreOperations, recover
+from agent.cleanup.restore import RestoreOperations, recover_all
 from agent.cleanup.session import CleanupSession
 from agent.cleanup.signals import interrupted
 from agent.model.release import Cleaning, Outcome, Reason, Refusal, ReleaseRequest, Verdict
@@ -82,13 +82,9 @@ class ApplyingCleaner:
             self._session.read_journal(now)
 
     def _recover(self) -> None:
-        """Finish what an agent that died left unfinished. What cannot be finished now stays for the next sync."""
         with suppress(Busy, OSError, SourceError), self._journal_store.exclusive(0):
-            file_ops = self._file_ops()
-            # Read again under the lock: another cleaner may have been in the middle of an entry.
-            for entry in self._journal_store.read().unfinished():
-                with suppress(OSError):
-                    recover(entry, file_ops, self._journal_store, self._now())
+            # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
+            recover_all(self._file_ops(), self._journal_store, self._now())
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self._session.observe(snapshots)
@@ -105,26 +101,29 @@ class ApplyingCleaner:
         file_ops, writer = self._file_ops(), EntryWriter(self._journal_store, self._session.by, self._now)
         try:
             with self._journal_store.exclusive(self._lock_timeout):
+                restored = self._session.restored_meanwhile()
                 for request in requests:
                     outcomes.append(
-                        self._not_begun(request, taken_at)
+                        self._not_begun(request, taken_at, restored)
                         or run_steps(release(request, self._recheck, file_ops, writer))
                     )
                     self._beat()
         except Busy as busy:
             outcomes += [Outcome(request, Verdict.BUSY, why=str(busy)) for request in requests[len(outcomes) :]]
-        except OSError as error:
+        except (OSError, SourceError) as error:
             refusal = Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error))
             outcomes += [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests[len(outcomes) :]]
         return outcomes
 
-    def _not_begun(self, request: ReleaseRequest, taken_at: datetime) -> Outcome | None:
-        """Begin no release after a signal, or too long after the snapshot."""
+    def _not_begun(self, request: ReleaseRequest, taken_at: datetime, restored: Collection[str]) -> Outcome | None:
+        """Begin no release after a signal, too long after the snapshot, or of what was restored meanwhile."""
         if interrupted():
             return Outcome(request, Verdict.INTERRUPTED, why="interrupted by a signal before this release began")
         if abs(self._now() - taken_at) > MAX_SNAPSHOT_AGE:
             why = f"its snapshot is older than {MAX_SNAPSHOT_AGE.total_seconds():.0f} s: run cleanup again"
             return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
+        if request.container_id in restored:
+            return Outcome(request, Verdict.CHANGED, why="the sandbox was being restored during the snapshot")
         return None
 
 

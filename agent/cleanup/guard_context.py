@@ -28,6 +28,8 @@ class GuardContext:
     halted: str = ""
     journal_trouble: str = ""
     """Why the journal cannot be written; empty if it can."""
+    journal_room: int
+    """For how many addresses the journal has room."""
     failures: Mapping[ReservationKey, int] = field(default_factory=dict)
     """How often the release of an address failed."""
     spent: Mapping[str, int] = field(default_factory=dict)

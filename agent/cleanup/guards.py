@@ -289,14 +289,15 @@ GUARDS: Final[tuple[Guard, ...]] = (
 
 
 def _within_budget(decisions: Iterable[Decision], context: GuardContext) -> Iterator[Decision]:
-    """Let as many addresses pass as the allowances permit, in the order of their turn."""
+    """Let as many addresses pass as the allowances permit and the journal can hold, in the order of their turn."""
     passed = queued = 0
     for request, refusals in decisions:
         objections = refusals
         if not refusals:
             wanted = len(request.reservations)
             queued += wanted
-            objections = _over_budget(passed + wanted, queued, context)
+            over = _over_budget, _over_room
+            objections = tuple(refusal for one in over for refusal in one(passed + wanted, queued, context))
             passed += 0 if objections else wanted
         yield request, objections
 
@@ -310,3 +311,12 @@ def _over_budget(wanted: int, queued: int, context: GuardContext) -> tuple[Refus
     why = ", ".join(f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left in short)
     lift = " ".join(f"{setting}={queued + context.spent.get(setting, 0)}" for setting, _ in short)
     return (Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift),)
+
+
+def _over_room(wanted: int, queued: int, context: GuardContext) -> tuple[Refusal, ...]:
+    """Without its entry, a release can be neither restored nor found wrong."""
+    if wanted <= context.journal_room:
+        return ()
+    room = count_of(context.journal_room, "address", "addresses")
+    why = f"the journal has room for {room} until its oldest file is 24 hours old; this is number {queued} in line"
+    return (Refusal(Reason.JOURNAL_FULL, why),)

@@ -1,8 +1,8 @@
 """The journal of releases: what was removed, byte for byte, so that it can be restored. Readable JSON lines.
 
-An entry has a line that begins it, on disk before anything is removed, and a line with its outcome. An entry without an
-outcome is unfinished: the agent died, and either the file is in place or the journal has what restores it.
-`journal_store.py` reads and writes the lines.
+A release has a line that begins it, on disk before anything is removed, and a line that ends it; so has a restoration.
+An entry whose last line is a beginning is unfinished: the agent died, and either the file is in place or the journal
+has what restores it. `journal_store.py` reads and writes the lines.
 """
 
 import base64
@@ -38,10 +38,14 @@ class Entry:
     pod: str
     files: tuple[FileImage, ...]
     verdict: Verdict | None = None
-    """None: unfinished."""
+    """Of the release; None: it is unfinished."""
     why: str = ""
     restored: datetime | None = None
-    """When its restoration began."""
+    """When it was restored."""
+    restoring: datetime | None = None
+    """When a restoration began that is unfinished."""
+    restorations: int = 0
+    """How many began. One that failed may have been seen half done."""
 
     @property
     def ips(self) -> tuple[str, ...]:
@@ -53,7 +57,23 @@ class Entry:
 
     @property
     def released(self) -> bool:
-        return self.verdict is Verdict.RELEASED and self.restored is None
+        return self.verdict is Verdict.RELEASED and self.restored is None and self.restoring is None
+
+    @property
+    def unfinished(self) -> bool:
+        return self.verdict is None or self.restoring is not None
+
+    # What the lines after the first change.
+
+    def ended(self, verdict: Verdict, why: str) -> "Entry":
+        """End a release, or a restoration that restored nothing."""
+        return replace(self, verdict=verdict, why=why, restored=None, restoring=None)
+
+    def restoration_began(self, at: datetime) -> "Entry":
+        return replace(self, restoring=at, restorations=self.restorations + 1)
+
+    def restoration_ended(self, at: datetime) -> "Entry":
+        return replace(self, restored=at, restoring=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +94,10 @@ class Journal:
         return self.released_from().get(entry.container_id)
 
     def unfinished(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.entries if entry.verdict is None)
+        return tuple(entry for entry in self.entries if entry.unfinished)
+
+    def named(self, name: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
 
     def released_since(self, since: datetime, by: str) -> int:
         """Count addresses. Entries in the future count too: the clock was set back."""
@@ -114,7 +137,11 @@ def ending(name: str, verdict: Verdict, why: str, at: datetime) -> dict[str, Any
     return {"schema": JOURNAL_SCHEMA, "entry": name, "ended": _timestamp(at), "outcome": verdict.value, "why": why}
 
 
-def restoration(name: str, at: datetime) -> dict[str, Any]:
+def restoration_beginning(name: str, at: datetime) -> dict[str, Any]:
+    return {"schema": JOURNAL_SCHEMA, "entry": name, "restoring": _timestamp(at)}
+
+
+def restoration_ending(name: str, at: datetime) -> dict[str, Any]:
     return {"schema": JOURNAL_SCHEMA, "entry": name, "restored": _timestamp(at)}
 
 
@@ -186,12 +213,17 @@ def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
             pod=str(line["pod"]),
             files=tuple(map(_file_image, line["files"])),
         )
-    elif "ended" in line:
-        # Its first line may have been dropped with the oldest file.
-        if name in entries:
-            entries[name] = replace(entries[name], verdict=Verdict(line["outcome"]), why=str(line["why"]))
-    elif name in entries:
-        entries[name] = replace(entries[name], restored=_time(line["restored"]))
+    elif name in entries:  # its first line may have been dropped with the oldest file
+        entries[name] = _continued(entries[name], line)
+
+
+def _continued(entry: Entry, line: dict[str, Any]) -> Entry:
+    if "ended" in line:
+        return entry.ended(Verdict(line["outcome"]), str(line["why"]))
+    if "restoring" in line:
+        return entry.restoration_began(_time(line["restoring"]))
+    # The oldest journals have no line for the beginning of a restoration.
+    return entry.restoration_ended(_time(line["restored"]))
 
 
 def _time(text: str) -> datetime:

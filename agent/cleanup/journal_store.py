@@ -10,8 +10,9 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +20,19 @@ import tenacity
 
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import FileImage, describe_error
+from agent.cleanup.release import FileImage, JournalFull, describe_error
 from agent.model.release import ReleaseRequest, Verdict
+from agent.model.times import from_mtime
 from agent.sources.error import SourceError, cannot_read
 
 MAX_JOURNAL_BYTES: Final = 1024 * 1024
 """Bytes of one file, about 300 entries. A larger file is rotated."""
-FILES: Final = 6
-"""Including the current one. Rotation drops the oldest."""
+FILES: Final = 8
+"""Including the current one. What `run` releases in a day by default has room, with a file to spare."""
+RETENTION: Final = timedelta(hours=24)
+"""Rotation drops the oldest file, if nothing was written to it for so long."""
+BYTES_PER_ADDRESS: Final = 4096
+"""An estimate: an entry with one address, and libcni's cached result for it."""
 
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -78,21 +84,31 @@ class JournalStore:
             return describe_error(error)
         return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
 
+    def room(self, now: datetime) -> int:
+        """Return for how many addresses there is room, with a file to spare. 0 if that cannot be told."""
+        try:
+            left = max(0, MAX_JOURNAL_BYTES - _size(self._directory / _CURRENT))
+            return max(0, left + (self._rotations(now) - 1) * MAX_JOURNAL_BYTES) // BYTES_PER_ADDRESS
+        except OSError:
+            return 0
+
     def read(self) -> Journal:
         """Read all files; raises SourceError if one cannot be read. A file that does not exist is empty."""
         try:
             signature = self._current_signature()
             if self._cached is None or signature != self._signature:
-                self._cached = journal.parse_journal(self._lines(path) for path in self._paths())
+                with ExitStack() as stack:
+                    files = self._open_all(stack)
+                    self._cached = journal.parse_journal(_lines(path, handle) for path, handle in files)
                 self._signature = signature
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
         return self._cached
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
-        """Begin an entry, on disk before this returns. Raises OSError."""
+        """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
         _make_directory(self._directory)
-        self._rotate()
+        self._rotate(entry.at)
         self._append(journal.beginning(entry, evidence))
 
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
@@ -100,8 +116,12 @@ class JournalStore:
         self._append(journal.ending(name, verdict, why, at))
 
     def restoring(self, name: str, at: datetime) -> None:
-        """Record that an entry is about to be restored. Raises OSError."""
-        self._append(journal.restoration(name, at))
+        """Begin a restoration, on disk before this returns. Raises OSError."""
+        self._append(journal.restoration_beginning(name, at))
+
+    def restored(self, name: str, at: datetime) -> None:
+        """Record that an entry was restored. Raises OSError."""
+        self._append(journal.restoration_ending(name, at))
 
     def _paths(self) -> list[Path]:
         """Return the files, oldest first."""
@@ -109,40 +129,46 @@ class JournalStore:
         return [*rotated, self._directory / _CURRENT]
 
     def _current_signature(self) -> tuple[tuple[str, int, int, int], ...]:
-        found = []
-        for path in self._paths():
+        found = ((path.name, _stat(path)) for path in self._paths())
+        return tuple((name, at.st_ino, at.st_size, at.st_mtime_ns) for name, at in found if at)
+
+    def _open_all(self, stack: ExitStack) -> list[tuple[Path, int]]:
+        """Open the files and return them, oldest first.
+
+        The newest is opened first: another process may be rotating them, to older names only, so that none is missed.
+        """
+        found: dict[tuple[int, int], tuple[Path, int]] = {}
+        for path in reversed(self._paths()):
             try:
-                at = path.lstat()
+                handle = os.open(path, _READ)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            found.append((path.name, at.st_ino, at.st_size, at.st_mtime_ns))
-        return tuple(found)
-
-    def _lines(self, path: Path) -> Iterator[tuple[str, bytes]]:
-        try:
-            handle = os.open(path, _READ)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            stack.callback(os.close, handle)
+            at = os.fstat(handle)
+            if not stat.S_ISREG(at.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path))
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                for number, line in enumerate(file, 1):
-                    yield f"{path}, line {number}", line
-        finally:
-            os.close(handle)
+            found.setdefault((at.st_dev, at.st_ino), (path, handle))
+        return list(reversed(found.values()))
 
-    def _rotate(self) -> None:
-        current = self._directory / _CURRENT
-        try:
-            if current.lstat().st_size < MAX_JOURNAL_BYTES:
-                return
-        except FileNotFoundError:
-            return
+    def _rotations(self, now: datetime) -> int:
+        """Return how often the files can be rotated now, without dropping one that must be kept."""
+        rotated = [_stat(path) for path in self._paths()[:-1]]
+        existing = [from_mtime(at.st_mtime_ns) for at in rotated if at]
+        return rotated.count(None) + sum(1 for _ in takewhile(lambda written: now - written > RETENTION, existing))
+
+    def _rotate(self, now: datetime) -> None:
+        """Make room in the current file. Raises JournalFull if that would drop a file that must be kept."""
         paths = self._paths()
-        for newer, older in zip(paths[1:], paths[:-1], strict=True):
-            with suppress(FileNotFoundError):
-                newer.rename(older)
+        if _size(paths[-1]) < MAX_JOURNAL_BYTES:
+            return
+        if not self._rotations(now):
+            raise JournalFull(
+                f"the journal is full until {paths[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
+            )
+        # A gap remains where an agent died while it rotated: only what is newer has to move.
+        gap = max((number for number, path in enumerate(paths) if _stat(path) is None), default=0)
+        for older, newer in pairwise(paths[gap:]):
+            newer.rename(older)
 
     def _append(self, line: dict[str, Any]) -> None:
         path = self._directory / _CURRENT
@@ -186,6 +212,25 @@ class EntryWriter:
 
     def end(self, entry: str, verdict: Verdict, why: str) -> None:
         self._journal_store.end(entry, verdict, why, self._now())
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Return None if there is no such file."""
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _size(path: Path) -> int:
+    at = _stat(path)
+    return at.st_size if at else 0
+
+
+def _lines(path: Path, handle: int) -> Iterator[tuple[str, bytes]]:
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        for number, line in enumerate(file, 1):
+            yield f"{path}, line {number}", line
 
 
 def _write_all(handle: int, text: bytes) -> None:

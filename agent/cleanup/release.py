@@ -76,6 +76,10 @@ class FileOperations(Protocol):
     def put_back(self, image: FileImage) -> None: ...
 
 
+class JournalFull(OSError):
+    """The journal would have to drop an entry that may still be needed; the text says until when."""
+
+
 class JournalWriter(Protocol):
     """`begin` returns the name of the entry, and raises OSError if it is not on disk."""
 
@@ -131,16 +135,17 @@ def release(
         # compared under the lock is, to the byte, what is journaled here.
         entry = writer.begin(request, (*files, *cached), _EVIDENCE)
     except OSError as error:
-        return Outcome(request, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))
+        reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
+        return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
     yield Step.JOURNALED
     outcome = yield from _under_lock(request, files, file_ops)
     why = outcome.why
     if outcome.verdict is Verdict.RELEASED:
-        why = _join(why, (yield from _remove_cached(cached, file_ops)))
+        why = join(why, (yield from _remove_cached(cached, file_ops)))
     try:
         writer.end(entry, outcome.verdict, why)
     except OSError as error:
-        why = _join(why, f"the journal does not record the outcome: {describe_error(error)}")
+        why = join(why, f"the journal does not record the outcome: {describe_error(error)}")
     return replace(outcome, why=why, entry=entry, waited=None if outcome.waited is None else waited + outcome.waited)
 
 
@@ -168,7 +173,7 @@ def describe_error(error: Exception) -> str:
     return str(error)
 
 
-def _join(*parts: str) -> str:
+def join(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
@@ -230,7 +235,7 @@ def _under_lock(
     except _RaceLost as race:
         verdict, why = race.verdict, race.why
     except OSError as error:
-        verdict, why = Verdict.FAILED, _join(describe_error(error), _undo(removed, file_ops))
+        verdict, why = Verdict.FAILED, join(describe_error(error), _undo(removed, file_ops))
     finally:
         held = locked.unlock()
     yield Step.UNLOCKED

@@ -1,13 +1,13 @@
-"""Restore released addresses, and recover entries that an agent left unfinished when it died."""
+"""Restore released addresses, and recover releases and restorations that an agent left unfinished when it died."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from agent.cleanup.journal import Entry
+from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.release import LOCK_HELD, RESERVATION, FileImage, FileOperations, describe_error
+from agent.cleanup.release import LOCK_HELD, RESERVATION, FileImage, FileOperations, Locked, describe_error, join
 from agent.model.release import Verdict
 
 
@@ -33,13 +33,17 @@ class RestoreError(Exception):
     """The entry must not be restored; the text says why."""
 
 
+class _PartlyRestored(OSError):
+    """Some reservations were put back, and cannot be removed again."""
+
+
 def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
     """Return the reservations to put back.
 
     Raises RestoreError if that would take an address from its owner, or give a sandbox two.
     """
     if entry.verdict is None:
-        raise RestoreError("the entry is unfinished, the next cleanup recovers it")
+        raise RestoreError("the entry is unfinished, the next cleanup or restore recovers it")
     if entry.verdict not in {Verdict.RELEASED, Verdict.FAILED}:
         raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
     missing = _missing(entry, file_ops)
@@ -70,21 +74,82 @@ def _missing(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]
 def restore(entry: Entry, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> Restoration:
     """Put the files of an entry back, under host-local's locks. The caller holds the cleaner's lock."""
     try:
-        locked = file_ops.lock(sorted({image.network for image in entry.reservations}))
-        if locked is None:
+        missing_of(entry, file_ops)
+        # A lock that is held for hours must not fill the journal.
+        if file_ops.try_lock(_networks(entry)) is None:
             return Restoration(entry, done=False, why=LOCK_HELD)
-        try:
-            missing = missing_of(entry, file_ops)
-            # Journal first: a released reservation that reappears without a restoration halts all cleanup.
-            journal_store.restoring(entry.name, now)
-            _put_back(missing, file_ops)
-        finally:
-            locked.unlock()
+        # A released reservation that reappears without a restoration halts all cleanup.
+        journal_store.restoring(entry.name, now)
     except (RestoreError, OSError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
-    if not missing:
-        return Restoration(entry, done=True, why="it was already in place; the journal now records that")
-    return Restoration(entry, done=True, why=_put_back_cache(entry, file_ops))
+    try:
+        missing = _put_back_under_lock(entry, file_ops)
+    except _PartlyRestored as error:
+        return Restoration(entry, done=False, why=f"{error}; the next cleanup or restore recovers it")
+    except (RestoreError, OSError) as error:
+        why = describe_error(error)
+        verdict = entry.verdict or Verdict.FAILED
+        unrecorded = _record(lambda: journal_store.end(entry.name, verdict, f"not restored: {why}", now))
+        return Restoration(entry, done=False, why=join(why, unrecorded))
+    left = _put_back_cache(entry, file_ops) if missing else "it was already in place; the journal now records that"
+    unrecorded = _record(lambda: journal_store.restored(entry.name, now))
+    return Restoration(entry, done=True, why=join(left, unrecorded))
+
+
+def recover_and_restore(
+    name: str, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime
+) -> Restoration:
+    """Do what `restore --apply` does, once it holds the cleaner's lock. Raises RestoreError, SourceError."""
+    before = journal_store.read().named(name)
+    unfinished = recover_all(file_ops, journal_store, now)
+    journal = journal_store.read()
+    entry = journal.named(name)
+    if before is None or entry is None:
+        raise RestoreError("the journal does not have the entry any more")
+    if why := unfinished.get(name):
+        # If it began anew and failed, nobody would know that a part of it may be in place.
+        raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {why}")
+    if before.restoring and entry.restored:
+        return Restoration(entry, done=True, why="its restoration was interrupted, and is complete now")
+    check_last(journal, entry)
+    return restore(entry, file_ops, journal_store, now)
+
+
+def check_last(journal: Journal, entry: Entry) -> None:
+    """Raise RestoreError if the entry's sandbox was released again later."""
+    if later := journal.released_again(entry):
+        raise RestoreError(f"the entry was restored and released again since: restore {later.name} instead")
+
+
+def _networks(entry: Entry) -> list[str]:
+    return sorted({image.network for image in entry.reservations})
+
+
+def _lock(entry: Entry, file_ops: RestoreOperations) -> Locked:
+    locked = file_ops.lock(_networks(entry))
+    if locked is None:
+        raise RestoreError(LOCK_HELD)
+    return locked
+
+
+def _put_back_under_lock(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ...]:
+    """Put back what is missing now, and return it."""
+    locked = _lock(entry, file_ops)
+    try:
+        missing = missing_of(entry, file_ops)
+        _put_back(missing, file_ops)
+    finally:
+        locked.unlock()
+    return missing
+
+
+def _record(write: Callable[[], None]) -> str:
+    """Write an outcome to the journal. Return why that failed: the entry is unfinished then."""
+    try:
+        write()
+    except OSError as error:
+        return f"the journal does not record the outcome: {describe_error(error)}"
+    return ""
 
 
 def _put_back(reservations: tuple[FileImage, ...], file_ops: RestoreOperations) -> None:
@@ -94,9 +159,12 @@ def _put_back(reservations: tuple[FileImage, ...], file_ops: RestoreOperations) 
         for image in reservations:
             file_ops.put_back(image)
             created.append(image)
-    except OSError:
-        for image in created:
-            file_ops.remove(image)
+    except OSError as error:
+        try:
+            for image in created:
+                file_ops.remove(image)
+        except OSError as left:
+            raise _PartlyRestored(join(describe_error(error), describe_error(left))) from error
         raise
 
 
@@ -112,20 +180,41 @@ def _put_back_cache(entry: Entry, file_ops: RestoreOperations) -> str:
     return "; ".join(left)
 
 
+def recover_all(file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> Mapping[str, str]:
+    """Finish what agents that died left unfinished. Return why an entry stays unfinished until the next time, by name.
+
+    The caller holds the cleaner's lock. Raises SourceError if the journal cannot be read.
+    """
+    left: dict[str, str] = {}
+    for entry in journal_store.read().unfinished():
+        try:
+            recover(entry, file_ops, journal_store, now)
+        except (RestoreError, OSError) as error:
+            left[entry.name] = describe_error(error)
+    return left
+
+
 def recover(entry: Entry, file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> None:
-    """Determine the outcome of an unfinished entry, and record it. Raises OSError."""
-    locked = file_ops.lock(sorted({image.network for image in entry.reservations}))
-    if locked is None:
-        return
-    verdict, why = Verdict.FAILED, "the agent died during this release; all reservations are in place"
+    """Determine the outcome of an unfinished release or restoration, and record it. Raises OSError and RestoreError."""
+    locked = _lock(entry, file_ops)
     try:
-        missing = _missing(entry, file_ops)
-        if len(missing) == len(entry.reservations):
-            verdict, why = Verdict.RELEASED, "found after the agent died during this release"
-        elif any(file_ops.taken(image) for image in missing):
-            why = "the agent died during this release, and a removed address is reserved again"
-        else:
-            _put_back(missing, file_ops)
+        verdict, found = _complete(entry, file_ops)
     finally:
         locked.unlock()
-    journal_store.end(entry.name, verdict, why, now)
+    if entry.restoring and verdict is None:
+        _put_back_cache(entry, file_ops)
+        journal_store.restored(entry.name, now)
+        return
+    during = "restoration" if entry.restoring else "release"
+    journal_store.end(entry.name, verdict or Verdict.FAILED, f"the agent died during this {during}{found}", now)
+
+
+def _complete(entry: Entry, file_ops: RestoreOperations) -> tuple[Verdict | None, str]:
+    """Put back the rest of a sandbox that is partly in place. Return None if all of it is in place then."""
+    missing = _missing(entry, file_ops)
+    if len(missing) == len(entry.reservations):
+        return Verdict.RELEASED, "; no reservation is in place"
+    if any(file_ops.taken(image) for image in missing):
+        return Verdict.FAILED, ", and a removed address is reserved again"
+    _put_back(missing, file_ops)
+    return None, "; all reservations are in place"

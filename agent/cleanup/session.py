@@ -86,7 +86,8 @@ class CleanupSession:
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
-        spent = self._budget.spent(self._journal, self._now or report.assessment.snapshot.taken_at, self.by)
+        now = self._now or report.assessment.snapshot.taken_at
+        spent = self._budget.spent(self._journal, now, self.by)
         return GuardContext(
             report=report,
             runtime_history=self._runtime_history,
@@ -94,6 +95,7 @@ class CleanupSession:
             spent=spent,
             halted=self.halted,
             journal_trouble=self._unreadable or self._journal_store.trouble(),
+            journal_room=self._journal_store.room(now),
             failures=dict(self._failures),
         )
 
@@ -101,6 +103,18 @@ class CleanupSession:
         """Tell whether to try the request in this sync: what failed is tried less and less often."""
         failed = max(self._failures[reservation.key] for reservation in request.reservations)
         return failed == 0 or self._syncs % 2 ** min(failed, _MAX_BACKOFF) == 0
+
+    def restored_meanwhile(self) -> frozenset[str]:
+        """Return the sandboxes that were being restored since `read_journal`: a snapshot may show a part of them.
+
+        Raises SourceError.
+        """
+        before = {(entry.name, entry.restorations) for entry in self._journal.entries if not entry.restoring}
+        return frozenset(
+            entry.container_id
+            for entry in self._journal_store.read().entries
+            if entry.restorations and (entry.restoring or (entry.name, entry.restorations) not in before)
+        )
 
     def cleaning(self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool) -> Cleaning:
         """Summarize a sync."""
@@ -178,6 +192,7 @@ def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
 
 def _warnings(journal: Journal) -> tuple[str, ...]:
     unfinished = (
-        f"journal: entry {entry.name} is unfinished, the next cleanup recovers it" for entry in journal.unfinished()
+        f"journal: entry {entry.name} is unfinished, the next cleanup or restore recovers it"
+        for entry in journal.unfinished()
     )
     return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)

@@ -29,7 +29,7 @@ examples:
 exit codes:
   0  restored, or with a dry run: it can be restored
   2  wrong usage or configuration, or the journal has no such release
-  4  it cannot be restored; the message says why, and nothing was changed
+  4  it cannot be, or was not, restored; the message says why
 """
 
 
@@ -63,7 +63,7 @@ def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") 
     """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
     if not arguments.last:
         return _find_named(journal, arguments.entry, state_dir)
-    released = [entry for entry in journal.entries if entry.released]
+    released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
     return released[-1]
@@ -73,11 +73,16 @@ def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
     ip = _canonical(name)
     of_address = [entry for entry in journal.entries if ip in entry.ips]
     named = [entry for entry in journal.entries if entry.name == name]
-    if found := named or [entry for entry in of_address if entry.released]:
+    if found := named or [entry for entry in of_address if _restorable(entry)]:
         return found[-1]
     if restored := [entry for entry in of_address if entry.restored]:
         raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
     raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
+
+
+def _restorable(entry: "Entry") -> bool:
+    """An unfinished entry counts: without it, an older one would be restored that nobody means."""
+    return entry.released or entry.unfinished
 
 
 def _not_found(why: str, journal: "Journal") -> UsageError:

@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """The journal cannot be written. Nothing is released without a journal entry."""
     OVER_BUDGET = "over_budget"
     """The limit on releases is reached for now."""
+    JOURNAL_FULL = "journal_full"
+    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
     """The snapshot was too old by the time this address came up for release."""
 

@@ -142,6 +142,10 @@ class InMemoryJournal(JournalStore):
     def trouble(self) -> str:
         return self.unwritable
 
+    def room(self, now: datetime) -> int:
+        assert now.tzinfo
+        return 1000
+
     def read(self) -> Journal:
         if self.unreadable:
             raise SourceError(self.unreadable)
@@ -155,7 +159,10 @@ class InMemoryJournal(JournalStore):
 
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
         assert at >= self.entries[name].at
-        self.entries[name] = replace(self.entries[name], verdict=verdict, why=why)
+        self.entries[name] = self.entries[name].ended(verdict, why)
 
     def restoring(self, name: str, at: datetime) -> None:
-        self.entries[name] = replace(self.entries[name], restored=at)
+        self.entries[name] = self.entries[name].restoration_began(at)
+
+    def restored(self, name: str, at: datetime) -> None:
+        self.entries[name] = self.entries[name].restoration_ended(at)

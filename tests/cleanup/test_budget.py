@@ -11,6 +11,7 @@ import pytest
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import decide
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS
+from agent.model.release import Reason, Refusal
 from agent.model.snapshot import Address, Checkpoint
 from tests.builders import (
     ADDRESSES,
@@ -83,6 +84,22 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_needed_value(name: s
     assert len(over) == 3 - max(least, 0)
     assert over[-1].setting == setting
     assert "-3" not in over[-1].why
+
+
+def test_what_the_journal_has_no_room_for_is_refused_whole_and_nothing_overrides_that() -> None:
+    limits = make_limits(allowances=(("--max", 3),))
+    for room, expected in ((0, 0), (1, 1), (2, 2), (3, 3), (9, 3)):
+        assert len(passed(guard_context(node(*leaks(4)), limits=limits, journal_room=room))) == expected
+    limits = make_limits(allowances=(("--max", 1),))
+    over = list(verdicts(guard_context(node(*leaks(4)), limits=limits, journal_room=1)).values())
+    assert [[one.reason for one in refusals] for refusals in over] == [
+        [],
+        *[[Reason.OVER_BUDGET, Reason.JOURNAL_FULL]] * 3,
+    ]
+    assert over[-1][-1] == Refusal(
+        Reason.JOURNAL_FULL,
+        "the journal has room for 1 address until its oldest file is 24 hours old; this is number 4 in line",
+    )
 
 
 def test_without_a_budget_all_that_pass_are_released() -> None:

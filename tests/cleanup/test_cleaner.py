@@ -103,7 +103,7 @@ def test_a_dry_run_recovers_nothing(tmp_path: Path) -> None:
     disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
     cleaning = disk.clean(DryRunCleaner(disk.session()))
-    assert [warning.endswith("the next cleanup recovers it") for warning in cleaning.warnings] == [True]
+    assert [warning.endswith("the next cleanup or restore recovers it") for warning in cleaning.warnings] == [True]
     assert disk.everything() == before
 
 
@@ -186,6 +186,22 @@ def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reas
     assert (verdicts_of(cleaning), reasons_of(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
     assert THE_IP in daemon.names
     assert daemon.journal_store.read() == Journal()
+
+
+# A restoration
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_restored_during_the_snapshot_is_not_released_in_this_sync(ends: bool) -> None:
+    """The snapshot may show a part of the sandbox only."""
+    half = entry(LEAK, Verdict.FAILED)
+    daemon = Daemon(InMemoryJournal(half))
+    daemon.sync(LEAK)
+    meanwhile = half.restoration_began(NOW)
+    cleaning = daemon.sync(LEAK, meanwhile=[meanwhile.restoration_ended(NOW) if ends else meanwhile])
+    assert verdicts_of(cleaning) == [(THE_IP, Verdict.CHANGED)]
+    assert cleaning.outcomes[0].why == "the sandbox was being restored during the snapshot"
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 # Another cleaner
@@ -351,7 +367,7 @@ def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     daemon.files.broken = {"storage"}
     cleaning = daemon.sync()
     assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
-    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup recovers it",)
+    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
 
 
 def test_an_unfinished_entry_of_another_running_cleaner_is_not_recovered() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES
 from agent.cleanup.release import RESERVATION, Step, release
 from agent.model.release import Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
@@ -414,6 +415,23 @@ def test_an_unwritable_state_directory_refuses() -> None:
         assert refusal.reason is Reason.JOURNAL_UNWRITABLE
         assert refusal.why == f"{store.state}/journal: permission denied"
         assert store.find(IP) == reserved
+
+
+def test_a_journal_that_has_become_full_refuses_and_drops_nothing(store: Store) -> None:
+    """The guards go by an estimate. An entry may be larger, and another cleaner may be faster."""
+    reserved = store.reserve()
+    store.journal_file.parent.mkdir(parents=True)
+    for number in range(FILES):
+        name = f"journal.{number}.jsonl" if number else "journal.jsonl"
+        store.journal_file.with_name(name).write_bytes(b"\n" * MAX_JOURNAL_BYTES)
+    before = {path: path.stat().st_ino for path in store.journal_file.parent.iterdir()}
+    outcome = store.release(reserved)
+    assert outcome.verdict is Verdict.REFUSED
+    (refusal,) = outcome.refusals
+    oldest = store.journal_file.with_name(f"journal.{FILES - 1}.jsonl")
+    assert (refusal.reason, refusal.why) == (Reason.JOURNAL_FULL, f"the journal is full until {oldest} is 24 hours old")
+    assert {path: path.stat().st_ino for path in store.journal_file.parent.iterdir()} == before
+    assert store.find(IP) == reserved
 
 
 def test_a_cached_result_that_cannot_be_removed_is_reported_and_is_not_a_failure(store: Store) -> None:

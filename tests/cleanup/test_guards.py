@@ -82,6 +82,7 @@ SITUATIONS = (
     situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
     situation(Reason.JOURNAL_UNWRITABLE, node(LEAK), journal_trouble="/var/lib/nodeleak is mounted read-only"),
+    situation(Reason.JOURNAL_FULL, node(*leaks(2)), journal_room=1),
     *(
         situation(
             Reason.OVER_BUDGET,
@@ -170,7 +171,7 @@ def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest
 
 NO_SETTING = {
     Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
-    Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE,
+    Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE, Reason.JOURNAL_FULL,
 }  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situat
         (SITUATIONS[9], "the sandbox also has fd00::9; all its addresses are released together"),
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
         (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
-        (SITUATIONS[14], "--max allows 2 addresses now; this is number 3 in line"),
+        (SITUATIONS[15], "--max allows 2 addresses now; this is number 3 in line"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )

@@ -1,6 +1,7 @@
 """The journal on a real disk: what was written is read, damage is reported, and no line affects another."""
 
 import base64
+import itertools
 import json
 import os
 import stat
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from agent.cleanup import journal
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, entry_name, file_document
-from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES, Busy, JournalStore
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, RETENTION, Busy, JournalStore
+from agent.cleanup.release import RESERVATION, FileImage, JournalFull
+from agent.config import all_settings
 from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.error import SourceError
 from tests.builders import GONE, NOW, WEB_ID, reservation
@@ -74,7 +76,16 @@ def test_a_finished_entry_is_read_back_unchanged(journal_store: JournalStore, fi
     assert (ended.ips, ended.reservations, ended.released) == (("10.244.1.9",), (KEPT,), True)
     assert journal_store.read().released_from() == {GONE: ended}
     journal_store.restoring(ENTRY.name, NOW)
-    assert journal_store.read().entries[0].restored == NOW
+    begun = replace(ended, restoring=NOW, restorations=1)
+    assert journal_store.read() == Journal((begun,)) == read_anew(file)
+    assert (begun.released, journal_store.read().unfinished()) == (False, (begun,))
+    journal_store.end(ENTRY.name, Verdict.RELEASED, "not restored", NOW)
+    failed = replace(ended, why="not restored", restorations=1)
+    assert journal_store.read() == Journal((failed,)) == read_anew(file)
+    assert (failed.released, journal_store.read().unfinished()) == (True, ())
+    journal_store.restoring(ENTRY.name, NOW)
+    journal_store.restored(ENTRY.name, NOW)
+    assert journal_store.read() == Journal((replace(failed, restored=NOW, restorations=2),)) == read_anew(file)
     assert not journal_store.read().entries[0].released
     assert journal_store.read().released_from() == {}
 
@@ -281,20 +292,85 @@ def big(name: str) -> Entry:
     return named(name, files=(replace(KEPT, place="/cache", name="result", content=b"x" * 200_000), KEPT))
 
 
+def age(file: Path, by: timedelta = RETENTION + timedelta(minutes=1)) -> None:
+    """Let every file of the journal be last written to at NOW, or so long before it."""
+    at = (NOW - by).timestamp()
+    for path in file.parent.iterdir():
+        os.utime(path, (at, at))
+
+
 def test_the_journal_is_bounded_and_entries_survive_rotation(journal_store: JournalStore, file: Path) -> None:
-    for number in range(40):
+    for number in range(80):
         entry = big(f"{number:02}")
         journal_store.begin(entry, ())
         journal_store.end(entry.name, Verdict.RELEASED, "", NOW)
+        age(file)
     names = sorted(path.name for path in file.parent.iterdir())
     assert names == [*(f"journal.{number}.jsonl" for number in range(1, FILES)), "journal.jsonl"]
     assert all(path.stat().st_size < MAX_JOURNAL_BYTES + 210_000 for path in file.parent.iterdir())
     image = read_anew(file)
     assert image.damage == ()
-    assert [entry.name for entry in image.entries] == [f"{number:02}" for number in range(40 - len(image.entries), 40)]
+    assert [entry.name for entry in image.entries] == [f"{number:02}" for number in range(80 - len(image.entries), 80)]
     assert len(image.entries) >= 9
     assert all(entry.released for entry in image.entries)
-    assert image.entries[-1] == replace(big("39"), verdict=Verdict.RELEASED)
+    assert image.entries[-1] == replace(big("79"), verdict=Verdict.RELEASED)
+
+
+def test_no_release_of_the_last_day_is_ever_dropped(journal_store: JournalStore, file: Path) -> None:
+    begun: list[str] = []
+    room: list[int] = []
+    full = f"the journal is full until {file.with_name('journal.7.jsonl')} is 24 hours old"
+
+    def fill() -> None:
+        for number in itertools.count():
+            room.append(journal_store.room(NOW))
+            journal_store.begin(big(f"{number:02}"), ())
+            begun.append(f"{number:02}")
+            age(file, RETENTION)
+
+    with pytest.raises(JournalFull, match=full):
+        fill()
+    assert [entry.name for entry in read_anew(file).entries] == begun
+    assert len(begun) * 200_000 > FILES * MAX_JOURNAL_BYTES
+    assert room == sorted(room, reverse=True)
+    assert room.count(0) * 210_000 > MAX_JOURNAL_BYTES, "it says that it is full while a file is to spare"
+    journal_store.end("00", Verdict.RELEASED, "", NOW)
+    journal_store.restoring("00", NOW)
+    journal_store.restored("00", NOW)
+    assert read_anew(file).entries[0].restored == NOW, "what is begun can be ended, and restored"
+    age(file, RETENTION)
+    later = NOW + timedelta(seconds=1)
+    assert journal_store.room(later) > 0
+    journal_store.begin(replace(big("later"), at=later), ())
+
+
+def test_the_room_of_an_empty_journal_is_enough_for_what_the_daemon_releases_in_a_day(
+    journal_store: JournalStore,
+) -> None:
+    assert journal_store.room(NOW) == (FILES - 1) * MAX_JOURNAL_BYTES // BYTES_PER_ADDRESS
+    assert journal_store.room(NOW) > 24 * int(all_settings()["max_per_hour"].default)
+
+
+def test_a_journal_whose_directory_cannot_be_read_has_no_room(tmp_path: Path) -> None:
+    assert JournalStore(tmp_path / ("x" * 300)).room(NOW) == 0
+
+
+def test_an_agent_that_died_while_it_rotated_has_dropped_nothing(journal_store: JournalStore, file: Path) -> None:
+    """After each of its renames; the next rotation closes the gap."""
+    for gap in range(1, FILES):
+        journal_store.begin(ENTRY, ())
+        for number in range(1, FILES):
+            if number != gap:
+                path = file.with_name(f"journal.{number}.jsonl")
+                path.write_text(file.read_text().replace(ENTRY.name, f"{FILES - number:02}"))
+        with file.open("a") as current:
+            current.write(" " * MAX_JOURNAL_BYTES + "\n")
+        before = [entry.name for entry in read_anew(file).entries]
+        assert len(before) == FILES - 1
+        journal_store.begin(named("next"), ())
+        assert [entry.name for entry in read_anew(file).entries] == [*before, "next"]
+        for path in file.parent.iterdir():
+            path.unlink()
 
 
 def test_an_entry_may_end_in_another_file_than_it_started_in(journal_store: JournalStore, file: Path) -> None:
@@ -304,7 +380,7 @@ def test_an_entry_may_end_in_another_file_than_it_started_in(journal_store: Jour
     journal_store.begin(named("new"), ())
     assert file.with_name("journal.1.jsonl").exists()
     journal_store.end("old", Verdict.RELEASED, "settled", NOW)
-    journal_store.restoring("old", NOW)
+    journal_store.restored("old", NOW)
     image = read_anew(file)
     assert (image.entries[0].name, image.entries[0].verdict, image.entries[0].restored) == (
         "old", Verdict.RELEASED, NOW,
@@ -315,15 +391,18 @@ def test_an_end_whose_start_was_rotated_away_is_no_damage(journal_store: Journal
     journal_store.begin(ENTRY, ())
     journal_store.end("dropped", Verdict.RELEASED, "", NOW)
     journal_store.restoring("dropped", NOW)
+    journal_store.restored("dropped", NOW)
     assert journal_store.read() == Journal((ENTRY,))
 
 
 def test_if_rotation_fails_no_entry_is_written(journal_store: JournalStore, file: Path) -> None:
     for number in range(6):
         journal_store.begin(big(str(number)), ())
-    file.with_name("journal.4.jsonl").mkdir()
-    file.with_name("journal.5.jsonl").touch()
-    with pytest.raises(OSError, match="Not a directory"):
+    for number in range(1, FILES - 1):
+        file.with_name(f"journal.{number}.jsonl").touch()
+    file.with_name(f"journal.{FILES - 1}.jsonl").mkdir()
+    age(file)
+    with pytest.raises(OSError, match="Is a directory"):
         journal_store.begin(ENTRY, ())
     assert len(file.read_text().splitlines()) == 6
 
@@ -438,7 +517,9 @@ def test_a_changed_start_of_an_entry_is_damaged(journal_store: JournalStore, fil
     assert (journal_store.read().entries, len(journal_store.read().damage)) == ((), 1)
 
 
-@pytest.mark.parametrize("line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}])
+@pytest.mark.parametrize(
+    "line", [{"ended": "x", "outcome": "vanished", "why": ""}, {"ended": "x"}, {"restored": "x"}, {"restoring": "x"}]
+)
 def test_a_changed_outcome_is_damaged_and_the_entry_stays_unfinished(
     journal_store: JournalStore, file: Path, line: dict[str, str]
 ) -> None:
@@ -477,7 +558,7 @@ def test_releases_within_the_hour_are_counted(journal_store: JournalStore) -> No
     ):
         journal_store.begin(named(name, at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9"))), ())
         journal_store.end(name, verdict, "", at)
-    journal_store.restoring("restored", NOW)
+    journal_store.restored("restored", NOW)
     assert journal_store.read().released_since(hour_ago, "run") == 4
 
 

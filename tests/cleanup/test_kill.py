@@ -12,7 +12,7 @@ import pytest
 
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, release
-from agent.cleanup.restore import restore
+from agent.cleanup.restore import recover_and_restore, restore
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import NOW
@@ -175,26 +175,53 @@ def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
 def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> None:
     for moment, store in moments(tmp_path):
-        reserved = sandbox(store)
-        before = store.files()
-        store.release(*reserved)
-        entry = store.entry()
-
-        def act(store: Store = store, moment: int = moment, entry: Entry = entry) -> None:
-            if named:
-                without_nameless_files()
-            die_at(moment)
-            restore(entry, store.file_ops(), store.journal_store, NOW)
-
-        done = ends_by_itself(act)
+        before, entry = released(store)
+        done = restore_and_die(store, entry, moment, named=named)
         is_sound(store, before)
-        again = restore(store.entry(), store.file_ops(), store.journal_store, NOW)
+        again = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
         assert again.done or again.why == "nothing is missing: all reservations are in place"
         assert store.files() == before
         assert store.entry().restored == NOW
+        assert len(list(store.caches[0].iterdir())) == 1
         if done:
             break
     assert moment > 20
+
+
+def test_killed_at_each_call_of_a_restoration_the_next_cleanup_finishes_it_or_watches_for_it(tmp_path: Path) -> None:
+    found = set()
+    for moment, store in moments(tmp_path):
+        before, entry = released(store)
+        done = restore_and_die(store, entry, moment)
+        is_sound(store, before)
+        store.start()
+        now = store.entry()
+        assert not now.unfinished
+        assert store.files() == (before if now.restored else {}), "whole, or not at all"
+        assert now.released is (now.restored is None)
+        found.add(now.released)
+        if done:
+            break
+    assert moment > 20
+    assert found == {False, True}
+
+
+def released(store: Store) -> tuple[dict[str, File], Entry]:
+    """Release a sandbox. Return its files, and the entry."""
+    reserved = sandbox(store)
+    before = store.files()
+    store.release(*reserved)
+    return before, store.entry()
+
+
+def restore_and_die(store: Store, entry: Entry, moment: int, *, named: bool = False) -> bool:
+    def act() -> None:
+        if named:
+            without_nameless_files()
+        die_at(moment)
+        restore(entry, store.file_ops(), store.journal_store, NOW)
+
+    return ends_by_itself(act)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])

@@ -1,10 +1,12 @@
 """Restoration with real files: byte for byte, never over another owner, all or nothing."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from agent.cleanup import restore as restoring
 from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, release
-from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover, restore
+from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover, recover_and_restore, restore
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID
@@ -178,7 +180,7 @@ def test_an_entry_without_a_release_restores_nothing(store: Store, verdict: Verd
 
 def test_an_unfinished_entry_is_left_for_recovery(store: Store) -> None:
     entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
-    assert put_back(store, entry).why == "the entry is unfinished, the next cleanup recovers it"
+    assert put_back(store, entry).why == "the entry is unfinished, the next cleanup or restore recovers it"
 
 
 def test_missing_files_of_a_failed_entry_are_restored(store: Store) -> None:
@@ -215,6 +217,8 @@ def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store:
 
     assert in_child(act) == [False, f"{store.network()}: no space left on device"]
     assert store.files() == {}
+    assert store.entry().released
+    assert store.entry().why == f"not restored: {store.network()}: no space left on device"
     assert put_back(store).done
     assert len(store.files()) == 2
 
@@ -344,20 +348,96 @@ def test_recovering_twice_changes_nothing_more(store: Store) -> None:
     assert store.entry().why == "the agent died during this release; all reservations are in place"
 
 
-def test_an_interrupted_restoration_can_be_finished(store: Store) -> None:
+def half_restored(store: Store) -> Entry:
+    """Die during a restoration, after the first of two files."""
     store.release(store.reserve(), store.reserve(IP6))
     entry = store.entry()
     store.journal_store.restoring(entry.name, NOW)
     restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
-    assert put_back(store).done
+    return entry
+
+
+def test_an_interrupted_restoration_can_be_finished(store: Store) -> None:
+    entry = half_restored(store)
+    done = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
+    assert (done.done, done.why) == (True, "its restoration was interrupted, and is complete now")
     assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
     assert [image.place for image in entry.reservations] == [RESERVATION] * 2
+    assert store.entry().restored == NOW
+
+
+def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(store: Store) -> None:
+    entry = half_restored(store)
+    store.reserve(IP6, WEB_ID)
+    before = store.files()
+    store.start()
+    assert store.files() == before
+    found = store.entry()
+    assert (found.verdict, found.restored, found.unfinished) == (Verdict.FAILED, None, False)
+    assert found.why == "the agent died during this restoration, and a removed address is reserved again"
+    done = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
+    assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")
+
+
+def test_a_restoration_that_can_be_neither_finished_nor_undone_is_recovered_later(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+
+    def act() -> list[object]:
+        refuse("os.link", errno.ENOSPC, when=lambda arguments: arguments[1] == IP6)
+        refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP)
+        done = put_back(store)
+        return [done.done, done.why]
+
+    done, why = in_child(act)
+    assert not done
+    assert "no space left on device" in why
+    assert "input/output error; the next cleanup or restore recovers it" in why
+    assert sorted(store.files()) == [f"kubenet/{IP}"]
+    assert store.entry().restoring == NOW
+    store.start()
+    assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
+    assert store.entry().restored is not None
+
+
+def test_a_restoration_whose_end_cannot_be_recorded_says_so_and_is_recovered(store: Store) -> None:
+    store.release(store.reserve())
+
+    def act() -> list[object]:
+        write = os.write
+
+        def once(handle: int, text: bytes) -> int:
+            os.write = broken  # type: ignore[assignment]
+            return write(handle, text)
+
+        def broken(_: int, __: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        os.write = once  # type: ignore[assignment]
+        done = put_back(store)
+        return [done.done, done.why]
+
+    assert in_child(act) == [
+        True, f"the journal does not record the outcome: {store.journal_file}: no space left on device",
+    ]  # fmt: skip
+    assert (store.entry().restoring, store.entry().released) == (NOW, False)
+    store.start()
+    assert store.entry().restored is not None
+
+
+def test_a_restoration_does_not_write_the_journal_under_the_locks(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+    assert journal_written_while_free(store, lambda: put_back(store)) == [True, True]
 
 
 def test_recovery_does_not_write_the_journal_under_the_locks(store: Store) -> None:
     unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
+    assert journal_written_while_free(store, store.start) == [True]
 
-    def act() -> list[bool]:
+
+def journal_written_while_free(store: Store, act: Callable[[], object]) -> Any:
+    """Return for each write to the journal whether host-local's locks were free."""
+
+    def watched() -> list[bool]:
         free: list[bool] = []
         write = os.write
 
@@ -369,8 +449,8 @@ def test_recovery_does_not_write_the_journal_under_the_locks(store: Store) -> No
             return write(handle, text)
 
         os.write = slow  # type: ignore[assignment]
-        store.start()
+        act()
         os.write = write
         return free
 
-    assert in_child(act) == [True]
+    return in_child(watched)

@@ -151,6 +151,15 @@ def test_a_restoration_released_again_during_the_snapshot_did_not_reappear() -> 
     assert daemon.sync(LEAK, meanwhile=[replace(released, restored=NOW), once_more]).halted == ""
 
 
+def test_a_restoration_that_failed_during_the_snapshot_did_not_reappear_and_is_watched_for_afterwards() -> None:
+    """The snapshot may have seen one of its files before it was removed again."""
+    released = entry(LEAK)
+    daemon = Daemon(InMemoryJournal(released))
+    failed = released.restoration_began(NOW).ended(Verdict.RELEASED, released.why)
+    assert daemon.sync(LEAK, meanwhile=[failed]).halted == ""
+    assert "reappeared" in daemon.sync(LEAK).halted
+
+
 def test_a_restored_container_does_not_hide_another_that_reappeared() -> None:
     first, second = leaks(2)
     released = entry(first)

@@ -1,21 +1,30 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
+import contextlib
 import ctypes
 import fcntl
+import io
+import itertools
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.cleanup.journal import Entry
+from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
+from agent.cli import main
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT
+from tests.cleanup.stores import in_child
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
@@ -74,9 +83,13 @@ class Incident:
         assert (done.code, done.err) == (code, ""), done
         return json.loads(done.out)
 
-    def restore(self, *arguments: str) -> Done:
+    @property
+    def journal_file(self) -> Path:
+        return self.state / "journal/journal.jsonl"
+
+    def restore(self, *arguments: str, **more: Any) -> Done:
         where = (f"--cni-networks-dir={self.host.networks}", f"--cni-cache-dir={self.host.cache}")
-        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments)
+        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments, **more)
 
     def journal(self, *arguments: str) -> Done:
         return nodeleak("journal", f"--state-dir={self.state}", *arguments)
@@ -335,6 +348,77 @@ def test_an_address_that_is_reserved_again_is_not_restored(incident: Incident) -
     assert incident.files() == before
 
 
+FULL_STORE = """
+copy=$(mktemp -d) && cp -a {store}/. $copy && mount -t tmpfs -o nr_inodes=$(($(ls $copy | wc -l) + 1)) none {store} &&
+cp -a $copy/. {store} && rm -r $copy && exec "$@"
+"""
+"""Give a command a store of its own, in which no file can be created."""
+
+
+def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
+    ip = incident.leaks[0]
+    kept = incident.file(ip)[0]
+    assert incident.clean("--apply", "--max=1").code == 0
+    script = FULL_STORE.format(store=incident.host.store)
+    done = incident.restore(ip, "--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    assert done.code == FAILED, done
+    assert "no space left on device" in done.out
+    (entry,) = incident.entries()
+    assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
+    assert entry["why"] == f"not restored: {incident.host.store}: no space left on device"
+    assert f"would restore: {ip} " in incident.restore("--last").out
+    (incident.host.store / ip).write_bytes(kept)
+    assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
+
+
+def test_a_restoration_that_was_killed_is_finished_by_the_next_one(incident: Incident) -> None:
+    """It may have died before the file was put back, or after."""
+    ips = incident.leaks[:2]
+    before = {ip: incident.file(ip) for ip in ips}
+    assert incident.clean("--apply", "--max=2").code == 0
+    for ip in ips:
+        assert incident.restore(ip, "--apply").code == 0
+    lines = incident.journal_file.read_text().splitlines(keepends=True)
+    begun = [line for line in lines if '"restored"' not in line]
+    assert len(begun) == len(lines) - 2
+    incident.journal_file.write_text("".join(begun))
+    (incident.host.store / ips[1]).unlink()
+    assert incident.journal().out.count("restoration unfinished") == 2
+    assert incident.clean().out.count("is unfinished, the next cleanup or restore recovers it") == 2
+    assert f"would restore: {ips[1]} " in incident.restore("--last").out, "not an older one"
+    done = incident.restore("--last", "--apply")
+    assert (done.code, "restored: " in done.out) == (0, True)
+    assert {ip: incident.file(ip) for ip in ips} == before
+    assert incident.journal().out.count(", restored ") == 2
+    assert "halted" not in incident.clean().out
+
+
+def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) -> None:
+    ip = incident.leaks[0]
+    assert incident.clean("--apply", "--max=1").code == 0
+    assert incident.restore(ip, "--apply").code == 0
+    lines = incident.journal_file.read_text().splitlines(keepends=True)
+    incident.journal_file.write_text("".join(lines[:-1]))
+    assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
+    first, second = incident.entries()
+    assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ip], False, "released")
+    assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
+
+
+def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
+    """It has no line for the beginning of a restoration."""
+    ips = incident.leaks[:2]
+    assert incident.clean("--apply", "--max=2").code == 0
+    (entry, _) = incident.entries()
+    line = {"schema": "nodeleak.journal/v1", "entry": entry["entry"], "restored": "2026-03-26T19:20:00.000000Z"}
+    with incident.journal_file.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert [one["restored"] for one in incident.entries()] == ["2026-03-26T19:20:00Z", None]
+    assert "damaged" not in incident.journal().out
+    assert f"would restore: {ips[1]} " in incident.restore("--last").out
+
+
 def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
     for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
         done = incident.restore(what, "--apply")
@@ -377,6 +461,84 @@ def test_a_damaged_journal_is_reported_and_used(incident: Incident) -> None:
     assert incident.leaks[0] in done.out
     assert f"damaged: {journal_store}, line 3: " in done.out
     assert "warning: journal: " in incident.clean().out
+
+
+def fill_journal(directory: Path, left: int) -> None:
+    """Fill every file but the last one of the journal, so that there are `left` bytes before it has to be rotated."""
+    directory.mkdir(parents=True)
+    line = b"\n".rjust(MAX_JOURNAL_BYTES)
+    for number in range(1, FILES - 1):
+        (directory / f"journal.{number}.jsonl").write_bytes(line)
+    (directory / "journal.jsonl").write_bytes(line[left:])
+
+
+def test_a_run_releases_no_more_than_the_journal_can_hold_and_says_so(incident: Incident) -> None:
+    fill_journal(incident.journal_file.parent, 3 * BYTES_PER_ADDRESS)
+    files = sorted(path.name for path in incident.journal_file.parent.iterdir())
+    tried = incident.document()
+    assert (tried["verdicts"]["would_release"], tried["verdicts"]["refused"]) == (3, LEAKED - 3)
+    done = incident.clean("--apply")
+    assert done.code == 0
+    assert "3 released, 4 refused (4 journal_full)" in done.out
+    assert (
+        "the journal has room for 3 addresses until its oldest file is 24 hours old; this is number 4 in line"
+        in done.out
+    )
+    assert "override" not in done.out
+    assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
+    assert sorted(path.name for path in incident.journal_file.parent.iterdir()) == files
+    assert "The journal has no room" in nodeleak("explain", "journal_full").out
+    assert len(incident.reserved) == ALL - 3
+
+
+def test_once_the_oldest_file_is_old_enough_it_makes_room(incident: Incident) -> None:
+    directory = incident.journal_file.parent
+    fill_journal(directory, 0)
+    oldest, full = directory / f"journal.{FILES - 1}.jsonl", directory / "journal.1.jsonl"
+    oldest.write_bytes(full.read_bytes())
+    assert "0 released, 7 refused (7 journal_full)" in incident.clean("--apply").out
+    for path, days in ((oldest, 3), (directory / f"journal.{FILES - 2}.jsonl", 2)):
+        old = path.stat().st_mtime - days * 86400
+        os.utime(path, (old, old))
+    assert "7 released" in incident.clean("--apply").out
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["journal.jsonl", *(f"journal.{number}.jsonl" for number in range(1, FILES))]
+    )
+
+
+def test_reading_the_journal_while_it_is_rotated_loses_nothing(incident: Incident) -> None:
+    """Another process rotates it just before each of the files is opened."""
+    assert incident.clean("--apply", "--max=3").code == 0
+    directory, lines = incident.journal_file.parent, incident.journal_file.read_text().splitlines(keepends=True)
+    names = [entry["entry"] for entry in incident.entries()]
+    for moment in range(1, FILES + 1):
+        for path in directory.iterdir():
+            path.unlink()
+        for number in range(3):
+            (directory / f"journal.{2 - number}.jsonl").write_text("".join(lines[2 * number : 2 * number + 2]))
+        (directory / "journal.0.jsonl").rename(incident.journal_file)
+        with incident.journal_file.open("a") as file:
+            file.write(" " * MAX_JOURNAL_BYTES + "\n")
+        found = in_child(partial(read_while_rotated, incident.state, moment))
+        assert [entry["entry"] for entry in found["entries"] if entry["entry"] in names] == names
+        assert found["damage"] == []
+        assert (directory / "journal.3.jsonl").exists(), "it was rotated"
+
+
+def read_while_rotated(state: Path, moment: int) -> Any:
+    """Run `nodeleak journal` in this process, and rotate the journal before its n-th file is opened."""
+    opened = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith(".jsonl") and next(opened) == moment:
+            now = datetime(2026, 3, 26, 20, tzinfo=UTC)
+            JournalStore(state).begin(Entry("20260326T200000.000000Z-x", now, "clean", "x", "", ()), ())
+
+    sys.addaudithook(hook)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        main(["journal", "-o", "json", f"--state-dir={state}"])
+    return json.loads(output.getvalue())
 
 
 # Standard output and signals
@@ -435,7 +597,7 @@ def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     begun, _ended = journal_store.read_text().splitlines(keepends=True)
     journal_store.write_text(begun)  # as it is where we were killed after the removal
     assert "unfinished" in incident.journal().out
-    assert "is unfinished, the next cleanup recovers it" in incident.clean().out
+    assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
     assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED

@@ -57,6 +57,17 @@ def test_nodeleak_reclaims_every_leak_and_takes_no_address_from_its_holder(tmp_p
     assert counts["adds_killed"] > counts["half_added"] > 0, played.output
 
 
+def test_restorations_that_are_killed_lose_no_address_and_halt_nothing(tmp_path: Path) -> None:
+    """A cleanup that halts reclaims nothing more."""
+    commands = ("--cleaner=nodeleak", "--cleaner=restore", "--daemon=nodeleak")
+    played = _stress(tmp_path / "report.json", *commands, "--seconds=40")
+    (codes,) = (one["codes"] for one in played.report["cleaners"] if one["name"] == "restore")
+
+    assert played.code == 0, played.output
+    assert played.report["violations"] == []
+    assert codes.keys() >= {"0", "137"}, played.output
+
+
 def test_the_common_one_liner_releases_addresses_in_use(tmp_path: Path) -> None:
     played = _stress(tmp_path / "report.json", "--cleaner=one-liner", "--seconds=30")
 

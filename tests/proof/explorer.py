@@ -1,7 +1,7 @@
 """Explores every order of moves, breadth first: the first counterexample is a shortest one."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.proof.actors import ALL_ACTORS, Actor, moving
 from tests.proof.laws import LAWS, Law, clean, whole
@@ -22,6 +22,8 @@ class Scenario:
     setup: Setup = field(default_factory=Setup)
     actors: tuple[Actor, ...] = ALL_ACTORS
     cleaners: int = 1
+    restores: str = ""
+    """The journal entry that the last of the cleaners restores instead; empty: all are cleaners."""
     begun: int = 0
     """How many operations the first cleaner has done before anything else happens."""
     laws: tuple[Law, ...] = LAWS
@@ -76,11 +78,15 @@ class Explorer:
         self._scenario = scenario
         self._actors = moving(scenario.actors, scenario.start)
         self._tree = Tree(scenario.setup, assemble)
+        self._trees = [self._tree] * scenario.cleaners
+        if scenario.restores:
+            self._trees[-1] = Tree(replace(scenario.setup, restores=scenario.restores), assemble)
         # A single cleaner that is never killed is alone with its journal: the order of those operations is fixed.
         alone = scenario.cleaners == 1 and not (
             scenario.start.may("the cleaner is killed") or scenario.start.may(FAILURE)
         )
-        self._invisible = {"journal", "number", "exclusive", "leave", "begin", "end"} if alone else {"number"}
+        own = {"journal", "exclusive", "leave", "room", "begin", "end", "restoring", "restored"} if alone else set()
+        self._invisible = {"number", *own}
         self._recovered: dict[World, str] = {}
         self._removals = 0
         self._nodes: dict[World, Node] = {}
@@ -110,7 +116,12 @@ class Explorer:
                     following.append(after)
             frontier = following
         return Explored(
-            len(reached_from), moves, len(self._tree), self._removals, len(self._recovered), self._tree.halted
+            len(reached_from),
+            moves,
+            sum(map(len, {*self._trees})),
+            self._removals,
+            len(self._recovered),
+            self._tree.halted,
         )
 
     def moves(self, state: State) -> Iterator[tuple[Label, State]]:
@@ -136,21 +147,23 @@ class Explorer:
         """Return what a cleaner can do. Where the other cleaner is makes no difference."""
         key = (node, index, position)
         if key not in self._operated:
-            self._operated[key] = list(self._operate(node.world, _who(index), position))
+            self._operated[key] = list(self._operate(node.world, index, position))
         return self._operated[key]
 
-    def _operate(self, world: World, who: str, position: int) -> Iterator[tuple[Label, Node, int]]:
-        question = self._tree.question(position)
+    def _operate(self, world: World, index: int, position: int) -> Iterator[tuple[Label, Node, int]]:
+        tree, who = self._trees[index], _who(index)
+        question = tree.question(position)
         if question is None:
             return
         for answer, changed in perform(question, world, who):
-            moved, after = self._through_invisible(changed, who, self._tree.after(position, answer))
+            moved, after = self._through_invisible(changed, index, tree.after(position, answer))
             yield (who, question), self._node(moved), after
 
-    def _through_invisible(self, world: World, who: str, position: int) -> tuple[World, int]:
-        while (question := self._tree.question(position)) and question[0] in self._invisible:
-            ((answer, world),) = perform(question, world, who)
-            position = self._tree.after(position, answer)
+    def _through_invisible(self, world: World, index: int, position: int) -> tuple[World, int]:
+        tree = self._trees[index]
+        while (question := tree.question(position)) and question[0] in self._invisible:
+            ((answer, world),) = perform(question, world, _who(index))
+            position = tree.after(position, answer)
         return world, position
 
     def _start(self) -> State:

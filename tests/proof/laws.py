@@ -51,15 +51,32 @@ def journaled(world: World) -> str:
     return f"{world.lost} was removed and is not in the journal" if world.lost else ""
 
 
-LAWS: tuple[Law, ...] = (reserved, owned_once, journaled)
-IN_USE: tuple[Law, ...] = (in_use, owned_once, journaled)
+def restored(world: World) -> str:
+    """A restored sandbox is in place, and a released one is not, until it is released again."""
+    last = {entry.container_id: entry for entry in world.journal}
+    for entry in last.values():
+        mine = [one for one in world.files if entry.container_id and one.content == entry.container_id]
+        if entry.restored and len(mine) < len(entry.reservations):
+            return f"the sandbox {entry.container_id[:2]} is restored according to the journal, and is not in place"
+        if entry.released and mine:
+            return f"the sandbox {entry.container_id[:2]} is released according to the journal, and is in place"
+    return ""
+
+
+def kept(world: World) -> str:
+    """The journal keeps every release."""
+    return f"the journal has dropped entry {world.dropped}" if world.dropped else ""
+
+
+LAWS: tuple[Law, ...] = (reserved, owned_once, journaled, restored, kept)
+IN_USE: tuple[Law, ...] = (in_use, owned_once, journaled, kept)
 """The laws for nodes where docker returns a wrong list."""
 
 
 def whole(world: World) -> str:
     """No entry is unfinished, and the sandbox of each is complete, or gone, or has lost its address to another."""
     for entry in world.journal:
-        if entry.verdict is None:
+        if entry.unfinished:
             return f"entry {entry.name} is unfinished"
         if wrong := _partly_released(world, entry):
             return wrong
@@ -77,8 +94,8 @@ def _partly_released(world: World, entry: Entry) -> str:
 
 
 def clean(before: World, after: World) -> str:
-    """Every leak is gone, if docker's list is complete and the API server is up to date."""
-    truthful = all(
+    """Every leak is gone, if docker's list is complete, the API server is up to date, and the journal has room."""
+    truthful = before.room >= len(unowned(before)) and all(
         not sandbox.hidden
         and (not sandbox.status or sandbox.listed)
         and (sandbox.container != "running" or sandbox.checkpoint)

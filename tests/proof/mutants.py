@@ -166,6 +166,29 @@ class NotJournaled(InMemoryJournal):
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None: ...
 
 
+class RestoredAtOnce(InMemoryJournal):
+    """Records a restoration when it begins, and not when it ends."""
+
+    def restoring(self, name: str, at: datetime) -> None:
+        super().restored(name, at)
+
+    def restored(self, name: str, at: datetime) -> None: ...
+
+
+class Roomy(InMemoryJournal):
+    """Does not know how much room there is."""
+
+    def room(self, _now: datetime) -> int:
+        return 1000
+
+
+class Forgetful(InMemoryJournal):
+    """Drops the oldest entry for another one."""
+
+    def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
+        self._ask("begin_anyway", entry)
+
+
 class NotExclusive(InMemoryJournal):
     @contextmanager
     def exclusive(self, _seconds: float) -> Iterator[None]:
@@ -177,7 +200,7 @@ class NotRecovered(InMemoryJournal):
 
     def read(self) -> Journal:
         journal = super().read()
-        return replace(journal, entries=tuple(one for one in journal.entries if one.verdict is not None))
+        return replace(journal, entries=tuple(one for one in journal.entries if not one.unfinished))
 
 
 def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
@@ -189,6 +212,6 @@ def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
 
     def assemble(ask: Answered, setup: Setup) -> Parts:
         one = node(ask, setup)
-        return one.sources(), one, one, journal_store(ask)
+        return one.sources(), one, one, journal_store(ask, setup)
 
     return assemble

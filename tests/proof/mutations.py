@@ -19,9 +19,11 @@ from tests.proof.scenarios import (
     FAULTY_READING,
     FULL,
     LOSING,
+    NEARLY_FULL,
     NO_DIRECTORY,
     OTHER_RUNTIME,
     PARTLY,
+    RESTORING_DISK,
     RETURNED,
     SETTLED,
     SMALL,
@@ -85,6 +87,8 @@ DETECTED: Final[dict[str, Without]] = {
     "host-local's lock": _part(mutants.WithoutLock, EMPTY),
     "the journal before removing": _part(mutants.NotJournaled, FULL),
     "recovery of unfinished entries": _part(mutants.NotRecovered, DUAL),
+    "the line that ends a restoration": _part(mutants.RestoredAtOnce, RESTORING_DISK),
+    "keeping every entry of a day": _part(mutants.Forgetful, NEARLY_FULL),
 }
 
 COVERED: Final[dict[str, Covered]] = {
@@ -159,6 +163,12 @@ COVERED: Final[dict[str, Covered]] = {
     "comparing the inode": Covered(
         holds=_part(mutants.ContentOnly, EMPTY),
         because="an ID never reappears, and no empty file is written while the cleaner holds the lock",
+    ),
+    "the room of the journal": Covered(
+        holds=_part(mutants.Roomy, NEARLY_FULL),
+        because="beginning an entry fails too, before one is dropped",
+        detected=Without(scenario=NEARLY_FULL, parts=(mutants.Roomy, mutants.Forgetful)),
+        also="keeping every entry of a day",
     ),
     "the cleaner's lock": Covered(
         holds=_part(mutants.NotExclusive, TWO_CLEANERS),

@@ -4,7 +4,7 @@ An operation with several possible results, such as taking a lock, yields severa
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -50,6 +50,11 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """An answer that is a JournalFull."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoDirectory:
     """An answer that is the SourceError of missing checkpoint directories."""
 
@@ -73,7 +78,7 @@ def perform(question: Question, world: World, who: str) -> Answers:
         yield Broken(), spent(world, FAILURE)
 
 
-_MAY_FAIL: Final = {"begin", "end", "remove", "put_back"}
+_MAY_FAIL: Final = {"begin", "end", "restoring", "restored", "remove", "put_back"}
 _MAY_BE_UNAVAILABLE: Final = {
     "checkpoints",
     "containers",
@@ -248,6 +253,10 @@ def present(world: World, _who: str, what: FileImage) -> Answers:
     yield (None if file is None else image(file)), world
 
 
+def addresses_of(world: World, _who: str, container_id: str, network: str) -> Answers:
+    yield tuple(one.ip for one in world.files if (one.content, one.network) == (container_id, network)), world
+
+
 # The journal and the cleaner's lock.
 
 
@@ -271,13 +280,40 @@ def leave(world: World, _who: str) -> Answers:
     yield None, world._replace(exclusive="")
 
 
+def room(world: World, _who: str) -> Answers:
+    yield world.room, world
+
+
 def begin(world: World, _who: str, entry: Entry) -> Answers:
-    yield None, world._replace(journal=(*world.journal, entry))
+    if world.room:
+        yield None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
+    else:
+        yield Full(), world
+
+
+def begin_anyway(world: World, _who: str, entry: Entry) -> Answers:
+    """Drop the oldest entry for it, if there is no room. Only a mutation does that."""
+    oldest, *others = (*world.journal, entry)
+    if world.room:
+        yield from begin(world, _who, entry)
+    else:
+        yield None, world._replace(journal=tuple(others), dropped=oldest.name)
 
 
 def end(world: World, _who: str, name: str, verdict: Verdict, why: str) -> Answers:
-    entries = (replace(one, verdict=verdict, why=why) if one.name == name else one for one in world.journal)
-    yield None, world._replace(journal=tuple(entries))
+    yield None, _changed(world, name, lambda entry: entry.ended(verdict, why))
+
+
+def restoring(world: World, _who: str, name: str) -> Answers:
+    yield None, _changed(world, name, lambda entry: entry.restoration_began(START))
+
+
+def restored(world: World, _who: str, name: str) -> Answers:
+    yield None, _changed(world, name, lambda entry: entry.restoration_ended(START))
+
+
+def _changed(world: World, name: str, change: Callable[[Entry], Entry]) -> World:
+    return world._replace(journal=tuple(change(one) if one.name == name else one for one in world.journal))
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
@@ -285,7 +321,7 @@ _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
     for operation in (
         moment, wait, reservations, checkpoints, containers, processes, addresses, pods,
         has_container, has_checkpoint, holder_of,
-        read, lock, unlock, remove, put_back, present,
-        journal, number, exclusive, leave, begin, end,
+        read, lock, unlock, remove, put_back, present, addresses_of,
+        journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored,
     )
 }  # fmt: skip

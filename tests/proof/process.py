@@ -6,7 +6,7 @@ of everything that the cleaner has read, a node in a tree (`Tree`), and two clea
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
@@ -19,8 +19,8 @@ from agent.cleanup.cleaner import ApplyingCleaner
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
-from agent.cleanup.release import FileImage, Locked, Recheck
-from agent.cleanup.restore import RestoreOperations
+from agent.cleanup.release import FileImage, JournalFull, Locked, Recheck
+from agent.cleanup.restore import RestoreError, RestoreOperations, recover_and_restore
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.cleanup.session import Budget, CleanupSession
 from agent.model.ranges import subnet_range
@@ -44,7 +44,18 @@ from agent.model.snapshot import (
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.error import SourceError
-from tests.proof.operations import START, UPTIME, Answer, Broken, Missing, NoDirectory, Question, Taken, Unanswered
+from tests.proof.operations import (
+    START,
+    UPTIME,
+    Answer,
+    Broken,
+    Full,
+    Missing,
+    NoDirectory,
+    Question,
+    Taken,
+    Unanswered,
+)
 from tests.proof.world import NETWORK
 
 # Pure, and asked again at every later position of a cleaner.
@@ -83,6 +94,8 @@ class Answered:
         self._at += 1
         if isinstance(answer, Missing):
             raise FileNotFoundError(2, "No such file or directory", "the reservation")
+        if isinstance(answer, Full):
+            raise JournalFull("the journal is full")
         if isinstance(answer, Broken):
             raise OSError(5, "Input/output error", "the disk")
         if isinstance(answer, NoDirectory):
@@ -114,6 +127,10 @@ class Setup:
     """Whether to forget what no longer has any effect, which merges equivalent states."""
     one_snapshot: bool = False
     """Whether the first snapshot serves as the second too. No real cleaner does that."""
+    restores: str = ""
+    """The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner."""
+    nearly_full: bool = False
+    """Whether the room of the journal matters."""
     syncs: int = 0
     """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
 
@@ -206,7 +223,7 @@ class InMemory:
         return self._ask("present", image) is not None
 
     def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
-        raise NotImplementedError  # only `nodeleak restore` asks, and it is not modeled
+        return self._ask("addresses_of", container_id, network)  # type: ignore[no-any-return]
 
 
 @cache
@@ -218,8 +235,8 @@ def _cni_results(subnet: str, networks: tuple[str, ...]) -> tuple[CniResult, ...
 class InMemoryJournal(JournalStore):
     """The journal and the cleaner's lock, in memory."""
 
-    def __init__(self, ask: Answered) -> None:
-        self._ask = ask
+    def __init__(self, ask: Answered, setup: Setup) -> None:
+        self._ask, self._setup = ask, setup
         self.known = Journal()
 
     @contextmanager
@@ -234,6 +251,9 @@ class InMemoryJournal(JournalStore):
     def trouble(self) -> str:
         return ""
 
+    def room(self, _now: datetime) -> int:
+        return self._ask("room") if self._setup.nearly_full else 1000
+
     def read(self) -> Journal:
         self.known = self._ask("journal")
         return self.known
@@ -244,6 +264,12 @@ class InMemoryJournal(JournalStore):
     def end(self, name: str, verdict: Verdict, why: str, _at: datetime) -> None:
         self._ask("end", name, verdict, why)
 
+    def restoring(self, name: str, _at: datetime) -> None:
+        self._ask("restoring", name)
+
+    def restored(self, name: str, _at: datetime) -> None:
+        self._ask("restored", name)
+
 
 Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryJournal]
 
@@ -251,10 +277,17 @@ Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryJournal]
 def unchanged(ask: Answered, setup: Setup) -> Parts:
     """Return a cleaner as it is."""
     node = InMemory(ask, setup)
-    return node.sources(), node, node, InMemoryJournal(ask)
+    return node.sources(), node, node, InMemoryJournal(ask, setup)
 
 
 Assembly = Callable[[Answered, Setup], Parts]
+
+
+def restore(ask: Answered, setup: Setup, assemble: Assembly) -> None:
+    """`nodeleak restore ENTRY --apply`."""
+    _, _, file_ops, journal_store = assemble(ask, setup)
+    with suppress(Busy, OSError, RestoreError), journal_store.exclusive(0):
+        recover_and_restore(setup.restores, file_ops, journal_store, START)
 
 
 def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
@@ -341,6 +374,11 @@ class _MergingSession(CleanupSession):
             self._setup,
             "decided",
             tuple(request for request, refusals in guards.decide(context) if not refusals),
+            tuple(
+                (entry.name, entry.restorations, entry.restoring)
+                for entry in self._journal.entries
+                if entry.restorations
+            ),
             context.halted,
         )
         return context
@@ -366,7 +404,8 @@ class Tree:
 
     def _run(self, answers: tuple[Answer, ...]) -> Question | None:
         try:
-            clean(Answered(answers), self._setup, self._assemble)
+            command = restore if self._setup.restores else clean
+            command(Answered(answers), self._setup, self._assemble)
         except _Asks as asks:
             return asks.question
         return None

@@ -193,6 +193,39 @@ SYNCS = Scenario(
     ),
     setup=Setup(syncs=3),
 )
+BOTH = (image(leak("10.244.1.2")), image(leak("fd00::2", inode=98)))
+RELEASED_BEFORE = Entry("1", START, "clean", GONE, "", BOTH, Verdict.RELEASED)
+RESTORING = Scenario(
+    name="dual stack: a restoration is killed at any time, and started again or not, beside a cleaner and a pod",
+    start=node(
+        sandbox(ONE, setup="started", container="running", checkpoint=True, leaves=False),
+        families=(V4, V6),
+        journal=(RELEASED_BEFORE,),
+        left=rarely("the cleaner is killed"),
+    ),
+    cleaners=2,
+    restores="1",
+)
+RESTORING_DISK = Scenario(
+    name="dual stack: a restoration while the disk fails twice, and it is killed, at any time",
+    start=node(
+        sandbox(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
+        families=(V4, V6),
+        journal=(RELEASED_BEFORE,),
+        left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
+    ),
+    restores="1",
+)
+NEARLY_FULL = Scenario(
+    name="two cleaners, one of them killed; three leaks, and the journal has room for two",
+    start=node(
+        leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4)),
+        room=2,
+        left=rarely("the cleaner is killed"),
+    ),
+    cleaners=2,
+    setup=Setup(nearly_full=True),
+)
 
 UNRECOGNIZED = Scenario(
     name="sandboxes of another runtime: in a network of their own, and in kubenet outside its range",
@@ -316,7 +349,7 @@ RETURNED = Scenario(
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, CLOCK, SETTLED,
-    SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED,
+    SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED, RESTORING, RESTORING_DISK, NEARLY_FULL,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,

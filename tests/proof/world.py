@@ -86,6 +86,10 @@ class World(NamedTuple):
     journal: tuple[Entry, ...] = ()
     lost: str = ""
     """What a cleaner removed without a journal entry."""
+    room: int = 1000
+    """How many entries can begin before the journal has to drop one."""
+    dropped: str = ""
+    """The entry that it has dropped."""
     ready: bool = True
     """The kubelet has its pod CIDR."""
     runtime: str | None = None

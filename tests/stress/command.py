@@ -16,6 +16,12 @@ from tests.stress.workspace import Workspace
 NODELEAK: Final = "nodeleak"
 NOTHING: Final = "none"
 _ONE_LINER: Final = "one-liner"
+_RESTORE: Final = "restore"
+_RESTORE_AND_DIE: Final = """
+timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {restore}
+code=$?
+[ $code -eq 2 ] || exit $code  # 2: nothing is released yet
+"""
 _AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No waiting periods and no share limit: only the read order and the lock protect an address then."""
 _WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
@@ -25,6 +31,8 @@ _WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 class Command:
     name: str
     shell: str
+    during_churn: bool = False
+    """Whether it ends with the churn: it makes leaks, and the cleaners have to find an end."""
 
 
 def cleaner(text: str) -> Command:
@@ -33,6 +41,9 @@ def cleaner(text: str) -> Command:
         return Command(text, shlex.join([_nodeleak(), "clean", "--apply", "--output=json", *_AT_ONCE]))
     if text == _ONE_LINER:
         return Command(text, shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]))
+    if text == _RESTORE:
+        restore = shlex.join([_nodeleak(), "restore", "--last", "--apply"])
+        return Command(text, _RESTORE_AND_DIE.format(restore=restore), during_churn=True)
     return Command(text, text)
 
 

@@ -20,7 +20,8 @@ and kill plugins, run cleaners at the same time, and check that no address is ta
 every leak is reclaimed in the end, and nothing else is left in the store.
 """
 _MORE = """
-COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only); none.
+COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only);
+restore (`nodeleak restore --last --apply` during the churn, often killed, as a cleaner only); none.
 A command gets these variables, and the same values in nodeleak's own variables:
   STRESS_STORE     the directory of the network's reservations (its parent: STRESS_NETWORKS)
   STRESS_CACHE     libcni's result cache

@@ -126,6 +126,9 @@ class StressRun:
         """Give the cleaners time to reclaim the leaks; return at once without cleaners."""
         if not self.daemons and not self.cleaners:
             return
+        for cleaner in self.cleaners:
+            if cleaner.command.during_churn:
+                cleaner.pause_runs()
         for _ in processes.until(time.monotonic() + self.options.reclaim):
             if self.state.over.is_set() or self.node.store.is_empty():
                 return
@@ -134,6 +137,7 @@ class StressRun:
     def _watch(self) -> None:
         for daemon in self.daemons:
             daemon.watch()
+        self.workspace.age_journal()
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + _PROGRESS
             print(f"{now - self.ledger.began:5.0f} s  {self.ledger.counts()}", flush=True)

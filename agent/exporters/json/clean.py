@@ -81,5 +81,6 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
         "restored": rfc3339(entry.restored) if entry.restored else None,
+        "restoring": rfc3339(entry.restoring) if entry.restoring else None,
         "files": [file_document(image) for image in entry.files],
     }

@@ -200,4 +200,6 @@ def _entry(entry: Entry) -> list[str]:
 
 def _outcome(entry: Entry) -> str:
     outcome = "unfinished" if entry.verdict is None else entry.verdict.value
+    if entry.restoring:
+        return f"{outcome}, restoration unfinished"
     return f"{outcome}, restored {rfc3339(entry.restored)}" if entry.restored else outcome

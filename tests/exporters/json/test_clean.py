@@ -149,6 +149,7 @@ def test_the_journal_has_every_byte() -> None:
                 "outcome": "released",
                 "why": None,
                 "restored": "2026-03-26T19:00:00Z",
+                "restoring": None,
             }
         ],
         "damage": ["line 3: no"],

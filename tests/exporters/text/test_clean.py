@@ -246,6 +246,7 @@ def test_the_journal_lists_failures_and_damage() -> None:
         journal_table(Journal((entry(None), entry(Verdict.FAILED, why="unlink: permission denied")), ("line 3",)))
     )
     assert text[1].endswith(f"unfinished {ENTRY}")
+    assert " released, restoration unfinished " in lines(journal_table(Journal((entry(restoring=AT),))))[1]
     assert text[2].endswith(f"failed {ENTRY} unlink: permission denied")
     assert text[-1] == "damaged: line 3"
 
