@@ -108,12 +108,18 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         return store
     if network_use.is_in_use(store, snapshot):
         return store
+    if why := _why_not_in_use(store, snapshot, missing=missing):
+        return replace(store, reading=NotRequested("reservations", why), unrecognized=())
+    return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
+
+
+def _why_not_in_use(store: NetworkStore, snapshot: Snapshot, *, missing: bool) -> str:
+    if missing and store.network != KUBENET:
+        return ""  # somebody configured it: a mistake in its name must not look healthy
     why = network_use.where_instead(store, snapshot)
     if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
         why = _why_no_kubenet(snapshot.processes, snapshot.node)
-    if why:
-        return replace(store, reading=NotRequested("reservations", why), unrecognized=())
-    return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
+    return why
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:

@@ -335,7 +335,7 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
 
 def test_the_instance_id_is_replaced_and_compared_as_before() -> None:
     plain = node(
-        node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED))],
+        node=[worker(Taint(TO_BE_DELETED, NOW), Taint(UNINITIALIZED), age=timedelta(minutes=30))],
         registration=registration(
             last_seen(provider_id="", earlier_id=INSTANCE, changed=timedelta(hours=1)),
             expected=Expected.REQUIRED,

@@ -42,7 +42,7 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error))
-        absent = error.errno == errno.ENOENT and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
+        absent = error.errno == errno.ENOENT and _is_without_networks(networks_dir)
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
         return replace(_read_entries(network, handle), data_dir=str(networks_dir))
@@ -62,11 +62,20 @@ def _why_unavailable(directory: Path, error: OSError) -> str:
 
 
 def _other_networks(directory: Path) -> str:
-    try:
-        names = sorted(entry.name for entry in os.scandir(directory.parent) if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return ""
+    names = _networks(directory.parent)
     return f" (networks found: {', '.join(names[:8])})" if names else ""
+
+
+def _networks(networks_dir: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(networks_dir) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _is_without_networks(networks_dir: Path) -> bool:
+    """Return whether host-local may have made no directory yet. Beside others, a missing one is a mistake."""
+    return not _networks(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
 
 
 def _read_entries(network: str, directory: int) -> NetworkStore:
