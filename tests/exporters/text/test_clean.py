@@ -168,8 +168,8 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
 
 def test_halted_cleanup_says_why_and_what_to_do() -> None:
     text = clean_table(cleaning(halted="container 9999 is there again"))
-    assert "Cleanup halted: container 9999 is there again\n  Do: find out why" in text
-    assert "`nodeleak restore ENTRY --apply`" in text
+    assert "Cleanup halted: container 9999 is there again\n  Do: cordon the node; " in text
+    assert "`nodeleak restore ENTRY`, then with --apply" in text
 
 
 def test_warnings_are_listed() -> None:
