@@ -79,8 +79,8 @@ _API_SERVER: Final = "\nDo: if it is unavailable, check the API server, credenti
 _SOURCES: Final = {
     "reservations": f"host-local's reservations: one file per address, below --cni-networks-dir.{_MOUNTED}",
     "checkpoints": f"The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.{_MOUNTED}",
-    "containers": "docker's list of all containers, read only while docker runs.\nDo: run `docker ps` on the node. If docker works there, check "
-    "--docker-host and the mount of its socket.",
+    "containers": "docker's list of all containers, read only while docker runs.\nDo: run `docker ps` on the node. If "
+    "docker works there, check --docker-host and the mount of its socket.",
     "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
     f"{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",

@@ -26,7 +26,7 @@ class Reason(StrEnum):
     Lifted by: nothing. The kubelet removes it."""
     TEARDOWN_PENDING = "teardown_pending"
     """A sandbox checkpoint exists, so the kubelet will release the address itself.
-    Lifted by: nothing. If it stays for hours, look at the kubelet's log."""
+    Lifted by: nothing. If it lasts, run `nodeleak explain stuck_teardown`."""
     ADDRESS_IN_USE = "address_in_use"
     """A process on this node has the address configured.
     Lifted by: nothing. Run `nodeleak explain unmanaged_address`."""

@@ -170,15 +170,17 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal_table(image: Journal) -> str:
-    """Write the journal, oldest entry first."""
-    return lines_as_text(_journal_lines(image))
+def journal_table(image: Journal, missing_in: str = "") -> str:
+    """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
+    return lines_as_text(_journal_lines(image, missing_in))
 
 
-def _journal_lines(image: Journal) -> Iterator[str]:
+def _journal_lines(image: Journal, missing_in: str) -> Iterator[str]:
     if image.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
         yield from _grid(heads, [_entry(entry) for entry in image.entries])
+    elif missing_in:
+        yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:
         yield "No releases."
     if image.damage:

@@ -253,6 +253,9 @@ def test_the_journal_lists_failures_and_damage() -> None:
 
 def test_an_empty_journal_has_no_releases() -> None:
     assert journal_table(Journal()) == "No releases.\n"
+    assert journal_table(Journal(), "/tmp/x") == (  # noqa: S108 (only a name)
+        "No journal in /tmp/x: nothing was released from here, or --state-dir is wrong\n"
+    )
 
 
 def test_the_journal_has_no_control_characters() -> None:
