@@ -70,7 +70,8 @@ def printed(page: str) -> tuple[str, ...]:
             return (with_leaks(103, 120),)
         case "NodeleakRangeNearlyExhausted":
             return (with_leaks(205, 40),)
-    return outputs(RECORDED[page])
+        case _:
+            return outputs(RECORDED[page])
 
 
 def pattern(sample: str) -> str:

@@ -47,7 +47,7 @@ class Reason(StrEnum):
     Lifted by: nothing. It passes with time after a docker restart. If not, compare `docker ps` with the node's pods."""
     UNSETTLED = "unsettled"
     """The kubelet, docker or the node started recently. The kubelet's own retries come first.
-    Lifted by: --settle. Waiting is safer: it passes by itself, if all of them run."""
+    Lifted by: nothing. It passes by itself, once all three have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
     """So much of the range looks leaked that a faulty reading is more likely.
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
