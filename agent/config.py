@@ -191,8 +191,8 @@ class Config:
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, which "
         "creates the sandbox before its address is reserved")
     confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
-        "how long a finding must last before it is confirmed. scan and record: the time between two snapshots "
-        "(default: 5ms); clean: the same (default: 3s); run: how long every sync must see it (default: 30s)")
+        "how long a finding must last before it is confirmed. Commands take two snapshots this far apart (scan, "
+        "record, timeline: 5ms; clean: 3s). run: every sync must see it for this long (30s)")
     stale_after: timedelta = _setting("2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help=
         "how long the last data of the API server stay valid after it stops responding")
     provider_id: Expected = _setting(

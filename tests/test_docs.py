@@ -20,6 +20,7 @@ from agent.cleanup.guards import GUARDS, Guard
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.cli import exit_codes
+from agent.cli.glossary import entries
 from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
 from agent.exporters import timeline as merged
@@ -151,6 +152,17 @@ def test_the_setting_that_overrides_a_refusal_is_in_the_reference() -> None:
     assert documented.pop("journal_full") == documented.pop("snapshot_expired") == set()
     for guard, lifted_by in zip(GUARDS, documented.values(), strict=True):
         assert lifted_by == lifting_options(guard), guard
+
+
+def test_explain_says_of_every_reason_which_setting_lifts_it() -> None:
+    documented = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
+    texts = {entry.word: entry.text for entry in entries() if entry.kind.startswith("reason")}
+    lifted_by = {reason: text.partition("\nLifted by: ")[2] for reason, text in texts.items()}
+    assert [reason for reason, text in lifted_by.items() if not text] == []
+    assert documented == {
+        reason: set() if text.startswith("nothing.") else set(re.findall(r"--[a-z-]+", text))
+        for reason, text in lifted_by.items()
+    }
 
 
 def lifting_options(guard: Guard) -> set[str]:

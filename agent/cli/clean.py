@@ -26,7 +26,7 @@ it changes nothing. A release takes host-local's own lock, and 'nodeleak restore
 EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
-  nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak clean --api=off --apply --max 1    release the oldest leak only
   nodeleak clean --api=off --ip 10.244.1.9    check one address
   nodeleak explain outside_range              what a reason means
@@ -37,7 +37,8 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  74 cannot write the output or the journal; the journal has what was released
+  74 cannot write the output (the journal has what was released), or the journal
+     (an address without an entry is refused: journal_unwritable)
 """
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.config import all_settings, option, variable
+from agent.exporters.text.clean import WHEN_HALTED
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -63,31 +64,42 @@ REJECTION_CAUSES: Final = {
 }
 
 POD_OUTCOMES: Final = {
-    "replaced_by_controller": "Its controller creates another pod. The rejected pod stays behind as Failed; delete it.",
-    "stuck": "Nobody creates another pod. Delete it, so that its controller or its owner can.",
-    "terminating_stuck": "It was deleted and should be gone by now: a finalizer remains, or the kubelet has not "
-    "finished deleting it.",
+    "replaced_by_controller": "Its controller creates another pod. The rejected pod stays behind as Failed; delete it "
+    "at your convenience.",
+    "stuck": "Nothing replaces this pod while it exists. Save its manifest, then delete it: its controller creates a "
+    "new one; without a controller, create it again yourself.",
+    "terminating_stuck": "It was deleted and should be gone by now. If a finalizer remains, the controller that owns "
+    "it must remove it. Otherwise only a kubelet restart makes the kubelet try again, and every device plugin must "
+    "then register again: ask the owner of the node first.",
 }
 
+_MOUNTED: Final = "\nDo: if it is unavailable, check that the directory is that of this node, readable and mounted."
+_HOST_PID: Final = "\nDo: if it is unavailable, check --proc; the agent's pod needs hostPID and runs as root."
+_API_SERVER: Final = "\nDo: if it is unavailable, check the API server, credentials, RBAC and --node."
 _SOURCES: Final = {
-    "reservations": "host-local's reservations: one file per address, below --cni-networks-dir.",
-    "checkpoints": "The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.",
-    "containers": "docker's list of all containers, read only while docker runs. If it is unavailable, run "
-    "`docker ps` on the node.",
-    "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range.",
-    "addresses": "Addresses configured in the network namespaces of all processes, from /proc. A pod needs hostPID.",
-    "pods": "The node's pods, from the API server. If it is unavailable, check credentials, RBAC and --node.",
-    "node": "The Node object, from the API server. If it is unavailable, check credentials, RBAC and --node.",
-    "processes": "Start times of the node, the kubelet and docker, and the runtime that the kubelet names, from "
-    "/proc. A pod needs hostPID.",
-    "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history.",
+    "reservations": f"host-local's reservations: one file per address, below --cni-networks-dir.{_MOUNTED}",
+    "checkpoints": f"The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.{_MOUNTED}",
+    "containers": "docker's list of all containers, read only while docker runs.\nDo: run `docker ps` on the node. If "
+    "docker works there, check --docker-host and the mount of its socket.",
+    "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
+    f"{_MOUNTED}",
+    "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",
+    "pods": f"The node's pods, from the API server.{_API_SERVER}",
+    "node": f"The Node object, from the API server.{_API_SERVER}",
+    "processes": "Start times of the node, the kubelet and docker, and the runtime that the kubelet names, from /proc."
+    f"{_HOST_PID}",
+    "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history."
+    f"{_MOUNTED}",
     "registration": "The Node object as last seen, whether it was being removed (in --state-dir), and two flags of the "
-    "kubelet.",
-    "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, read only if they are needed.",
-    "watches": "Versions of objects that the daemon's watches received. Only the daemon watches.",
-    "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.",
-    "attachments": "VolumeAttachments, claims and events, read only while a pod waits for a volume.",
-    "journal": "The journal of releases, in --state-dir.",
+    "kubelet. It is never unavailable.",
+    "autoscaler": "Provider IDs of other nodes and the status of cluster-autoscaler, read only if they are needed."
+    f"{_API_SERVER}",
+    "watches": "Versions of objects that the daemon's watches received. Only the daemon watches.\nDo: look at its log "
+    "and metrics.",
+    "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.\n"
+    "Do: check --kubelet-dir, that it is mounted at its path on the host, and hostPID.",
+    "attachments": f"VolumeAttachments, claims and events, read only while a pod waits for a volume.{_API_SERVER}",
+    "journal": f"The journal of releases, in --state-dir.{_MOUNTED}",
 }
 
 CLUSTER: Final = {
@@ -124,7 +136,7 @@ ALERTS: Final = {
     "NodeleakReleasesFailing": "Releases that passed every guard have been failing for half an hour.\n"
     "Run: nodeleak clean, nodeleak explain busy, nodeleak explain failed",
     "NodeleakCleanupHalted": "A container whose address was released has reappeared, so the address may be in use "
-    "twice. Nothing is released any more on this node.\nRun: nodeleak journal, nodeleak restore --last",
+    f"twice. Nothing is released any more on this node.\nDo: {WHEN_HALTED}\nRun: nodeleak clean, nodeleak journal",
     "NodeleakRejectedPods": "The kubelet rejected pods for lack of a device, and nothing replaces them.\n"
     "Run: nodeleak timeline, nodeleak explain rejected_pod",
     "NodeleakLateDevicePlugin": "A device plugin has not registered again since the kubelet started. Pods that request "
@@ -246,7 +258,7 @@ def _documented(kind: "type[StrEnum]") -> dict[str, str]:
     for member, text in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
         match member, text:
             case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(page))):
-                texts[name] = page
+                texts[name] = inspect.cleandoc(page)
             case _:
                 pass
     return texts

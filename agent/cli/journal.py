@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app.cleaning import read_journal
 
-    journal = read_journal(config_of("journal", arguments))
+    config = config_of("journal", arguments)
+    journal = read_journal(config)
     if arguments.output == "json":
         from agent.exporters.json.clean import journal_document
 
@@ -40,5 +41,5 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         from agent.exporters.text.clean import journal_table
 
-        write(journal_table(journal))
+        write(journal_table(journal, "" if (config.state_dir / "journal").is_dir() else str(config.state_dir)))
     return DONE

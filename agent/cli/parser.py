@@ -82,9 +82,9 @@ commands:
 examples:
   kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide
   kubectl exec -n kube-system POD -- nodeleak scan    (POD: the one on the node)
-  nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak explain leaked_reservation
-  nodeleak clean --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
 
 exit codes:
   0  success                                4  a release or a restore failed

@@ -5,16 +5,17 @@ from typing import Final
 
 from agent.cli.options import config_of
 
-SUMMARY: Final = "run the daemon: check the node continuously and serve metrics"
+SUMMARY: Final = "run the agent, a daemon: check the node continuously, serve metrics"
 OPERANDS: Final = ""
 SETTINGS: Final = "run"
 DESCRIPTION: Final = """\
 Checks the node every --interval, logs changes, and serves metrics and a status page. The DaemonSet
-runs this command. It releases leaked addresses only with --cleanup=auto.
+runs this command: the agent of a node is this daemon. It releases leaked addresses only with
+--cleanup=auto.
 """
 EPILOG: Final = """\
 examples:
-  nodeleak run --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak run --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak run --node worker-1 --cleanup=dry-run      log what would be released
 
 exit codes:

@@ -25,7 +25,7 @@ If something has to be confirmed, it takes a second snapshot.
 EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak scan
-  nodeleak scan --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak scan --api=off                 on the node, without credentials
   nodeleak scan --map                     all addresses of the range
   nodeleak scan --recording node.json     a snapshot made by 'nodeleak record'
@@ -51,6 +51,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.map and arguments.output == "json":
         raise UsageError("--map and -o json cannot be combined: remove one of them")
+    if arguments.map and arguments.verbose:
+        raise UsageError("--map and -v cannot be combined: remove one of them")
     recording = record_node(config_of("scan", arguments)) if arguments.recording is None else _load(arguments)
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
     if arguments.output == "json":

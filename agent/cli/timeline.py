@@ -23,7 +23,7 @@ approximate. Some of the history is known only if the daemon was running and kep
 EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak timeline --since 1h
-  nodeleak timeline --node worker-1 --kubeconfig /var/lib/kubelet/kubeconfig
+  nodeleak timeline --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak timeline --api=off         without credentials: no rejected pods
   nodeleak timeline -o json           every event; the table shortens long runs
 

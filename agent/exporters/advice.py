@@ -4,17 +4,35 @@ from inspect import cleandoc
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
+from agent.checks.devices import rejected_pod, started_without_device
+from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
+from agent.checks.volumes import detached_volume
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
 _SCARCE: Final = 10
 """Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
-_RELEASE: Final = "`nodeleak clean --dry-run`, then `nodeleak clean --apply`"
+_RELEASE: Final = (
+    "release the leaked addresses: `nodeleak clean --dry-run`, then `nodeleak clean --apply` (in a pod it needs the "
+    "overlay cleanup-exec); never delete reservation files by hand"
+)
+_SAY_IT_THEMSELVES: Final = (
+    rejected_pod.NAME,
+    started_without_device.NAME,
+    unregistered_node.NAME,
+    detached_volume.NAME,
+)
+"""Detectors whose messages end with what to do."""
 
 
 def advice(detector: str, report: Report) -> str:
     return leak_advice(report) if detector == leaked_reservation.NAME else documented_advice(detector)
+
+
+def advice_below(detector: str, report: Report) -> str:
+    """Return what to write below the messages of a detector; empty if they say what to do."""
+    return "" if detector in _SAY_IT_THEMSELVES else advice(detector, report)
 
 
 def documented_advice(detector: str) -> str:
@@ -29,14 +47,14 @@ def leak_advice(report: Report) -> str:
     networks = [network for network in report.networks if network.name in leaking]
     free = [network.free for network in networks]
     if 0 in free:
-        return f"no address is free: pods that start now fail; release the leaked addresses: {_RELEASE}"
+        return f"no address is free: pods that start now fail; cordon the node; {_RELEASE}"
     if not free or None in free:
-        return f"the number of free addresses is unknown; release the leaked addresses: {_RELEASE}"
+        return f"the number of free addresses is unknown; {_RELEASE}"
     left = min(one for one in free if one is not None)
     urgency = "" if any(map(_scarce, networks)) else "not urgent: "
     return (
-        f"{urgency}{count_of(left, 'free address', 'free addresses')} left; find what restarted or removed containers "
-        f"at the time shown, then release the leaked addresses: {_RELEASE}; do not delete reservation files by hand"
+        f"{urgency}{count_of(left, 'free address', 'free addresses')} left; {_RELEASE}; afterwards find out what "
+        "restarted or removed containers at the time shown, or addresses will leak again"
     )
 
 

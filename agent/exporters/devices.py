@@ -7,7 +7,7 @@ from agent.model.devices import ResourceState
 from agent.model.snapshot import Snapshot
 from agent.model.text import format_number, rfc3339
 
-HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Delay", "Socket")
+HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Registered after", "Socket")
 
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:

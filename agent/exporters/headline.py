@@ -65,7 +65,9 @@ def incomplete(report: Report) -> str:
 
 
 def _informational(report: Report) -> str:
-    return count_of(len(report.findings), "informational finding") if report.findings else "no findings"
+    found = count_of(len(report.findings), "informational finding") if report.findings else "no findings"
+    unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
+    return f"{found} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else found
 
 
 def _problem(report: Report) -> str:

@@ -74,25 +74,26 @@ VOLUME_WORDS: Final = frozenset({
 REASON_WORDS: Final = frozenset(
     """
     a according account address after again all allocate allocated allocation an and answered api api's are argument as
-    at available bad be been below broke broken but by bytes cache call can can't canceled cannot capacity certificate
-    changed changes check checkpoint checkpoint-dir cleaning clocks cluster-autoscaler-status cni-cache-dir
+    at available bad be because been below broke broken but by bytes cache call can can't canceled cannot capacity
+    certificate changed changes check checkpoint checkpoint-dir cleaning clocks cluster-autoscaler-status cni-cache-dir
     cni-networks-dir code command complete configmap connect connected connection container container's containers
     content cri-dockerd date deleted denied desc description descriptor device device-plugins-dir devices didn't digits
-    directory docker does down due earlier empty endpoint enough entry error event events evidence exist exists expected
-    failed failure family fifo file files flags followed for forbidden format found get got groups handle has have
-    healthy here hex holds host host's host-local hostpid id ids if in inappropriate incomplete input/output interface
-    internal interrupted invalid ioctl is it items its json know known kube-system kubeconfig kubelet kubelet's
-    kubelet-dir left less levels limit line link links list listed lists long longer malformed many memory metadata.uid
-    middle missing mode modification more mounted name named namespace needs network networks no node node's nodes none
-    nor not number object objects of off on only open operation or out own owner parse path peer permission permitted
-    persistentvolumeclaims persistentvolumes phase pipe plugin plugins pod pods present previously proc process protocol
-    provider read read-only real reason refused registered regular rejected released reliable request requested requests
-    required reservation reset resolution resolve resource resources resourceversion response restore restored root
-    route rpc run running runtime s sandbox sandboxes server service set show shows silent since single so socket space
-    stale stat status still stopped string structure such supported symbolic system taken temporarily temporary text
-    than that the their there these this time timed to together too transitions transport true unavailable unexpected
-    unhealthy unknown unreachable unregistered update use used uses verify version volume volumeattachments volumes
-    waiting waits was watch watched watches were whether which whose with within without writes written wrote yet
+    directory docker docker's does down due earlier empty endpoint enough entry error event events evidence exist exists
+    expected failed failure family fifo file files flags followed for forbidden format found get got groups handle has
+    have healthy here hex holds host host's host-local hostpid id ids if in inappropriate incomplete input/output
+    interface internal interrupted invalid ioctl is it items its json know known kube-system kubeconfig kubelet
+    kubelet's kubelet-dir left less levels limit line link links list listed lists long longer malformed many memory
+    metadata.uid middle missing mode modification more mounted name named namespace namespaces needs network networks no
+    node node's nodes none nor not number object objects of off on only open operation or out own owner parse path peer
+    permission permitted persistentvolumeclaims persistentvolumes phase pipe plugin plugins pod pods present previously
+    proc process protocol provider read read-only real reason refused registered regular rejected released reliable
+    request requested requests required reservation reset resolution resolve resource resources resourceversion response
+    restore restored root route rpc run running runtime s sandbox sandboxes server service set show shows silent since
+    single so socket space stale stat status still stopped string structure such supported symbolic system taken
+    temporarily temporary text than that the their there these this time timed to together too transitions transport
+    true unavailable unexpected unhealthy unknown unreachable unregistered update use used uses verify version volume
+    volumeattachments volumes waiting waits was watch watched watches were whether which whose with within without
+    writes written wrote yet
     """.split()  # noqa: SIM905 (a list of so many words is twice as long)
 ).union(map(str, range(1000)), (KUBENET,))
 """Words of the agent's and the kubelet's own texts and of the system's errors, and numbers of up to three digits."""

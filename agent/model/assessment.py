@@ -42,9 +42,10 @@ class State(StrEnum):
     LEAKED = "leaked"
     """No owner of any kind in two snapshots, and older than the grace period: nothing will ever release it."""
     UNRECOGNIZED = "unrecognized"
-    """Not a file of host-local's: listed, never followed, never classified."""
+    """Not written by host-local (another name, no container ID, a directory, a link, too large). nodeleak only lists it
+    and never releases it."""
     UNKNOWN = "unknown"
-    """A source that the state depends on is unavailable."""
+    """A source that the state depends on is unavailable, or the file is newer than the node's clock (it was set)."""
 
 
 @dataclass(frozen=True, slots=True)

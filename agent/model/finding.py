@@ -25,9 +25,9 @@ class Severity(StrEnum):
     """How urgent a finding is."""
 
     INFO = "info"
-    """No action is needed."""
+    """For information: nothing is broken. If it has a runbook, that says whether to look at it."""
     WARNING = "warning"
-    """Somebody should act, in working hours."""
+    """Act soon; the runbook of the alert says how soon."""
     CRITICAL = "critical"
     """Pods are broken, or will be within minutes."""
 

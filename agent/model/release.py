@@ -13,39 +13,56 @@ class Reason(StrEnum):
     """Why an address is refused: the closed list of reasons. Users read the text below each."""
 
     HALTED = "halted"
-    """A released container reappeared, so cleanup cannot be trusted on this node."""
+    """A released container reappeared, so cleanup cannot be trusted on this node.
+    Lifted by: nothing. Run `nodeleak clean`, or see the runbook NodeleakCleanupHalted, for what to do."""
     SOURCE_UNAVAILABLE = "source_unavailable"
-    """A source could not be read, and it could hold evidence of an owner."""
+    """A source could not be read, and it could hold evidence of an owner.
+    Lifted by: nothing. `nodeleak clean` names the source; `nodeleak explain` it."""
     NETWORK_NOT_ALLOWED = "network_not_allowed"
-    """The network is not among those that may be cleaned up."""
+    """The network is not among those that may be cleaned up.
+    Lifted by: --cleanup-network"""
     CONTAINER_EXISTS = "container_exists"
-    """docker has a container with this ID."""
+    """docker has a container with this ID.
+    Lifted by: nothing. The kubelet removes it."""
     TEARDOWN_PENDING = "teardown_pending"
-    """A sandbox checkpoint exists, so the kubelet will release the address itself."""
+    """A sandbox checkpoint exists, so the kubelet will release the address itself.
+    Lifted by: nothing. If it lasts, run `nodeleak explain stuck_teardown`."""
     ADDRESS_IN_USE = "address_in_use"
-    """A process on this node has the address configured."""
+    """A process on this node has the address configured.
+    Lifted by: nothing. Run `nodeleak explain unmanaged_address`."""
     CLAIMED_BY_POD = "claimed_by_pod"
-    """According to the API server, a live pod has the address."""
+    """According to the API server, a live pod has the address.
+    Lifted by: nothing. It ends with the pod."""
     NOT_CONFIRMED = "not_confirmed"
-    """The reservation is younger than the grace period, or two snapshots did not find the same leak."""
+    """The reservation is younger than the grace period, or two snapshots did not find the same leak.
+    Lifted by: --grace, if its age is the reason. Otherwise run `nodeleak clean` again."""
     OUTSIDE_RANGE = "outside_range"
-    """The network does not allocate this address on this node."""
+    """The network does not allocate this address on this node.
+    Lifted by: --ip, for an address that you have checked yourself: it may belong to another program."""
     PARTIAL_SANDBOX = "partial_sandbox"
-    """The sandbox has another address that was not requested. All addresses of a sandbox are released together."""
+    """The sandbox has another address that was not requested. All addresses of a sandbox are released together.
+    Lifted by: --ip, with all of them."""
     RUNTIME_DOUBTFUL = "runtime_doubtful"
-    """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared."""
+    """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared.
+    Lifted by: nothing. It passes with time after a docker restart. If not, compare `docker ps` with the node's pods."""
     UNSETTLED = "unsettled"
-    """The kubelet, docker or the node started recently. The kubelet's own retries come first."""
+    """The kubelet, docker or the node started recently. The kubelet's own retries come first.
+    Lifted by: nothing. It passes by itself, once all three have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
-    """So much of the range looks leaked that a faulty reading is more likely."""
+    """So much of the range looks leaked that a faulty reading is more likely.
+    Lifted by: --max-share, after you have checked on the node that these containers are gone."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
-    """The journal cannot be written. Nothing is released without a journal entry."""
+    """The journal cannot be written. Nothing is released without a journal entry.
+    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 0."""
     OVER_BUDGET = "over_budget"
-    """The limit on releases is reached for now."""
+    """The limit on releases is reached for now.
+    Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
     JOURNAL_FULL = "journal_full"
-    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored."""
+    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored.
+    Lifted by: nothing. It passes by itself."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
-    """The snapshot was too old by the time this address came up for release."""
+    """The snapshot was too old by the time this address came up for release.
+    Lifted by: nothing. Run cleanup again; the daemon does so by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +89,13 @@ class Verdict(StrEnum):
     GONE = "gone"
     """Another process, most likely the kubelet, had already released it."""
     BUSY = "busy"
-    """Another process held a lock for longer than `--lock-timeout`."""
+    """Another process held a lock for longer than `--lock-timeout`. Nothing was changed.
+    Do: try again. If it lasts, find that process (runbook NodeleakReleasesFailing)."""
     INTERRUPTED = "interrupted"
     """A signal ended the run before this release began. Nothing was touched."""
     FAILED = "failed"
-    """The release failed. The reservation is where it was."""
+    """The release failed. The reservation is where it was.
+    Do: repair what the message names (runbook NodeleakReleasesFailing), then try again."""
 
 
 MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verdict.FAILED)

@@ -125,6 +125,8 @@ def has_unowned(snapshot: Snapshot) -> bool:
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:
     """A healthy node never pays for looking into network namespaces."""
+    if not isinstance(snapshot.containers, Known):
+        return "network namespaces were not read, because docker's list of containers is missing"
     return "" if has_unowned(snapshot) else "no reservation is known to be without an owner"
 
 

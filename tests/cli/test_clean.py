@@ -34,7 +34,7 @@ from tests.wire import FakeServer, hang, needs, open_directory, until
 
 LEAKED = 7
 ALL = 125
-NOTHING_RELEASED = "No releases.\n"
+NO_JOURNAL = "No journal in {}: nothing was released from here, or --state-dir is wrong\n"
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def test_a_missing_permission_is_reported(incident: Incident) -> None:
     needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
     with open_directory() as elsewhere:
         done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
-        assert (done.code, done.out) == (0, NOTHING_RELEASED)
+        assert (done.code, done.out) == (0, NO_JOURNAL.format(elsewhere))
         (elsewhere / "journal").mkdir(mode=0o700)
         done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
         assert (done.code, done.out) == (2, "")
@@ -444,7 +444,7 @@ def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> No
 
 def test_a_missing_journal_is_empty(incident: Incident) -> None:
     done = incident.journal()
-    assert (done.code, done.out, done.err) == (0, NOTHING_RELEASED, "")
+    assert (done.code, done.out, done.err) == (0, NO_JOURNAL.format(incident.state), "")
     assert json.loads(incident.journal("-o", "json").out) == {
         "schema": "nodeleak.journal/v1", "entries": [], "damage": []
     }  # fmt: skip

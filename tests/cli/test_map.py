@@ -61,6 +61,12 @@ def test_the_exit_codes_are_those_of_a_scan() -> None:
     assert scan("--map", recording=SILENT).returncode == 3
 
 
+def test_the_map_is_not_verbose() -> None:
+    done = scan("--map", "-v")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "nodeleak: --map and -v cannot be combined: remove one of them\n"
+
+
 def test_map_and_json_exclude_each_other() -> None:
     done = scan("--map", "-o", "json")
     assert (done.returncode, done.stdout) == (2, "")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.glossary import entries
 from agent.cli.parser import parse_arguments
-from tests.deploy.monitoring import RUNBOOKS, VALUES, alerts, known_metrics
+from tests.deploy.monitoring import RUNBOOKS, alerts, known_metrics
 
 INDEX = RUNBOOKS / "README.md"
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page != INDEX)
@@ -69,7 +70,7 @@ def test_a_page_refers_only_to_what_exists(page: Path) -> None:
     assert [name for name in re.findall(r"\bnodeleak_[a-z_]+\b", text) if name not in known] == []
     assert [link for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text) if not (RUNBOOKS / link).exists()] == []
     assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= set(ALERTS)
-    assert set(re.findall(r"nodeleak explain ([a-z_]+)", text)) <= VALUES["detector"]
+    assert set(re.findall(r"nodeleak explain ([a-z_]+)", text)) <= {entry.word for entry in entries()}
 
 
 @pytest.mark.parametrize("page", ALL)

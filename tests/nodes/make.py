@@ -100,7 +100,9 @@ def _file(ip: str, container_id: str, made: datetime) -> Reservation:
 def docker_silent() -> Snapshot:
     """docker is down: nothing is concluded from a reservation without an owner, an empty file, or a full range."""
     refused = Unavailable("containers", "cannot connect to docker at /var/run/docker.sock: connection refused")
-    unasked = NotRequested("addresses", "no reservation is known to be without an owner")
+    unasked = NotRequested(
+        "addresses", "network namespaces were not read, because docker's list of containers is missing"
+    )
     return node(reservation("10.244.1.9"), empty_file("10.244.1.10"), containers=refused, addresses=unasked)
 
 

@@ -5,8 +5,8 @@ last address stay in `ContainerCreating` with `no IP addresses available in rang
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
 Severity info: the whole range is smaller than the number of pods that the node accepts.
-Do: release leaked reservations, if there are any. If none are leaked, the range is too small for the kubelet's
-`--max-pods`: lower that, or give the node a larger pod CIDR.
+Do: cordon the node if no address is free. If addresses are leaked, release them (`nodeleak clean`). If none is leaked,
+the range is too small for the kubelet's `--max-pods`: lower that, or give the node a larger pod CIDR.
 """
 
 from collections import Counter

@@ -5,8 +5,9 @@ lost the sandbox and the kubelet has dropped its checkpoint (for example because
 CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses available in range set`.
 
 Means: the file outlived its container: no container, no checkpoint, no process and no live pod has the address.
-Do: release the address with `nodeleak clean`, and find out what restarted or removed containers at the time shown.
-Never delete files by comparing `docker ps` with a directory listing: that takes addresses that are in use.
+Do: release the address with `nodeleak clean`; afterwards find out what restarted or removed containers at the time
+shown, or addresses will leak again. Never delete reservation files by hand: comparing `docker ps` with a directory
+listing takes addresses that are in use.
 """
 
 from collections.abc import Iterator

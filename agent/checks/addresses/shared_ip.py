@@ -3,8 +3,8 @@
 This happens when the reservation of a running pod was deleted: host-local gave the address out a second time.
 
 Means: the API server shows the address for both pods, and both sandboxes are running on this node.
-Do: delete both pods, so that their controllers create new ones. Then look for unreserved addresses: they are shared
-next.
+Do: cordon the node first; then delete all pods that share the address, so that their controllers create new ones, and
+treat unreserved_pod_ip, whose addresses are shared next; uncordon when `nodeleak scan` shows neither finding.
 """
 
 from collections import defaultdict

@@ -4,7 +4,7 @@ A docker upgrade that moves its data directory, or a daemon that failed to load 
 nobody manages. The kubelet cannot stop them, and their addresses look leaked to anyone who asks only the runtime.
 
 Means: the address is configured in the network namespace of a process, and no container has the reservation's id.
-Do: look at the process (the finding names its pid and command) and end it if it is an orphan. Do not release the
+Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Do not release the
 address before, or the next pod shares it.
 """
 

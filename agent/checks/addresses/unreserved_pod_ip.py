@@ -4,8 +4,9 @@ This happens when someone, or a cleanup script, deletes files in host-local's di
 (a tmpfs, a reinstallation) while containers keep running. host-local looks only at its files.
 
 Means: the pod's address lies in the network's range, and there is no reservation file for it.
-Do: delete the pod, so that its controller creates a new one with a reservation. Stop whatever deletes files in
-host-local's directory.
+Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
+`nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
+files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 When the kubelet starts, it knows no plugin and removes their sockets. Each plugin has to notice, bind its socket again
 and register. Until then the kubelet has none of its devices, although the node's status may still list some.
 
-Means: the kubelet has been up for a minute or more, it or the node should have the resource, and has no device of it.
+Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device of it.
 Do: check the plugin's pod on this node: does it run, and does its version notice a kubelet restart? If not, restart the
 pod. If the plugin was removed on purpose, silence the alert; do not restart the kubelet for it, which can leak
 addresses. If the plugin offers its devices under another name, change the pods that request the old one: the finding

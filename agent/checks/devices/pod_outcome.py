@@ -18,7 +18,8 @@ REPLACED_WITHIN: Final = {
 }
 """Controllers that replace failed pods. The last two delete the pod first, so one that is older than this is stuck."""
 
-NO_FORCE: Final = "never use --force, which skips the CNI teardown and leaks the pod's address"
+NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
+_LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
 
 def overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
@@ -32,7 +33,10 @@ def predict_outcome(
 ) -> tuple[PodOutcome, str]:
     """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
     if since := overdue(pod, snapshot):
-        return PodOutcome.TERMINATING_STUCK, f"it was to be gone by {format_time(since)}, but {_held_by(pod)}"
+        return (
+            PodOutcome.TERMINATING_STUCK,
+            f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}",
+        )
     delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
@@ -42,14 +46,17 @@ def predict_outcome(
     if grace is not None and rejection.at is not None and snapshot.taken_at - rejection.at > grace:
         return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
     if kind == "Job":
-        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries: {delete}"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it, and the failed pod remains: {delete}"
+        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries; {_LEFTOVER}"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it; {_LEFTOVER}"
 
 
 def _held_by(pod: Pod) -> str:
     if pod.finalizers:
         return f"its finalizers remain: {', '.join(pod.finalizers)}; the controller that owns them must remove them"
-    return f"the kubelet has not finished deleting it; restart the kubelet to make it retry; {NO_FORCE}"
+    return (
+        "the kubelet has not finished deleting it; only a kubelet restart makes it try again, and every device plugin "
+        f"must then register again: ask the owner of the node first; {NO_FORCE}"
+    )
 
 
 def _when(cause: RejectionCause, healthy: bool) -> str:

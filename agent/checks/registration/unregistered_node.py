@@ -1,18 +1,21 @@
 """The cluster does not know this machine as its node any more: the cluster-autoscaler deletes such an instance.
 
-It identifies instances by `spec.providerID` of Node objects. It deletes an instance that matches none of them 15
-minutes after it noticed, even if scale-down is disabled; no taint announces it, because there is no Node to carry one.
+The autoscaler identifies instances by `spec.providerID` of Node objects. It deletes an instance that matches none of
+them 15 minutes after it noticed, even if scale-down is disabled; no Node means no taint that would announce it.
 A kubelet registers when it starts, and never again: a deleted Node does not come back by itself.
 
-Means: critical: the Node is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID
-for 8 minutes; warning: the same after an hour in which nothing deleted the instance, no provider ID for 3 minutes in a
-cluster that uses a cloud, another one than before, or a Node that was deleted while it was cordoned; info: the Node was
-removed on purpose (drained, or marked by the autoscaler), or the autoscaler is about to remove it, or considers it.
-Do: if the Node is gone and should not be, restart the kubelet (`systemctl restart kubelet`), which registers it again;
-pause the autoscaler or protect the instance meanwhile. If it was removed on purpose, stop the kubelet. If the provider
-ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch node NODE -p
-'{"spec":{"providerID":"…"}}'`), which is possible once; the kubelet's --provider-id has an effect only when it
-registers. On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables that part.
+Means: the Node is gone, has no provider ID or another one than before, or is about to be removed.
+Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID for 8 minutes.
+Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID for 3 minutes, has
+another one than before, or was deleted while it was cordoned.
+Info: it was removed on purpose (drained, or marked by the autoscaler), or the autoscaler removes it or considers that.
+Do: if the Node was removed on purpose, stop the kubelet. If the provider ID has changed, compare it with the machine's
+ID at the cloud provider: if it is right, do nothing. Otherwise first pause the autoscaler or protect the instance; then
+if the Node is gone, restart the kubelet (`systemctl restart kubelet`), which registers it again. If the ID is missing,
+repair the cloud-controller-manager, or set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is
+possible once; the kubelet's --provider-id has an effect only when it registers. If it is wrong, tell the owner of the
+cloud-controller-manager. On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables the check
+for a missing ID.
 """
 
 from collections.abc import Iterator
@@ -34,6 +37,7 @@ from agent.model.registration import (
     evidence_of_node,
 )
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
+from agent.model.text import count_of
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -141,7 +145,9 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         return
     severity = Severity.CRITICAL if _CRITICAL_AFTER <= age < ACTED_WITHIN else Severity.WARNING
     if age < ACTED_WITHIN:
-        effect = "a cluster-autoscaler deletes the instance about 15 minutes after that"
+        effect = (
+            f"a cluster-autoscaler may delete the instance from about {format_time(node.created + REMOVED_AFTER)} on"
+        )
         otherwise = "until then, pause the autoscaler or protect the instance"
     else:
         effect, otherwise = _SPARED, "if the node needs none, set --provider-id=ignored"
@@ -149,8 +155,8 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         detector=NAME,
         subject=f"provider ID of {node.name}",
         message=f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, "
-        f"although {why}: {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set spec.providerID of "
-        f"the Node (it can be set only once); {otherwise}",
+        f"and needs one: {why}; {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set "
+        f"spec.providerID of the Node (it can be set only once); {otherwise}",
         severity=severity,
         since=node.created,
         # A change of the severity is another finding.
@@ -177,9 +183,9 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
         detector=NAME,
         subject=f"changed provider ID of {node.name}",
         message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
-        "if the new one is not that of this machine, the cloud's controllers delete the Node, and a cluster-autoscaler "
-        "deletes the instance: pause the autoscaler, correct the kubelet's --provider-id, delete the Node and restart "
-        "the kubelet",
+        "compare it with the machine's ID at the cloud provider; if it is right, do nothing: the finding ends after an "
+        "hour; if it is wrong, first pause the autoscaler, then tell the owner of the cloud-controller-manager: the "
+        "cloud's controllers may delete the Node, and a cluster-autoscaler the instance",
         since=last.changed,
         identity=(node.provider_id,),
     )
@@ -212,10 +218,10 @@ def _status(snapshot: Snapshot) -> str:
 def _in_words(status: Autoscaler) -> str:
     if status.why:
         return f"is unknown: {status.why}"
-    counts = [
-        f"{count} {what}"
-        for count, what in ((status.unregistered, "unregistered"), (status.long_unregistered, "long unregistered"))
-        if count is not None
-    ]
+    counts = []
+    if status.unregistered is not None:
+        counts.append(f"{count_of(status.unregistered, 'node')} unregistered")
+    if status.long_unregistered is not None:
+        counts.append(f"{status.long_unregistered} for so long that it deletes them")
     at = f"of {format_time(status.told)}" if status.told else "says"
-    return f"{at}: {', '.join(counts) or 'no counts'} in the whole cluster"
+    return f"{at}: {', '.join(counts) or 'no counts'} (whole cluster)"

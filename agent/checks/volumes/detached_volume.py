@@ -6,9 +6,10 @@ the volume, `status.volumesAttached` does not, and the kubelet logs `Volume not 
 Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a pod has waited for
 10 minutes and the cluster reports no attach error. Mounted: it is in use, and the controller may detach it under a pod.
 A volume that the kubelet names in-tree and the controller by its CSI driver, or the other way, is the same, or unknown.
-Do: delete the waiting pod, wait until the volume has left both lists of the node's status and its VolumeAttachment is
-gone, and only then let a pod with it start again. Or restart the kube-controller-manager, which rebuilds its state from
-the node's status. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry itself.
+Do: first check that no other node has the volume. If it is mounted, restart the leader of the kube-controller-manager,
+which attaches it again, and tell the owner of the storage. Otherwise cordon the node, delete the waiting pods, and
+uncordon when the volume has left both lists of the node's status and its VolumeAttachment is gone; if that takes more
+than ten minutes, restart that leader. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry.
 """
 
 from collections.abc import Iterator
@@ -27,11 +28,16 @@ SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 _NAMED: Final = 3
 """How many pods a message names; it counts the others."""
 
+_FIRST: Final = "first check that no other node has the volume; then"
 _RECREATE_POD: Final = (
-    "delete the pod, wait until the volume has left volumesInUse and volumesAttached and its VolumeAttachment is gone, "
-    "and only then let the pod start again; or restart the kube-controller-manager"
+    f"{_FIRST} cordon the node, delete the waiting pods, and uncordon when the volume has left volumesInUse and "
+    "volumesAttached and its VolumeAttachment is gone; if that takes more than ten minutes, restart the leader of the "
+    "kube-controller-manager"
 )
-_REATTACH: Final = "restart the kube-controller-manager, which attaches it again; until then move its pods away"
+_REATTACH: Final = (
+    f"{_FIRST} restart the leader of the kube-controller-manager, which attaches it again; tell the owner of the "
+    "storage"
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -94,4 +100,4 @@ def _version(version: str) -> str:
 def _not_requested(snapshot: Snapshot) -> str:
     attachments = known_or(snapshot.attachments, None)
     skipped = sorted(attachments.not_requested) if attachments else ()
-    return f" (no permission to {', '.join(skipped)})" if skipped else ""
+    return f"; nodeleak may not {', '.join(skipped)}, so this is less certain" if skipped else ""

@@ -6,14 +6,14 @@ from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.table import explain, grid, lines_as_text
 from agent.model.release import Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
 
 WHEN_HALTED: Final = (
-    "find out why it reappeared; then settle the journal entry with `nodeleak restore ENTRY --apply`, and restart the "
-    "daemon to resume cleanup"
+    "cordon the node; if the container is still there, `nodeleak restore ENTRY`, then with --apply; find out why "
+    "docker did not list it; only then delete the agent's pod, which resumes cleanup (runbook NodeleakCleanupHalted)"
 )
 """What to do when cleanup is halted."""
 
@@ -47,6 +47,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
         yield ""
         yield "Nothing can be released, because these sources are unavailable:"
         yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
+        yield f"  Do: {explain(one.source for one in cleaning.unavailable)}"
     if cleaning.warnings:
         yield ""
         yield from (f"warning: {warning}" for warning in cleaning.warnings)
@@ -169,15 +170,17 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal_table(image: Journal) -> str:
-    """Write the journal, oldest entry first."""
-    return lines_as_text(_journal_lines(image))
+def journal_table(image: Journal, missing_in: str = "") -> str:
+    """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
+    return lines_as_text(_journal_lines(image, missing_in))
 
 
-def _journal_lines(image: Journal) -> Iterator[str]:
+def _journal_lines(image: Journal, missing_in: str) -> Iterator[str]:
     if image.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
         yield from _grid(heads, [_entry(entry) for entry in image.entries])
+    elif missing_in:
+        yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:
         yield "No releases."
     if image.damage:

@@ -3,18 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from agent.checks.addresses import leaked_reservation
-from agent.exporters.advice import leak_advice
+from agent.exporters.advice import advice_below
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.order import sorted_reservations
-from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.table import explain, grid, lines_as_text
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
-from agent.model.text import format_number, rfc3339
+from agent.model.text import count_of, format_number, rfc3339
 
 _LISTED = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
@@ -91,18 +90,20 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
     if not report.findings:
         return
     yield ""
-    yield f"Findings ({len(report.findings)}; `nodeleak explain DETECTOR` describes them):"
     lines = finding_lines(report, verbose=verbose)
+    yield f"{count_of(len(report.findings), 'finding')} (for more: {explain(line.detector for line in lines)}):"
     counts = Counter(line.detector for line in lines)
     printed: Counter[str] = Counter()
     for line in lines:
         printed[line.detector] += 1
         if verbose or printed[line.detector] <= LONGEST_LIST:
             yield _finding(line)
-        elif printed[line.detector] == counts[line.detector]:
-            yield f"  {line.detector}: … and {counts[line.detector] - LONGEST_LIST} more: use -v to list all"
-    if leaked_reservation.NAME in counts:
-        yield f"  Do: {leak_advice(report)}"
+        if printed[line.detector] < counts[line.detector]:
+            continue
+        if not verbose and (more := counts[line.detector] - LONGEST_LIST) > 0:
+            yield f"  {line.detector}: … and {more} more: use -v to list all"
+        if do := advice_below(line.detector, report):
+            yield f"  Do: {do}"
 
 
 def _finding(line: FindingLine) -> str:
@@ -136,6 +137,7 @@ def unavailable(report: Report) -> Iterator[str]:
         yield ""
         yield "Unavailable (nothing is concluded from these sources):"
         yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
+        yield f"  Do: {explain(one.source for one in report.unavailable)}"
 
 
 def _summary(network: NetworkSummary) -> list[str]:

@@ -71,7 +71,7 @@ def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() ->
         f"pod shop/vm was rejected for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
         f"and {KVM} was registered 10.0 s later; the pod was rejected before that, at 2026-03-26 19:59:25Z; "
         "it has no controller, so it stays Failed: delete it (its devices are healthy again); "
-        "never use --force, which skips the CNI teardown and leaks the pod's address"
+        "never use --force, which can leak the address of a pod that had run"
     )
 
 

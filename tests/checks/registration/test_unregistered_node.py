@@ -178,10 +178,13 @@ def test_it_is_confirmed_despite_unavailable_sources() -> None:
     [
         (
             Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
-            "status of 2026-03-26 20:00:00Z: 2 unregistered, 1 long unregistered in the whole cluster; restart",
+            "status of 2026-03-26 20:00:00Z: 2 nodes unregistered, 1 for so long that it deletes them (whole cluster)",
         ),
-        (Autoscaler(long_unregistered=1), "; the autoscaler's status says: 1 long unregistered in the whole cluster; "),
-        (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts in the whole cluster; "),
+        (
+            Autoscaler(long_unregistered=1),
+            "; the autoscaler's status says: 1 for so long that it deletes them (whole cluster)",
+        ),
+        (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts (whole cluster); "),
         (Autoscaler(why="no permission to get it"), "status is unknown: no permission to get it; "),
     ],
 )
@@ -222,10 +225,10 @@ def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be
 def test_a_deletion_that_did_not_happen_is_not_announced() -> None:
     one = finding(without_id(timedelta(days=20), autoscaler=replace(CLOUD, why="there is no configmap")))
     assert one.message == (
-        "the Node worker-1 has had no provider ID since it registered at 2026-03-06 20:00:00Z, although 2 of 3 other "
-        "nodes have one: no cluster-autoscaler has deleted the instance since; the autoscaler's status is unknown: "
-        "there is no configmap; repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
-        "only once); if the node needs none, set --provider-id=ignored"
+        "the Node worker-1 has had no provider ID since it registered at 2026-03-06 20:00:00Z, and needs one: 2 of 3 "
+        "other nodes have one; no cluster-autoscaler has deleted the instance since; the autoscaler's status is "
+        "unknown: there is no configmap; repair the cloud-controller-manager, or set spec.providerID of the Node (it "
+        "can be set only once); if the node needs none, set --provider-id=ignored"
     )
 
 
@@ -263,7 +266,7 @@ def test_a_higher_severity_is_another_finding() -> None:
 )
 def test_the_message_explains_why_a_provider_id_is_needed(snapshot: Snapshot, why: str) -> None:
     one = finding(snapshot)
-    assert f", although {why}: a cluster-autoscaler deletes the instance" in one.message
+    assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in one.message
     assert (one.subject, one.since) == ("provider ID of worker-1", NOW - RECENT)
 
 

@@ -168,8 +168,8 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
 
 def test_halted_cleanup_says_why_and_what_to_do() -> None:
     text = clean_table(cleaning(halted="container 9999 is there again"))
-    assert "Cleanup halted: container 9999 is there again\n  Do: find out why" in text
-    assert "`nodeleak restore ENTRY --apply`" in text
+    assert "Cleanup halted: container 9999 is there again\n  Do: cordon the node; " in text
+    assert "`nodeleak restore ENTRY`, then with --apply" in text
 
 
 def test_warnings_are_listed() -> None:
@@ -253,6 +253,9 @@ def test_the_journal_lists_failures_and_damage() -> None:
 
 def test_an_empty_journal_has_no_releases() -> None:
     assert journal_table(Journal()) == "No releases.\n"
+    assert journal_table(Journal(), "/tmp/x") == (  # noqa: S108 (only a name)
+        "No journal in /tmp/x: nothing was released from here, or --state-dir is wrong\n"
+    )
 
 
 def test_the_journal_has_no_control_characters() -> None:

@@ -54,7 +54,7 @@ def test_a_healthy_node_is_a_few_lines() -> None:
 def test_a_leak_is_counted_and_described() -> None:
     text = lines(scan_table(scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR)))))
     assert "kubenet 10.244.1.1-10.244.1.254 253 3 250 2 in_use, 1 leaked" in text
-    assert "Findings (1; `nodeleak explain DETECTOR` describes them):" in text
+    assert "1 finding (for more: `nodeleak explain leaked_reservation`):" in text
     (finding,) = (line for line in text if line.startswith("leaked_reservation: "))
     assert "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists" in finding
 
@@ -84,7 +84,7 @@ def test_a_long_list_is_cut_and_says_so() -> None:
     text = scan_table(scanned(node(*leaks)))
     assert "10.244.1.48, 10.244.1.49 and 10 more" in text
     assert "50 leaked" in text
-    assert "Findings (50;" in text
+    assert "50 findings (for more:" in text
 
 
 def test_without_data_nothing_is_said_to_be_healthy() -> None:
@@ -152,7 +152,7 @@ def test_the_name_of_a_process_is_escaped() -> None:
 def test_device_resources_have_a_section_with_their_delay() -> None:
     text = lines(scan_table(scanned(node(device_plugins=late_plugins()))))
     assert text[text.index("Devices:") + 1 :] == [
-        "RESOURCE DEVICES ALLOCATED REGISTERED SINCE DELAY SOCKET",
+        "RESOURCE DEVICES ALLOCATED REGISTERED SINCE REGISTERED AFTER SOCKET",
         f"{KVM} 3 1 yes 2026-03-26T19:00:09Z 9.5 s kubevirt-kvm.sock",
     ]
 
@@ -227,7 +227,7 @@ def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
     text = lines(scan_table(report))
     cause = "likely cause: kubelet restart at 2026-03-26 19:00:00Z"
     grouped = f"2 addresses in kubenet leaked, {cause}: 10.0.0.9, 10.0.0.10"
-    assert text[text.index("Findings (3; `nodeleak explain DETECTOR` describes them):") + 1 :][:2] == [
+    assert text[text.index("3 findings (for more: `nodeleak explain leaked_reservation`):") + 1 :][:2] == [
         "leaked_reservation: 10.0.0.1 leaked",
         f"leaked_reservation: {grouped}",
     ]
@@ -270,7 +270,7 @@ def test_rejected_pods_of_one_cause_are_one_line_unless_verbose() -> None:
     [
         (0, "no address is free: pods that start now fail"),
         (90, "not urgent: 90 free addresses left"),
-        (9, "Do: 9 free addresses left; find"),
+        (9, "Do: 9 free addresses left; release the leaked addresses"),
         (None, "unknown"),
     ],
 )
@@ -280,6 +280,28 @@ def test_what_to_do_about_leaks_depends_on_free_addresses(free: int | None, advi
     (line,) = (line for line in lines(scan_table(replace(report, networks=networks))) if line.startswith("Do: "))
     assert advice in line
     assert "nodeleak clean --dry-run" in line
+    assert "never delete reservation files by hand" in line
+
+
+def test_what_to_do_is_below_the_findings_of_each_detector_unless_they_say_it() -> None:
+    report = report_with(
+        Finding("shared_ip", "b", "two", Severity.CRITICAL, since=NOW),
+        rejected("shop/a"),
+        Finding("shared_ip", "a", "one", Severity.CRITICAL, since=NOW - timedelta(hours=1)),
+        Finding("unmanaged_address", "c", "java", since=NOW),
+    )
+    text = lines(scan_table(report))
+    start = text.index(
+        "4 findings (for more: `nodeleak explain shared_ip`, `nodeleak explain rejected_pod`, "
+        "`nodeleak explain unmanaged_address`):"
+    )
+    heads = [line.partition(" ")[0] for line in text[start + 1 :]]
+    assert heads == ["shared_ip:", "shared_ip:", "Do:", "rejected_pod:", "unmanaged_address:", "Do:"]
+    assert text[start + 3].startswith("Do: cordon the node first; then delete all pods that share the address")
+
+
+def test_unavailable_sources_name_the_command_that_says_what_to_check() -> None:
+    assert "\n  Do: `nodeleak explain containers`\n" in scan_table(scanned(without(node(), "containers")))
 
 
 def test_verbose_lists_everything() -> None:
