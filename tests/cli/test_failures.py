@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from agent.cli.exit_codes import OUTPUT
-from tests.sources.kube.old_server import FIRST, Etcd, Server
+from tests.sources.kube.old_server import Etcd, Server
 from tests.wire import (
     HTML,
     ID,
@@ -574,9 +574,6 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         metrics = served(port, "/metrics")[1]
         assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
         assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
-        etcd.restore(FIRST + 1)
-        # The watch that notices it first; the other lists again within half a minute.
-        assert agent.log_event("watch.reset")["resource"] in {"pods", "node"}, "an etcd from a backup is recognized"
         assert agent.end()[0] == 0
 
 

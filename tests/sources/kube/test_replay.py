@@ -210,7 +210,9 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
     repaired = Server(etcd)
 
     def answering(request: Request) -> Answer:
-        return repaired.answer(request, bookmark(FIRST + 50), bookmark(FIRST + 1), line("DELETED", pod("uid-0", 140)))
+        answer = repaired.answer(request, bookmark(FIRST + 50), bookmark(FIRST + 1), line("DELETED", pod("uid-0", 140)))
+        etcd.revision = FIRST + 50  # other objects have changed
+        return answer
 
     with following(tmp_path, answering) as (ours, server):
         until(lambda: FIRST + 50 in watched_from(server), "the bookmark is adopted")
