@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help demo test check lint unit host-local e2e stress bench clean
+.PHONY: help demo test check lint unit proof host-local e2e stress bench clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## find and release leaked addresses on a simulated node, in half a minute
 	@$(BIN)/python -m tests.demo
 
-test: check e2e ## run all tests (the real-node tests need Debian 12 and root, and say so if they did not run)
+test: check proof e2e ## run all tests (the real-node tests need Debian 12 and root, and say so if they did not run)
 
 # The linters share the cores with the tests; their output follows the tests' output, so that lines do not mix.
 check: $(READY) ## lint, types, import contracts, unit and property tests: 3 minutes on 2 cores
@@ -29,7 +30,10 @@ lint: $(READY) ## only linters, types and import contracts
 	$(BIN)/mypy
 
 unit: $(READY) host-local ## only unit and property tests
-	$(BIN)/pytest -q -m "not e2e" --numprocesses=auto --maxprocesses=8 --dist=worksteal
+	$(PYTEST) -m "not e2e and not proof"
+
+proof: $(READY) ## the model checker: no order of events releases an address in use (docs/proof.md)
+	$(PYTEST) tests/proof
 
 # Some unit tests run the real host-local plugin. Without it they are skipped and reported as DID NOT RUN.
 host-local:

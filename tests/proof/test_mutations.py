@@ -11,6 +11,8 @@ from tests.proof.mutants import made_of, without_guards
 from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED, Without
 from tests.proof.scenarios import CLAIMED, DOCKER, PARTLY, SMALL, UNAVAILABLE
 
+pytestmark = pytest.mark.proof
+
 PAGE = Path(__file__).parents[2] / "docs/proof.md"
 
 

@@ -10,6 +10,8 @@ from tests.proof.explorer import Counterexample, Explorer, Scenario
 from tests.proof.laws import IN_USE, LAWS
 from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, POLICY, PROOF, SMALL, UNSETTLED
 
+pytestmark = pytest.mark.proof
+
 FEWEST_STATES = 1000
 WRONG_LIST = (*ASSUMED, *(one for one in (*PROOF, *DEEP) if one.laws == IN_USE))
 
