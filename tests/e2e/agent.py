@@ -30,7 +30,7 @@ NO_STORE_TO_WRITE = (
 """Command prefix: only host-local's directory is read-only, as in observe mode."""
 
 BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")
-"""All settings of `clean` that lift refusals."""
+"""All settings of `clean` that turn guards off."""
 
 # A forked child inherits the peak memory of its parent, so a small process starts the command.
 _METER = """
@@ -114,7 +114,7 @@ class Cleaned:
     @property
     def settings(self) -> list[str]:
         """The options that override all refusals, according to the output."""
-        told = [one["setting"].split() for one in self.addresses.values() if one["reason"]]
+        told = [one["setting"].split() for one in self.addresses.values() if one["setting"]]
         return sorted({option for options in told for option in options})
 
     @property

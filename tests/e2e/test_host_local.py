@@ -35,6 +35,6 @@ def test_both_addresses_of_a_container_are_read_and_classified_together(nodeleak
 
         for one in ids:
             host_local("DEL", one, DUAL_STACK, "dual", store)
-        assert nodeleak.scan(*arguments, codes=[3]).states == {}
+        assert nodeleak.scan(*arguments).states == {}  # whatever the range is, all of it is free
     finally:
         docker("rm", owned)
