@@ -18,8 +18,6 @@ from agent.sources.error import SourceError, cannot_read
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
-_ATTEMPTS = 10
-"""A runtime's thread enters a pod's namespace for a moment: the second attempt reads one namespace from end to end."""
 
 
 def read_addresses(proc: Path) -> tuple[Address, ...]:
@@ -28,29 +26,37 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
     A thread that ends meanwhile is skipped: its namespace belongs to another thread too, or is gone.
     """
     found: dict[str, Address] = {}
-    seen: set[int] = set()
+    seen4: set[int] = set()
+    seen6: set[int] = set()
     for pid, net in _threads(proc):
-        for ip in _unseen(net, seen) - found.keys():
+        ips = _ipv4_addresses(_unseen(f"{net}/fib_trie", seen4)) | _ipv6_addresses(net, seen6)
+        for ip in ips - found.keys():
             found[ip] = Address(ip, pid, _command(proc, pid))
-    if not seen:
+    if not seen4:
         raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found.values())
 
 
-def _unseen(net: str, seen: set[int]) -> set[str]:
-    """Read a thread's namespace unless that was done, and add it to `seen`."""
-    ips: set[str] = set()
-    for _ in range(_ATTEMPTS):
-        namespace = _namespace(net)
-        if namespace is None or namespace in seen:
-            return ips
-        read = _addresses_in(net)
-        ips |= read or set()
-        # If the thread has entered another namespace meanwhile, it is not known which one was read.
-        if read is not None and namespace == _namespace(net):
-            seen.add(namespace)
-            return ips
-    raise SourceError(f"cannot read {net}: its thread changes its namespace all the time")
+def _unseen(file: str, seen: set[int]) -> bytes:
+    """Read a file of a thread's namespace and add its inode to `seen`; nothing if that was done or the thread ended.
+
+    A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the last.
+    Only the open file tells which one was read, and one file of a namespace says nothing about the other.
+
+    `ns/net` would need a capability. An inode is used again once its namespace has died. That hides nothing: a
+    namespace is older than the reservations of its addresses, so one born now has none in this snapshot.
+    """
+    try:
+        if os.stat(file).st_ino in seen:  # noqa: PTH116 (a Path for each thread costs half as much again)
+            return b""
+        with Path(file).open("rb") as opened:
+            text = opened.read()
+            seen.add(os.fstat(opened.fileno()).st_ino)
+            return text
+    except OSError as error:
+        if error.errno in _GONE:
+            return b""
+        raise SourceError(cannot_read(file, error)) from error
 
 
 def _threads(proc: Path) -> Iterator[tuple[int, str]]:
@@ -69,39 +75,13 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
         yield from ((pid, f"{proc}/{pid}/task/{thread}/net") for thread in threads)
 
 
-def _namespace(net: str) -> int | None:
-    """Return the inode that the kernel gave to a file of the thread's namespace; None where the thread has ended.
-
-    `ns/net` would need a capability. An inode is used again once its namespace has died. That hides nothing: a
-    namespace is older than the reservations of its addresses, so one born now has none in this snapshot.
-    """
-    try:
-        return os.stat(f"{net}/fib_trie").st_ino  # noqa: PTH116 (a Path for each thread costs half as much again)
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise SourceError(cannot_read(f"{net}/fib_trie", error)) from error
+def _ipv4_addresses(fib_trie: bytes) -> set[str]:
+    return {ip.decode() for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127.")}
 
 
-def _addresses_in(net: str) -> set[str] | None:
-    try:
-        ips = {ip.decode() for ip in _LOCAL4.findall(Path(f"{net}/fib_trie").read_bytes())}
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise SourceError(cannot_read(f"{net}/fib_trie", error)) from error
-    ipv6 = _ipv6_addresses_in(net)
-    return None if ipv6 is None else {ip for ip in ips if not ip.startswith("127.")} | ipv6
-
-
-def _ipv6_addresses_in(net: str) -> set[str] | None:
-    try:
-        lines = Path(f"{net}/if_inet6").read_bytes().split(b"\n")
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise SourceError(cannot_read(f"{net}/if_inet6", error)) from error
-        # The process has ended, or the kernel has no IPv6.
-        return None if _namespace(net) is None else set()
+def _ipv6_addresses(net: str, seen: set[int]) -> set[str]:
+    """Read the thread's IPv6 addresses; none if the kernel has no IPv6, which looks as if the thread had ended."""
+    lines = _unseen(f"{net}/if_inet6", seen).split(b"\n")
     try:
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
         fields = [line.split(b" ", 4) for line in lines if line]

@@ -1,6 +1,8 @@
 """Addresses in the namespaces of processes: from a copy of a real /proc, and from real namespaces."""
 
+import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -96,6 +98,16 @@ def ips(proc: Path) -> set[str]:
     return {address.ip for address in addresses.read_addresses(proc)}
 
 
+@contextmanager
+def watching(watched: object, react: Callable[[str], None]) -> Iterator[None]:
+    """React before ("c_call") and after ("c_return") each call of a function of the interpreter."""
+    sys.setprofile(lambda _, event, function: react(event) if function is watched else None)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
 def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> None:
     process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
     assert ips(tmp_path) == {"10.9.5.5", "10.9.7.0", "10.9.8.7", "10.9.9.1", "fd00:99::9", "2001:db8::1"}
@@ -127,16 +139,42 @@ def test_each_namespace_is_attributed_to_its_oldest_process(tmp_path: Path) -> N
 def test_each_namespace_is_read_once(tmp_path: Path) -> None:
     first = process(tmp_path, 4, ONE_LEAF)
     for pid, thread in ((30, 30), (30, 31)):
-        again = process(tmp_path, pid, thread=thread, same_as=first) / "net/if_inet6"
-        again.unlink()
-        again.write_text("reading this would fail\n")
-    assert ips(tmp_path) == {"10.9.6.6"}
+        process(tmp_path, pid, thread=thread, same_as=first)
+    opened: list[str] = []
+    with watching(io.open, opened.append):
+        assert ips(tmp_path) == {"10.9.6.6"}
+    assert opened.count("c_call") == len(("fib_trie", "if_inet6", "comm"))
 
 
 def test_the_namespace_of_any_thread_is_read(tmp_path: Path) -> None:
     process(tmp_path, 4, FIB_TRIE)
     process(tmp_path, 4, ONE_LEAF, thread=7)
     assert Address("10.9.6.6", 4, "command 4") in addresses.read_addresses(tmp_path)
+
+
+def test_a_thread_that_leaves_between_two_files_hides_neither(tmp_path: Path) -> None:
+    host = process(tmp_path, 1, FIB_TRIE, if_inet6="")
+    pod = process(tmp_path, 3, ONE_LEAF, if_inet6=IF_INET6)
+    for number, (fib_trie, if_inet6) in enumerate(((pod, host), (host, pod))):
+        moving = process(tmp_path, 2, None, if_inet6=None, thread=20 + number)
+        (moving / "net/fib_trie").hardlink_to(fib_trie / "net/fib_trie")
+        (moving / "net/if_inet6").hardlink_to(if_inet6 / "net/if_inet6")
+    assert {"10.9.5.5", "10.9.6.6", "fd00:99::9"} <= ips(tmp_path)
+
+
+def test_a_thread_that_is_elsewhere_while_it_is_read_hides_no_namespace(tmp_path: Path) -> None:
+    host, pod = process(tmp_path, 1, FIB_TRIE), process(tmp_path, 3, ONE_LEAF)
+    net = process(tmp_path, 2, None, if_inet6=None) / "net"
+    net.rmdir()
+
+    def enter(namespace: Path) -> None:
+        (tmp_path / "next").symlink_to(namespace / "net")
+        (tmp_path / "next").replace(net)
+
+    enter(host)
+    with watching(os.stat, lambda event: enter(pod if event == "c_call" else host)):
+        found = ips(tmp_path)
+    assert {"10.9.5.5", "10.9.6.6"} <= found
 
 
 def test_a_process_whose_main_thread_has_ended_is_read_through_another(tmp_path: Path) -> None:
@@ -324,3 +362,43 @@ def test_processes_that_come_and_go_cause_no_error(namespace: str) -> None:
         finally:
             for action in stop:
                 action()
+
+
+# A process that is older than the sandbox enters and leaves its namespaces as fast as it can.
+MOVING = """
+import ctypes, faulthandler, os, subprocess, sys, time
+from pathlib import Path
+from agent.sources.host import addresses
+faulthandler.dump_traceback_later(30, exit=True)
+libc = ctypes.CDLL(None, use_errno=True)
+host = os.open("/proc/self/ns/net", os.O_RDONLY)
+made, ready = os.pipe(), os.pipe()
+mover = os.fork()
+if not mover:
+    pod = os.open(f"/proc/{int(os.read(made[0], 16))}/ns/net", os.O_RDONLY)
+    os.write(ready[1], b"1")
+    while True:
+        for namespace in (pod, host):
+            assert libc.setns(namespace, 0x40000000) == 0, os.strerror(ctypes.get_errno())
+            time.sleep(0.00003)
+pause = os.fork()
+if not pause:
+    assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())
+    for command in ("link set lo up", "addr add 10.244.1.2/32 dev lo", "addr add fd00:99::9/128 dev lo nodad"):
+        subprocess.run(["ip", *command.split()], check=True)
+    os.write(made[1], str(os.getpid()).encode())
+    time.sleep(60)
+os.read(ready[0], 1)
+end, readings, missed = time.monotonic() + float(sys.argv[1]), 0, 0
+while time.monotonic() < end:
+    found = {one.ip for one in addresses.read_addresses(Path("/proc"))}
+    readings, missed = readings + 1, missed + (not {"10.244.1.2", "fd00:99::9"} <= found)
+assert readings > 10 and os.waitpid(mover, os.WNOHANG) == (0, 0)
+print(missed)
+"""
+
+
+def test_a_thread_that_changes_its_namespace_all_the_time_hides_none() -> None:
+    needs(os.geteuid() == 0 and bool(shutil.which("unshare")) and bool(shutil.which("ip")), "root, unshare and ip")
+    private = ("unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc")
+    assert run(*private, *python(MOVING), "3") == "0\n"
