@@ -66,7 +66,9 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "reservations": lambda _: tuple(
             reservations.read_reservations(config.cni_networks_dir, one) for one in config.network
         ),
-        "checkpoints": lambda snapshot: checkpoints.read(known_or(snapshot.containers, ())),
+        "checkpoints": lambda snapshot: checkpoints.read(
+            known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
+        ),
         "containers": lambda _: in_time(docker.containers),
         "cni_results": lambda _: results.read(),
         # The search is expensive, and its result matters where something may be released.

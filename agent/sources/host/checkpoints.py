@@ -5,6 +5,7 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,47 +23,52 @@ class _Directory:
     newest: float
     """Seconds since the epoch; its youngest file."""
 
+    @property
+    def ids(self) -> set[str]:
+        return {one.container_id for one in self.checkpoints}
+
 
 class CheckpointDirectories:
-    """The directories of every runtime that the kubelet may use. It remembers which of them were left over."""
+    """The directories of every runtime that the kubelet may use. It remembers which files in them were left over."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = tuple(directories)
         self._left_over: frozenset[Path] = frozenset()
 
-    def read(self, containers: Iterable[Container]) -> tuple[Checkpoint, ...]:
+    def read(self, containers: Iterable[Container], now: float) -> tuple[Checkpoint, ...]:
         """Read the directories in use; raises SourceError where none exists, or one cannot be read.
 
         Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no
         such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart. `containers`: all that
-        are known; they tell which directories are in use.
+        are known, listed before; they tell which directories are in use. `now`: seconds since the epoch.
         """
         found = {path: one for path in self._directories if (one := _read_one(path)) is not None}
         if not found:
             raise SourceError(
                 f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)"
             )
-        self._left_over = _left_over(found, containers)
-        return tuple(one for path, each in found.items() if path not in self._left_over for one in each.checkpoints)
+        left_over = _left_over(found, containers, now)
+        self._left_over = frozenset(path / one for path in left_over for one in found[path].ids)
+        return tuple(one for path, each in found.items() if path not in left_over for one in each.checkpoints)
 
     def has(self, container_id: str) -> bool:
-        """Return whether a directory in use has this sandbox's checkpoint. Raises SourceError."""
-        return any(_has(path, container_id) for path in self._directories if path not in self._left_over)
+        """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""
+        return any(_has(path, container_id) for path in self._directories if path / container_id not in self._left_over)
 
 
-def _left_over(found: Mapping[Path, _Directory], containers: Iterable[Container]) -> frozenset[Path]:
+def _left_over(found: Mapping[Path, _Directory], containers: Iterable[Container], now: float) -> frozenset[Path]:
     """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns.
 
-    The youngest running sandbox with a checkpoint shows which one it uses. The others are left over unless they have a
-    file that is younger still.
+    Every running sandbox has its checkpoint in another directory and is younger than every file in this one, which has
+    no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     """
-    running = {one.id: one.created for one in containers if one.sandbox and one.running}
-    youngest = {
-        path: max((running[one.container_id] for one in each.checkpoints if one.container_id in running), default=0)
-        for path, each in found.items()
-    }
-    latest = max(youngest.values())
-    return frozenset(path for path, each in found.items() if youngest[path] < latest and each.newest < latest)
+    sandboxes = [one for one in containers if one.sandbox]
+    listed = {one.id for one in sandboxes}
+    created = {one.id: one.created for one in sandboxes if one.running}
+    oldest = min(created.values(), default=now)
+    if oldest >= now or not any(created.keys() <= each.ids for each in found.values()):
+        return frozenset()
+    return frozenset(path for path, each in found.items() if each.newest < oldest and not each.ids & listed)
 
 
 def _has(directory: Path, container_id: str) -> bool:
@@ -97,7 +103,7 @@ def _written(name: str, directory: int) -> float:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
     except FileNotFoundError:
-        return 0.0
+        return math.inf  # somebody uses this directory
 
 
 def _checkpoint(name: str, directory: int) -> Checkpoint:

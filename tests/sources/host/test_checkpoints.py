@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,18 @@ from agent.sources.host.checkpoints import CheckpointDirectories
 from tests.wire import ID, as_nobody
 
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})
+NOW = 10_000
 
 
 def error_of(*directories: Path) -> str:
     with pytest.raises(SourceError) as raised:
-        CheckpointDirectories(directories).read(())
+        CheckpointDirectories(directories).read((), NOW)
     return str(raised.value)
 
 
 def test_a_checkpoint_names_its_sandbox_and_pod(tmp_path: Path) -> None:
     (tmp_path / ID).write_text(CONTENT)
-    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, "shop/web-0"),)
+    assert CheckpointDirectories([tmp_path]).read((), NOW) == (Checkpoint(ID, "shop/web-0"),)
 
 
 @pytest.mark.parametrize(("data", "host_network"), [({"host_network": True}, True), ({}, False), (None, False)])
@@ -32,19 +34,19 @@ def test_a_checkpoint_says_whether_the_pod_has_the_network_of_the_node(
     tmp_path: Path, data: object, host_network: bool
 ) -> None:
     (tmp_path / ID).write_text(json.dumps({"name": "web-0", "namespace": "shop", "data": data}))
-    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, "shop/web-0", host_network),)
+    assert CheckpointDirectories([tmp_path]).read((), NOW) == (Checkpoint(ID, "shop/web-0", host_network),)
 
 
 def test_both_kubelet_directories_are_read(tmp_path: Path) -> None:
     for name, container_id in (("dockershim", "a" * 64), ("cri-dockerd", "b" * 64)):
         (tmp_path / name).mkdir()
         (tmp_path / name / container_id).write_text(CONTENT)
-    found = CheckpointDirectories([tmp_path / "dockershim", tmp_path / "cri-dockerd"]).read(())
+    found = CheckpointDirectories([tmp_path / "dockershim", tmp_path / "cri-dockerd"]).read((), NOW)
     assert [one.container_id for one in found] == ["a" * 64, "b" * 64]
 
 
 def test_one_missing_directory_is_skipped(tmp_path: Path) -> None:
-    assert CheckpointDirectories([tmp_path / "dockershim", tmp_path]).read(()) == ()
+    assert CheckpointDirectories([tmp_path / "dockershim", tmp_path]).read((), NOW) == ()
 
 
 def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> None:
@@ -55,12 +57,12 @@ def test_without_any_directory_checkpoints_are_unavailable(tmp_path: Path) -> No
 
 
 def test_an_empty_directory_is_empty_and_not_unavailable(tmp_path: Path) -> None:
-    assert CheckpointDirectories([tmp_path]).read(()) == ()
+    assert CheckpointDirectories([tmp_path]).read((), NOW) == ()
 
 
 def test_a_temporary_file_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / ".3847261").write_text(CONTENT)
-    assert CheckpointDirectories([tmp_path]).read(()) == ()
+    assert CheckpointDirectories([tmp_path]).read((), NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_a_temporary_file_is_no_checkpoint(tmp_path: Path) -> None:
 )
 def test_a_damaged_checkpoint_counts_without_its_pod_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ID).write_bytes(content)
-    assert CheckpointDirectories([tmp_path]).read(()) == (Checkpoint(ID, ""),)
+    assert CheckpointDirectories([tmp_path]).read((), NOW) == (Checkpoint(ID, ""),)
 
 
 def test_an_entry_that_is_no_file_counts_and_is_not_followed(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_an_entry_that_is_no_file_counts_and_is_not_followed(tmp_path: Path) -> 
     (directory / "a").symlink_to(secret)
     os.mkfifo(directory / "b")
     (directory / "c").mkdir()
-    assert sorted(CheckpointDirectories([directory]).read(()), key=lambda one: one.container_id) == [
+    assert sorted(CheckpointDirectories([directory]).read((), NOW), key=lambda one: one.container_id) == [
         Checkpoint("a", ""),
         Checkpoint("b", ""),
         Checkpoint("c", ""),
@@ -102,7 +104,7 @@ def test_an_unreadable_file_still_counts(open_dir: Path) -> None:
     (open_dir / ID).write_text(CONTENT)
     (open_dir / ID).chmod(0o000)
     with as_nobody():
-        assert CheckpointDirectories([open_dir]).read(()) == (Checkpoint(ID, ""),)
+        assert CheckpointDirectories([open_dir]).read((), NOW) == (Checkpoint(ID, ""),)
 
 
 def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
@@ -152,13 +154,13 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        CheckpointDirectories([tmp_path]).read(())
+        CheckpointDirectories([tmp_path]).read((), NOW)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 # Left over
 
-FIRST, SECOND, GONE = "1" * 64, "2" * 64, "9" * 64
+FIRST, SECOND, THIRD, GONE = "1" * 64, "2" * 64, "3" * 64, "9" * 64
 
 
 def written(directory: Path, container_id: str, when: int) -> None:
@@ -176,19 +178,39 @@ def running(container_id: str, created: int) -> Container:
     ("made", "containers", "left_over"),
     [
         (1000, (running(SECOND, 2000),), True),
-        (1000, (running(FIRST, 1000), running(SECOND, 2000)), True),
+        (1000, (running(SECOND, 2000), replace(running(THIRD, 1500), state="exited")), True),
+        (1000, (running(SECOND, 2000), running(THIRD, 2500)), True),
+        (1000, (running(SECOND, 2000), replace(running("a" * 64, 500), sandbox=False)), True),
+        (2200, (running(SECOND, 2000), running(THIRD, 2500)), False),
         (3000, (running(SECOND, 2000),), False),
+        (2000, (running(SECOND, 2000),), False),
+        (1000, (running(FIRST, 1000), running(SECOND, 2000)), False),
+        (1000, (replace(running(FIRST, 1000), state="exited"), running(SECOND, 2000)), False),
+        (1000, (replace(running(FIRST, 1000), state="created"), running(SECOND, 2000)), False),
+        (1000, (running(SECOND, NOW + 1),), False),
+        (1000, (running(SECOND, 2000), running(THIRD, NOW + 1)), True),
         (1000, (), False),
         (1000, (replace(running(SECOND, 2000), state="exited"),), False),
         (1000, (running("a" * 64, 2000),), False),
+        (1000, (running("a" * 64, 2000), running(SECOND, 2000)), False),
     ],
     ids=[
-        "no running sandbox",
-        "only older ones",
+        "all that runs is in the other directory",
+        "and what stopped too",
+        "and is younger",
+        "a container that is no sandbox",
+        "its checkpoint is younger than the oldest that runs",
         "its checkpoint is younger than all that runs",
+        "its checkpoint is as old as what runs",
+        "one of its sandboxes runs",
+        "one of its sandboxes stopped",
+        "one of its sandboxes starts",
+        "the other's sandbox is from the future",
+        "the other's youngest sandbox is from the future",
         "nothing runs",
         "only a stopped sandbox",
         "no running sandbox has a checkpoint",
+        "a running sandbox has no checkpoint",
     ],
 )
 def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(
@@ -198,15 +220,58 @@ def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(
     written(old, GONE, made)
     written(old, FIRST, 1000)
     written(new, SECOND, 2000)
+    written(new, THIRD, 2500)
     both = CheckpointDirectories([old, new])
-    found = {one.container_id for one in both.read(containers)}
-    assert found == ({SECOND} if left_over else {GONE, FIRST, SECOND})
+    found = {one.container_id for one in both.read(containers, NOW)}
+    assert found == ({SECOND, THIRD} if left_over else {GONE, FIRST, SECOND, THIRD})
     assert (both.has(GONE), both.has(SECOND)) == (not left_over, True)
 
 
-def test_the_youngest_running_sandbox_shows_which_directory_is_in_use(tmp_path: Path) -> None:
+def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(tmp_path: Path) -> None:
     old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
-    written(old, FIRST, 2500)
+    written(old, FIRST, NOW + 1000)
+    written(new, SECOND, NOW - 100)
+    written(new, THIRD, NOW - 5)
+    both = CheckpointDirectories([old, new])
+    for containers in ((running(FIRST, NOW + 1000), running(SECOND, NOW - 100)), (running(FIRST, NOW + 1000),)):
+        assert {one.container_id for one in both.read(containers, NOW)} == {FIRST, SECOND, THIRD}
+        assert both.has(THIRD)
+
+
+def test_a_checkpoint_that_appears_in_a_left_over_directory_counts(tmp_path: Path) -> None:
+    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+    written(old, GONE, 1000)
     written(new, SECOND, 2000)
-    found = CheckpointDirectories([old, new]).read((running(FIRST, 2500), running(SECOND, 2000)))
-    assert [one.container_id for one in found] == [FIRST]
+    both = CheckpointDirectories([old, new])
+    both.read((running(SECOND, 2000),), NOW)
+    written(old, FIRST, NOW)
+    written(new, THIRD, NOW)
+    assert [both.has(one) for one in (GONE, FIRST, SECOND, THIRD)] == [False, True, True, True]
+
+
+def test_a_directory_from_which_a_file_vanishes_is_in_use(tmp_path: Path) -> None:
+    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+    written(old, GONE, 1000)
+    written(old, FIRST, 1000)
+    written(new, SECOND, 2000)
+
+    def after_each_list(_: object, event: str, function: object) -> None:
+        if event == "c_return" and function is os.listdir:
+            (old / FIRST).unlink(missing_ok=True)
+
+    sys.setprofile(after_each_list)
+    try:
+        found = CheckpointDirectories([old, new]).read((running(SECOND, 2000),), NOW)
+    finally:
+        sys.setprofile(None)
+    assert GONE in {one.container_id for one in found}
+
+
+def test_a_left_over_checkpoint_counts_if_the_directory_in_use_has_it_too(tmp_path: Path) -> None:
+    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+    written(old, GONE, 1000)
+    written(new, SECOND, 2000)
+    both = CheckpointDirectories([old, new])
+    both.read((running(SECOND, 2000),), NOW)
+    written(new, GONE, NOW)
+    assert both.has(GONE)
