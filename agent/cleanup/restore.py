@@ -49,6 +49,9 @@ def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ..
     missing = _missing(entry, file_ops)
     if not missing and not (entry.released and entry.reservations):
         raise RestoreError("nothing is missing: all reservations are in place")
+    if entry.verdict is Verdict.FAILED and len(missing) == len(entry.reservations):
+        # A release that fails leaves a part of the sandbox in place.
+        raise RestoreError("the release failed and removed nothing: another process has released it since")
     for image in missing:
         if file_ops.taken(image):
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")

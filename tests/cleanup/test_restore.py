@@ -183,6 +183,20 @@ def test_an_unfinished_entry_is_left_for_recovery(store: Store) -> None:
     assert put_back(store, entry).why == "the entry is unfinished, the next cleanup or restore recovers it"
 
 
+def test_what_another_process_released_after_a_failed_release_is_not_restored(store: Store) -> None:
+    reserved = store.reserve()
+    with immutable(store.network() / reserved.ip):
+        assert store.release(reserved).verdict is Verdict.FAILED
+
+    (store.network() / reserved.ip).unlink()  # the kubelet's own DEL
+
+    done = put_back(store)
+    assert (done.done, done.why) == (
+        False, "the release failed and removed nothing: another process has released it since",
+    )  # fmt: skip
+    assert store.files() == {}
+
+
 def test_missing_files_of_a_failed_entry_are_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()

@@ -1,7 +1,6 @@
 """`python -m tests.soak`: run everyday changes on the real node and exit with 1 if anything unprovoked was reported."""
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from tests.soak.run import OPTIONS, run
 from tests.soak.steps import STEPS
 
 _DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "soak.md"
+_RECORD: Final = Path(__file__).with_name("record.jsonl")
 _ABOUT: Final = """
 Run rollouts, restarts of the kubelet and docker, drains, removals of the Node object, failing pods and CronJobs on the
 cluster of hack/cluster, beside a nodeleak daemon, and check that it reports only what was provoked. It continues after
@@ -61,13 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Steps: " + "; ".join(one.name for one in STEPS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    state = Path(os.environ.get("CLUSTER_STATE", "/var/lib/nodeleak-cluster"))
     parser.add_argument("--minutes", type=float, default=45, help="begin no step after this time (45; 0: none)")
     parser.add_argument(
         "--record",
         type=Path,
-        default=state / "soak.jsonl",
-        help="what was done so far (%(default)s); remove it to start over",
+        default=_RECORD,
+        help="what was done so far (tests/soak/record.jsonl); remove it to start over",
     )
     parser.add_argument("--write", action="store_true", help="write docs/soak.md from the record")
     return parser
