@@ -225,7 +225,7 @@ def _needs(pod: Pod, attachment: Attachment) -> bool:
 
 
 _IDS_DIFFER: Final = "kubernetes.io/rbd"
-"""Its CSI ID has hashes of monitors and pool. That of any other plugin has the same last part (`csi-translation-lib`)."""
+"""Its CSI ID has hashes in it; that of any other plugin has the same last part (`csi-translation-lib`)."""
 
 
 def same(one: str, other: str) -> bool:
