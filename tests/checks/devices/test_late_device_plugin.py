@@ -198,6 +198,14 @@ def test_whether_a_replaced_resource_is_requested_may_be_unknown(source: str) ->
         next(findings)
 
 
+def test_whether_a_resource_that_only_the_node_names_is_requested_may_be_unknown() -> None:
+    named = [replace(WORKER, devices=(NodeDevices(GPU, 0, 0),))]
+    snapshot = snapshot_of(BEFORE[0], kubelet=9000, written=9000, node=named)
+    assert findings_of(late_device_plugin, snapshot) == []
+    with pytest.raises(InsufficientData, match="pods"):
+        findings_of(late_device_plugin, without(snapshot, "pods"))
+
+
 @pytest.mark.parametrize(
     "history",
     [
