@@ -246,10 +246,11 @@ def last_seen(
     name: str = "worker-1",
     removal: Removal = Removal.NONE,
     gone: timedelta | None = None,
+    in_use: timedelta | None = None,
 ) -> LastSeen:
-    """Say how long ago the API server last had the Node, its provider ID changed, and it was found to be gone."""
-    at, since = (None if one is None else NOW - one for one in (changed, gone))
-    return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at, removal, since)
+    """Say how long ago the API server last had the Node, its provider ID changed, it was gone, and it was in use."""
+    at, since, used = (None if one is None else NOW - one for one in (changed, gone, in_use))
+    return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at, removal, since, used)
 
 
 def registration(

@@ -159,14 +159,15 @@ nodes_objects = st.builds(
     st.sampled_from(["", "False", "True", "Unknown"]),
 )
 memories = st.builds(
-    lambda ago, provider_id, earlier, changed, removal, gone: last_seen(
-        ago, provider_id=provider_id, earlier_id=earlier, changed=changed, removal=removal, gone=gone
+    lambda ago, provider_id, earlier, changed, removal, gone, in_use: last_seen(
+        ago, provider_id=provider_id, earlier_id=earlier, changed=changed, removal=removal, gone=gone, in_use=in_use
     ),
     st.sampled_from(SPANS),
     st.sampled_from([INSTANCE, ""]),
     st.sampled_from(["", "kind://other"]),
     st.sampled_from([None, timedelta(minutes=1), OLD]),
     st.sampled_from(Removal),
+    st.sampled_from([None, timedelta(minutes=1), OLD]),
     st.sampled_from([None, timedelta(minutes=1), OLD]),
 )
 registrations = st.builds(

@@ -21,6 +21,7 @@ from ipaddress import (
     ip_address,
     ip_interface,
 )
+from itertools import chain
 from typing import Any, Final, TypeAlias, TypeVar
 
 from agent.model.assessment import KUBENET
@@ -28,6 +29,7 @@ from agent.model.ranges import Range
 from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
 from agent.model.snapshot import DOCKER, SOURCES
+from agent.model.volumes import MIGRATED
 
 _Rename: TypeAlias = Callable[[str], str]
 _T = TypeVar("_T")
@@ -66,11 +68,7 @@ WORDS: Final = frozenset({
 DEVICE_WORDS: Final = frozenset({
     "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost", "net", "sock",
 })  # fmt: skip
-VOLUME_WORDS: Final = frozenset({
-    "kubernetes.io", "csi", "aws-ebs", "gce-pd", "azure-disk", "cinder", "vsphere-volume", "rbd", "iscsi", "fc",
-    "ebs.csi.aws.com", "pd.csi.storage.gke.io", "disk.csi.azure.com", "cinder.csi.openstack.org",
-    "csi.vsphere.vmware.com", "rbd.csi.ceph.com",
-})  # fmt: skip
+VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
 REASON_WORDS: Final = frozenset(
     """
     a according account address after again all allocate allocated allocation an and answered api api's are argument as

@@ -17,6 +17,8 @@ TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 REMOVED_AFTER: Final = timedelta(minutes=15)
 """The default of the autoscaler's `--max-node-provision-time`: how long an instance may have no Node."""
+DRAINED_WITHIN: Final = timedelta(days=1)
+"""A node that was not in use for longer is a spare, or a control plane that is always cordoned."""
 NO_CLOUD: Final = frozenset({"", "external"})
 """With any other `--cloud-provider` the kubelet asks that cloud for the name of its node."""
 
@@ -45,7 +47,7 @@ class Removal(StrEnum):
     NONE = "none"
     CORDONED = "cordoned"
     DRAINED = "drained"
-    """Cordoned, and without a pod that a drain evicts."""
+    """Cordoned, without a pod that a drain evicts, and in use less than a day before."""
     SCALE_DOWN = "scale_down"
     """The autoscaler's taint `TO_BE_DELETED`."""
 
@@ -71,6 +73,8 @@ class LastSeen:
     removal: Removal = Removal.NONE
     gone: datetime | None = None
     """When the API server first had no such Node, by the node's clock; None: it has one."""
+    in_use: datetime | None = None
+    """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +112,40 @@ class Autoscaler:
 
 
 def remember(
-    last: LastSeen | None, name: str, uid: str, provider_id: str, at: datetime, removal: Removal = Removal.NONE
+    last: LastSeen | None,
+    name: str,
+    uid: str,
+    provider_id: str,
+    at: datetime,
+    removal: Removal = Removal.NONE,
+    *,
+    in_use: bool = False,
 ) -> LastSeen:
     """Return what to remember of a Node; `last`: what was remembered until now, of any node."""
-    seen = LastSeen(name, uid, provider_id, at, removal=removal)
+    same = last is not None and (last.name, last.uid) == (name, uid)
+    seen = with_removal(LastSeen(name, uid, provider_id, at), last if same else None, removal, in_use=in_use)
     if last is None or last.name != name:
         return seen
-    if last.uid == uid:
-        seen = replace(seen, removal=continued(last.removal, removal))
     if provider_id == last.provider_id:
         return replace(seen, earlier_id=last.earlier_id, changed=last.changed)
     before = last.provider_id or last.earlier_id
     return seen if before in {"", provider_id} else replace(seen, earlier_id=before, changed=at)
 
 
-def continued(before: Removal, now: Removal) -> Removal:
-    """A drained node stays drained until it is uncordoned: the pods that tolerate a cordon may return."""
-    return before if now is Removal.CORDONED and before is Removal.DRAINED else now
+def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, in_use: bool) -> LastSeen:
+    """Add how far the removal had come; `before`: the same Node in the snapshot before, `in_use`: it is, now."""
+    used = None if before is None else before.at if before.removal is Removal.NONE else before.in_use
+    if before is not None and before.removal is Removal.DRAINED and removal is Removal.CORDONED:
+        removal = Removal.DRAINED  # the pods that tolerate a cordon may return
+    elif in_use:
+        used = seen.at
+    if removal is Removal.DRAINED and not _drain_was_seen(used, seen.at):
+        removal = Removal.CORDONED
+    return replace(seen, removal=removal, in_use=None if removal is Removal.NONE else used)
+
+
+def _drain_was_seen(used: datetime | None, at: datetime) -> bool:
+    return used is not None and timedelta(0) <= at - used <= DRAINED_WITHIN
 
 
 def evidence_of_node(registration: Registration, name: str) -> str:

@@ -6,6 +6,18 @@ A volume is named as the kubelet and the controller name it in the node's status
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+MIGRATED: Final = {
+    "kubernetes.io/aws-ebs": "kubernetes.io/csi/ebs.csi.aws.com",
+    "kubernetes.io/azure-disk": "kubernetes.io/csi/disk.csi.azure.com",
+    "kubernetes.io/cinder": "kubernetes.io/csi/cinder.csi.openstack.org",
+    "kubernetes.io/gce-pd": "kubernetes.io/csi/pd.csi.storage.gke.io",
+    "kubernetes.io/portworx-volume": "kubernetes.io/csi/pxd.portworx.com",
+    "kubernetes.io/rbd": "kubernetes.io/csi/rbd.csi.ceph.com",
+    "kubernetes.io/vsphere-volume": "kubernetes.io/csi/csi.vsphere.vmware.com",
+}
+"""The CSI driver of each in-tree plugin whose volumes have to be attached (`csi-translation-lib`)."""
 
 
 class Strength(StrEnum):

@@ -36,5 +36,5 @@ class LastSeenExporter:
         """Whether it is worth a write. If the Node is gone, its exact time is."""
         if self._written is None or gone:
             return last != self._written
-        same = replace(last, at=self._written.at) == self._written
+        same = replace(last, at=self._written.at, in_use=self._written.in_use) == self._written
         return not same or abs(last.at - self._written.at) >= FRESH

@@ -36,6 +36,7 @@ from agent.model.snapshot import (
     Unavailable,
     UnrecognizedEntry,
 )
+from agent.model.volumes import MIGRATED
 from tests.builders import (
     CIDR,
     GONE,
@@ -44,6 +45,7 @@ from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
+    WORKER,
     WORKER_UID,
     cni_result,
     device_plugins,
@@ -267,6 +269,15 @@ def test_the_reference_lists_the_words_that_are_kept() -> None:
     _, _, section = page.partition("## Anonymous recordings\n")
     listed = set(re.findall(r"`([^`\n]+)`", section.partition("\n## ")[0]))
     assert (WORDS - set(SOURCES)) | DEVICE_WORDS | VOLUME_WORDS | {UNINITIALIZED} <= listed
+
+
+def test_both_names_of_a_migrated_volume_stay_those_of_one_volume() -> None:
+    for plugin, driver in MIGRATED.items():
+        for volume in (f"{plugin}/acme-disk", f"{driver}^acme-disk"):
+            plain = node(node=[replace(WORKER, volumes_in_use=(volume,))])
+            (hidden,) = anonymous(recorded(plain)).snapshots
+            (name,) = the_node(hidden).volumes_in_use
+            assert re.fullmatch(rf"{re.escape(volume.removesuffix('acme-disk'))}n\d+", name)
 
 
 def test_the_controllers_that_decide_an_outcome_are_kept() -> None:

@@ -50,7 +50,8 @@ def test_a_drained_node_stays_drained_until_it_is_uncordoned() -> None:
     """Pods that tolerate the cordon may return; so may pods of a Node that registers again."""
 
     def then(removal: Removal, uid: str = WORKER_UID) -> Removal:
-        return remember(last_seen(removal=Removal.DRAINED), "worker-1", uid, INSTANCE, LATER, removal).removal
+        last = last_seen(removal=Removal.DRAINED, in_use=timedelta(hours=1))
+        return remember(last, "worker-1", uid, INSTANCE, LATER, removal, in_use=True).removal
 
     assert then(Removal.CORDONED) is Removal.DRAINED
     assert then(Removal.CORDONED, "another") is Removal.CORDONED
@@ -76,7 +77,7 @@ def test_a_record_of_the_version_before_is_read() -> None:
     [
         last_seen(),
         last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id=""),
-        last_seen(removal=Removal.DRAINED, gone=timedelta(0)),
+        last_seen(removal=Removal.DRAINED, gone=timedelta(0), in_use=timedelta(hours=1)),
     ],
 )
 def test_a_record_is_read_back(last: LastSeen) -> None:
@@ -91,7 +92,7 @@ def test_any_other_text_is_damaged(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["name", "uid", "provider_id", "at", "changed", "removal", "gone"]),
+        st.sampled_from(["name", "uid", "provider_id", "at", "changed", "removal", "gone", "in_use"]),
         st.none() | st.text() | st.integers(),
     )
 )

@@ -155,8 +155,9 @@ def removed_in_scale_down() -> tuple[Snapshot, ...]:
 
 def drained_and_deleted() -> tuple[Snapshot, ...]:
     """`kubectl drain` and `kubectl delete node`, to take the machine out of the cluster."""
+    before = worker("2026-03-01T08:00:00Z", providerID=INSTANCE)
     drained = worker("2026-03-01T08:00:00Z", providerID=INSTANCE, unschedulable=True)
-    return seen_by_tracker(drained, None, pods=LEFT_BY_DRAIN)
+    return seen_by_tracker(before, drained, None, pods=LEFT_BY_DRAIN)
 
 
 def cordoned_and_deleted() -> tuple[Snapshot, ...]:

@@ -14,8 +14,14 @@ from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 NOTHING = timedelta(0)
 
 
-def report(ago: timedelta, provider_id: str = INSTANCE, removal: Removal = Removal.NONE, **changes: Any) -> Report:
-    last = last_seen(ago, provider_id=provider_id, removal=removal)
+def report(
+    ago: timedelta,
+    provider_id: str = INSTANCE,
+    removal: Removal = Removal.NONE,
+    in_use: timedelta | None = None,
+    **changes: Any,
+) -> Report:
+    last = last_seen(ago, provider_id=provider_id, removal=removal, in_use=in_use)
     snapshot = node(registration=registration(last), **changes)
     return engine.run(snapshot, None, grace=NOTHING, confirm_after=NOTHING)[0]
 
@@ -45,6 +51,15 @@ def test_a_cordon_is_stored_at_once(tmp_path: Path) -> None:
     for ago, removal in enumerate((Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
         exporter.export(report(timedelta(seconds=ago), removal=removal), 0.1)
         assert stored(tmp_path).removal is removal
+
+
+def test_a_cordoned_node_in_use_is_not_stored_in_every_sync(tmp_path: Path) -> None:
+    exporter = LastSeenExporter(tmp_path)
+    for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
+        exporter.export(report(ago, removal=Removal.CORDONED, in_use=ago), 0.1)
+        assert stored(tmp_path) == last_seen(FRESH, removal=Removal.CORDONED, in_use=FRESH)
+    exporter.export(report(NOTHING, removal=Removal.CORDONED, in_use=NOTHING), 0.1)
+    assert stored(tmp_path) == last_seen(NOTHING, removal=Removal.CORDONED, in_use=NOTHING)
 
 
 def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:

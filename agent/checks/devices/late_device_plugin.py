@@ -17,7 +17,7 @@ from typing import Final
 from agent.checks.devices.clocks import plugins
 from agent.checks.devices.history import last_by_resource, last_start, since_start
 from agent.checks.devices.replaced import replaced, requested
-from agent.checks.devices.resource_state import kubelet_up_for, resource_states
+from agent.checks.devices.resource_state import kubelet_up_for, named_by_node_only, resource_states
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity, format_time
@@ -34,8 +34,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     start, up = last_start(plugins(snapshot).history), kubelet_up_for(snapshot)
     missing = [state for state in resource_states(snapshot) if state.registered is False]
-    # A resource that was replaced is late only if it is requested.
-    unclear = {resource for resource in replaced(snapshot) if requested(resource, snapshot) is None}
+    # A resource that was replaced, or that only the node's status names, is late only if it is requested.
+    unclear = {one for one in replaced(snapshot) | named_by_node_only(snapshot) if requested(one, snapshot) is None}
     missing = [state for state in missing if state.resource not in unclear]
     if up is not None and start is not None:
         for state in missing:

@@ -4,7 +4,7 @@ The kubelet drops the old name after five minutes, and the node's status keeps i
 """
 
 from agent.checks.devices.clocks import plugins
-from agent.checks.devices.history import last_by_resource
+from agent.checks.devices.history import last_by_resource, since_start
 from agent.checks.devices.sockets import socket_pairs
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.snapshot import Snapshot, Unavailable, known_or
@@ -13,8 +13,8 @@ from agent.model.snapshot import Snapshot, Unavailable, known_or
 def replaced(snapshot: Snapshot) -> frozenset[str]:
     """Return the dropped resources that have a successor, by the history.
 
-    That is a resource of the same vendor, or with the same socket, which registered for the first time after the loss.
-    One that had registered before shows nothing: a vendor may have several plugins.
+    That is a resource which registered for the first time after the loss, with the same socket, or of a vendor with one
+    plugin. If a resource that had registered before outlasts the loss, its vendor has several plugins.
     """
     last = last_by_resource(plugins(snapshot).history)
     dropped = (resource for resource, one in last.items() if one.what is TransitionKind.DROPPED)
@@ -38,10 +38,11 @@ def _has_successor(resource: str, snapshot: Snapshot) -> bool:
         return False
     socket = socket_pairs(devices.history[: lost + 1], devices).get(resource)
     sockets = socket_pairs(devices.history, devices)
-    return any(
-        _vendor(other) == _vendor(resource) or (socket is not None and sockets.get(other) == socket)
-        for other in _first_registered_since(lost, devices.history)
-    )
+    new = _first_registered_since(lost, devices.history)
+    if socket is not None and any(sockets.get(other) == socket for other in new):
+        return True
+    by_several = _vendor(resource) in map(_vendor, _registered_since(lost, devices.history) - new)
+    return not by_several and _vendor(resource) in map(_vendor, new)
 
 
 def _loss(resource: str, history: tuple[DeviceTransition, ...]) -> int | None:
@@ -55,15 +56,21 @@ def _loss(resource: str, history: tuple[DeviceTransition, ...]) -> int | None:
     return lost
 
 
-def _first_registered_since(lost: int, history: tuple[DeviceTransition, ...]) -> list[str]:
+def _registered_since(lost: int, history: tuple[DeviceTransition, ...]) -> set[str]:
+    """Return what was registered at some time after the loss: it is now, or registered meanwhile."""
+    now = last_by_resource(since_start(history)).values()
+    return {one.resource for one in (*history[lost:], *now) if one.what is TransitionKind.REGISTERED}
+
+
+def _first_registered_since(lost: int, history: tuple[DeviceTransition, ...]) -> set[str]:
     """Return what registered for the first time since then; the snapshot that saw the loss may have seen both."""
     first: dict[str, int] = {}
     for place, one in enumerate(history):
         if one.what is TransitionKind.REGISTERED:
             first.setdefault(one.resource, place)
-    return [
+    return {
         resource for resource, place in first.items() if place > lost or history[place].uptime == history[lost].uptime
-    ]
+    }
 
 
 def _vendor(resource: str) -> str:

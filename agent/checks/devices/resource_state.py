@@ -26,15 +26,21 @@ def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
     hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
     another has replaced is expected only if it is still requested.
     """
-    history = plugins(snapshot).history
-    names = {one.resource for one in plugins(snapshot).registered}
-    names |= last_by_resource(history).keys()
-    if node := known_or(snapshot.node, None):
-        empty = {one.resource for one in node.devices if one.capacity == 0}
-        pods = known_or(snapshot.pods, ())
-        names |= empty & {resource for pod in pods if pod.live or pod.rejection for resource in pod.wants}
+    names = _in_files(snapshot) | {one for one in named_by_node_only(snapshot) if requested(one, snapshot)}
     given_up = {resource for resource in replaced(snapshot) if requested(resource, snapshot) is False}
-    return tuple(sorted(names - dropped_before_start(history) - given_up))
+    return tuple(sorted(names - dropped_before_start(plugins(snapshot).history) - given_up))
+
+
+def named_by_node_only(snapshot: Snapshot) -> frozenset[str]:
+    """Return the resources with capacity 0 that no file here has."""
+    node = known_or(snapshot.node, None)
+    empty = () if node is None else (one.resource for one in node.devices if one.capacity == 0)
+    return frozenset(empty) - _in_files(snapshot)
+
+
+def _in_files(snapshot: Snapshot) -> frozenset[str]:
+    devices = plugins(snapshot)
+    return frozenset(last_by_resource(devices.history)) | {one.resource for one in devices.registered}
 
 
 def dropped_before_start(history: Iterable[DeviceTransition]) -> frozenset[str]:

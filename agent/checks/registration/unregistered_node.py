@@ -8,7 +8,8 @@ Means: the Node is gone, has no provider ID or another one than before, or is ab
 Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID for 8 minutes.
 Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID for 3 minutes, has
 another one than before, or was deleted while it was cordoned.
-Info: it was removed on purpose (drained, or marked by the autoscaler), or the autoscaler removes it or considers that.
+Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
+considers that.
 Do: if the Node was removed on purpose, stop the kubelet. If the provider ID has changed, compare it with the machine's
 ID at the cloud provider: if it is right, do nothing. Otherwise first pause the autoscaler or protect the instance; then
 if the Node is gone, restart the kubelet (`systemctl restart kubelet`), which registers it again. If the ID is missing,
@@ -107,7 +108,7 @@ _NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
 def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
     """Return how severe it is that a Node was deleted, not as part of a planned removal, and what to do."""
     cordoned = last is not None and last.removal is Removal.CORDONED
-    how = "deleted while it was cordoned but not drained, and" if cordoned else "deleted, but"
+    how = "deleted while it was cordoned, no drain was seen in the day before, and" if cordoned else "deleted, but"
     start = f"{how} its kubelet is running: {evidence}; "
     remedy += ", unless the Node was deleted on purpose"
     if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.model.snapshot import InsufficientData, Known, Node, Pod, Snapshot, known_or
-from agent.model.volumes import Attachment, Attachments, Strength
+from agent.model.volumes import MIGRATED, Attachment, Attachments, Strength
 
 SETTLED: Final = timedelta(minutes=2)
 """A kubelet that started more recently has not reported all volumes in use yet."""
@@ -61,16 +61,16 @@ def disputed(node: Node) -> tuple[str, ...]:
 
 
 def _not_listed(node: Node) -> dict[str, tuple[str, ...]]:
-    """Return each volume in use that is not listed as attached, with those that are its plugin's by the other name.
+    """Return each volume in use that is not listed as attached, with those that may be the same by its other name.
 
-    Such a volume, attached and not in use by that name, shows that the kubelet and the controller name it differently.
+    Such a volume is attached and not in use by that name: the kubelet and the controller name it differently.
     """
     if not (node.ready and node.controller_attach):
         return {}
     in_use, attached = {*node.volumes_in_use}, {*node.volumes_attached}
     others = sorted(attached - in_use)
     return {
-        volume: tuple(other for other in others if _migrated(volume, other)) for volume in sorted(in_use - attached)
+        volume: tuple(other for other in others if _may_be_same(volume, other)) for volume in sorted(in_use - attached)
     }
 
 
@@ -224,30 +224,23 @@ def _needs(pod: Pod, attachment: Attachment) -> bool:
     return attachment.claim in _claims(pod) or any(same(volume, attachment.volume) for volume in pod.volumes)
 
 
-_MIGRATED: Final = {
-    "kubernetes.io/aws-ebs": "kubernetes.io/csi/ebs.csi.aws.com",
-    "kubernetes.io/azure-disk": "kubernetes.io/csi/disk.csi.azure.com",
-    "kubernetes.io/cinder": "kubernetes.io/csi/cinder.csi.openstack.org",
-    "kubernetes.io/gce-pd": "kubernetes.io/csi/pd.csi.storage.gke.io",
-    "kubernetes.io/portworx-volume": "kubernetes.io/csi/pxd.portworx.com",
-    "kubernetes.io/rbd": "kubernetes.io/csi/rbd.csi.ceph.com",
-    "kubernetes.io/vsphere-volume": "kubernetes.io/csi/csi.vsphere.vmware.com",
-}
-"""The CSI driver of each in-tree plugin whose volumes have to be attached (`csi-translation-lib`)."""
+_IDS_DIFFER: Final = "kubernetes.io/rbd"
+"""Its CSI ID has hashes in it; that of any other plugin has the same last part (`csi-translation-lib`)."""
 
 
 def same(one: str, other: str) -> bool:
-    """Whether both name the same volume; one of them may name a migrated in-tree volume by its CSI driver.
-
-    The ids of a migrated Ceph image differ, so that its names never match.
-    """
+    """Whether both certainly name the same volume; one of them may name a migrated in-tree volume by its CSI driver."""
     return one == other or (_migrated(one, other) and _last_part(one) == _last_part(other))
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    return same(one, other) or (_migrated(one, other) and _IDS_DIFFER in {_plugin(one), _plugin(other)})
 
 
 def _migrated(one: str, other: str) -> bool:
     """Whether one is a volume of an in-tree plugin, and the other of the CSI driver that replaces it."""
     plugins = _plugin(one), _plugin(other)
-    return _MIGRATED.get(plugins[0]) == plugins[1] or _MIGRATED.get(plugins[1]) == plugins[0]
+    return MIGRATED.get(plugins[0]) == plugins[1] or MIGRATED.get(plugins[1]) == plugins[0]
 
 
 def _plugin(volume: str) -> str:

@@ -18,8 +18,8 @@ from agent.model.registration import (
     LastSeen,
     Registration,
     Removal,
-    continued,
     remember,
+    with_removal,
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.error import SourceError
@@ -67,8 +67,8 @@ class RegistrationTracker:
         why = self._recall(at)
         found = known_or(node, None)
         if found is not None:
-            removal = _removal(found, known_or(pods, None))
-            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal)
+            removal, in_use = _removal(found, known_or(pods, None))
+            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
         elif isinstance(node, Known) and self._last is not None and self._last.gone is None:
             self._last = self._without_node(self._last, known_or(pods, None), at)
         if not isinstance(node, Known) or (found is not None and found.provider_id):
@@ -87,11 +87,12 @@ class RegistrationTracker:
 
     def _without_node(self, last: LastSeen, pods: tuple[Pod, ...] | None, at: datetime) -> LastSeen:
         """Add when the Node was found to be gone, and what happened to it since the last snapshot that had it."""
-        latest, removal = self._latest(), last.removal
+        latest = self._latest()
         if latest is not None and latest.uid == last.uid:
             listed = pods if timedelta(0) <= at - last.at < PODS_LEFT_FOR else None
-            removal = continued(removal, _removal(latest, listed))
-        return replace(last, removal=removal, gone=at)
+            removal, in_use = _removal(latest, listed)
+            last = with_removal(last, last, removal, in_use=in_use)
+        return replace(last, gone=at)
 
     def _recall(self, at: datetime) -> str:
         """Read the stored Node if none is remembered yet; returns why it cannot be read."""
@@ -104,6 +105,8 @@ class RegistrationTracker:
         if stored is not None and stored[0].name == self._name:
             # If the clock was ahead then, the Node was still not seen in the future.
             last = stored[0]
+            if last.removal is Removal.DRAINED and last.in_use is None:
+                last = replace(last, removal=Removal.CORDONED)  # by a version that did not watch the drain
             self._last = replace(last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at))
         return ""
 
@@ -130,13 +133,14 @@ class RegistrationTracker:
         return host if host == self._name else ""
 
 
-def _removal(node: Node, pods: tuple[Pod, ...] | None) -> Removal:
-    """`pods`: None if they are not known."""
+def _removal(node: Node, pods: tuple[Pod, ...] | None) -> tuple[Removal, bool]:
+    """Return how far it has come, and whether the node is in use; `pods`: None if they are not known."""
+    in_use = not node.unschedulable or any(map(_is_evicted, pods or ()))
     if any(taint.key == TO_BE_DELETED for taint in node.taints):
-        return Removal.SCALE_DOWN
+        return Removal.SCALE_DOWN, in_use
     if not node.unschedulable:
-        return Removal.NONE
-    return Removal.CORDONED if pods is None or any(map(_is_evicted, pods)) else Removal.DRAINED
+        return Removal.NONE, in_use
+    return Removal.CORDONED if in_use or pods is None else Removal.DRAINED, in_use
 
 
 def _is_evicted(pod: Pod) -> bool:

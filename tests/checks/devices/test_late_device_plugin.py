@@ -152,6 +152,7 @@ def test_a_plugin_lost_later_has_a_minute_too() -> None:
 # Replaced by another name of the same plugin
 
 GPU, SHARED, LAB = "nvidia.com/gpu", "nvidia.com/gpu.shared", "lab.io/gpu"
+MIG_1, MIG_2 = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb"
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 BEFORE = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, GPU, ago=seconds(8990)))
@@ -197,6 +198,14 @@ def test_whether_a_replaced_resource_is_requested_may_be_unknown(source: str) ->
         next(findings)
 
 
+def test_whether_a_resource_that_only_the_node_names_is_requested_may_be_unknown() -> None:
+    named = [replace(WORKER, devices=(NodeDevices(GPU, 0, 0),))]
+    snapshot = snapshot_of(BEFORE[0], kubelet=9000, written=9000, node=named)
+    assert findings_of(late_device_plugin, snapshot) == []
+    with pytest.raises(InsufficientData, match="pods"):
+        findings_of(late_device_plugin, without(snapshot, "pods"))
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -239,6 +248,61 @@ def test_a_plugin_that_is_one_of_several_of_a_vendor_is_late_after_a_kubelet_res
     )
     snapshot = snapshot_of(*history, registered(tun, "t0"), kubelet=800, written=490)
     assert only_finding(snapshot).subject == KVM
+
+
+TUN, VSOCK = "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-vsock"
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        (transition(STARTED, ago=seconds(8000)), transition(REGISTERED, TUN, ago=seconds(7990))),
+        (
+            transition(LOST, KVM, ago=seconds(8000)),
+            transition(LOST, TUN, ago=seconds(7999)),
+            transition(REGISTERED, TUN, ago=seconds(7990)),
+        ),
+        (transition(LOST, KVM, ago=seconds(8000)),),
+    ],
+    ids=["after a reboot", "after a restart of the plugins", "the other one stayed"],
+)
+def test_what_another_plugin_of_the_vendor_adds_is_no_successor(history: Any) -> None:
+    """The plugins of KubeVirt are upgraded: one returns, one is new, one stays away."""
+    before = (
+        transition(STARTED, ago=seconds(9000)),
+        transition(REGISTERED, KVM, ago=seconds(8990)),
+        transition(REGISTERED, TUN, ago=seconds(8990)),
+    )
+    after = (transition(REGISTERED, VSOCK, ago=seconds(7990)), transition(DROPPED, KVM, ago=seconds(7690)))
+    now = (registered(TUN, "t0"), registered(VSOCK, "v0"))
+    gone = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+    kubelet = 8000 if history[0].what is STARTED else 9000
+    snapshot = snapshot_of(*before, *history, *after, *now, kubelet=kubelet, written=7690, node=gone)
+    assert only_finding(snapshot).subject == KVM
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))],
+    ids=["time slicing", "MIG on", "MIG off"],
+)
+@pytest.mark.parametrize("reboot", [False, True])
+def test_all_names_of_a_plugin_may_change_at_once(
+    before: tuple[str, ...], after: tuple[str, ...], reboot: bool
+) -> None:
+    restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
+    history = (
+        BEFORE[0],
+        *(transition(REGISTERED, one, ago=seconds(8990)) for one in before),
+        *restarted,
+        *(transition(LOST, one, ago=seconds(4005 - place)) for place, one in enumerate(before) if not reboot),
+        *(transition(REGISTERED, one, ago=seconds(4000)) for one in after),
+        *(transition(DROPPED, one, ago=seconds(3700)) for one in before),
+    )
+    gone = [replace(WORKER, devices=tuple(NodeDevices(one, 0, 0) for one in before))]
+    kubelet = 4010 if reboot else 9000
+    now = snapshot_of(*history, *(registered(one, "g0") for one in after), kubelet=kubelet, written=3700, node=gone)
+    assert findings_of(late_device_plugin, now) == []
 
 
 def test_a_successor_after_a_reboot_is_found_too() -> None:

@@ -211,20 +211,43 @@ def test_a_volume_attached_under_its_other_name_is_not_missing(in_use: str, atta
     assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], "nothing else is needed"
 
 
-@pytest.mark.parametrize(
-    ("in_use", "attached"),
-    [
-        ("kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"),
-        (MIGRATED, "kubernetes.io/aws-ebs/aws://zone-a/vol-9"),
-    ],
-    ids=["ids differ", "another volume"],
+IMAGE, MIGRATED_IMAGE = (
+    "kubernetes.io/rbd/rbd:image-1",
+    "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264",
 )
+
+
+@pytest.mark.parametrize(("in_use", "attached"), [(IMAGE, MIGRATED_IMAGE), (MIGRATED_IMAGE, IMAGE)])
 def test_a_volume_that_may_be_attached_under_its_other_name_is_unknown(in_use: str, attached: str) -> None:
     using = node_using(in_use, DISK, attached=[attached])
     snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use), Mount(DISK)])
     assert first(snapshot).subject == f"volume {DISK}", "no other volume is hidden"
     with pytest.raises(InsufficientData, match=re.escape(f"whether {in_use} is attached, because")):
         findings(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("in_use", "attached"),
+    [
+        (CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-9"),
+        (MIGRATED, "kubernetes.io/aws-ebs/aws://zone-a/vol-9"),
+        ("kubernetes.io/gce-pd/d-1", "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-2"),
+        (
+            "kubernetes.io/azure-disk//subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d-1",
+            "kubernetes.io/csi/disk.csi.azure.com^/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d-2",
+        ),
+        ("kubernetes.io/cinder/c-1", "kubernetes.io/csi/cinder.csi.openstack.org^c-2"),
+        ("kubernetes.io/portworx-volume/p-1", "kubernetes.io/csi/pxd.portworx.com^p-2"),
+        ("kubernetes.io/vsphere-volume/[ds] k/v-1.vmdk", "kubernetes.io/csi/csi.vsphere.vmware.com^[ds] k/v-2.vmdk"),
+    ],
+)
+def test_another_volume_of_the_driver_that_replaces_the_plugin_does_not_hide_a_lost_one(
+    in_use: str, attached: str
+) -> None:
+    """Its own detach may have failed."""
+    words = [Attachment(in_use, attached=True, claim="shop/data-db-0")]
+    one = the(detached(waiting_pod("shop/db-0"), node=[node_using(in_use, attached=[attached])], words=words))
+    assert (one.subject, one.strength) == (f"volume {in_use}", Strength.CONFIRMED)
 
 
 @pytest.mark.parametrize(

@@ -128,11 +128,72 @@ def test_a_cordoned_node_without_pods_to_evict_is_drained(
     tmp_path: Path, pods: Reading[tuple[Pod, ...]], removal: Removal
 ) -> None:
     one = registrar(tmp_path)
+    known(one, IN_ORDER, Known(PODS))
     known(one, Known(CORDONED), pods)
     gone = known(one, GONE, late=True).last
     assert gone is not None
     assert gone.removal is removal
     assert known(one, GONE).last == gone, "what is read after the Node has gone proves nothing"
+
+
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+SPARE: Reading[Node | None] = Known(CORDONED)
+BUSY: Reading[tuple[Pod, ...]] = Known((DAEMON, pod("shop/bare")))
+NOT_KNOWN: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
+
+
+@pytest.mark.parametrize(
+    ("seen", "removal"),
+    [
+        ([(10 * DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+        ([(2 * MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+        ([(2 * MINUTE, SPARE, BUSY), (MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
+        ([(DAY, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
+        ([(DAY + MINUTE, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+        ([(DAY, SPARE, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
+        ([(DAY + MINUTE, SPARE, BUSY), (DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+        ([(DAY, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.DRAINED),
+        ([(DAY + MINUTE, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.CORDONED),
+        ([(-MINUTE, IN_ORDER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+        ([(MINUTE, Known(replace(CORDONED, uid="another", unschedulable=False)), BUSY), (NOTHING, SPARE, NO_PODS)],
+         Removal.CORDONED),
+    ],
+    ids=[
+        "always cordoned", "its pods were not known", "its pods went", "it was cordoned", "cordoned too long ago",
+        "its pods went within a day", "its pods went too long ago", "a pod returned", "a pod stays", "clock was set",
+        "another Node was in use",
+    ],
+)  # fmt: skip
+def test_a_drain_is_seen_by_its_beginning(
+    tmp_path: Path, seen: list[tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]], removal: Removal
+) -> None:
+    """A spare, and a control plane that is always cordoned, have no pods to evict either."""
+    one = registrar(tmp_path)
+    for ago, the_node, pods in seen:
+        one.read(the_node, pods, NOW - ago)
+    last = known(one, GONE, late=True).last
+    assert last is not None
+    assert last.removal is removal
+
+
+@pytest.mark.parametrize("gone", [None, NOTHING], ids=["there", "gone"])
+def test_a_drain_in_a_record_of_the_version_before_is_not_proven(tmp_path: Path, gone: timedelta | None) -> None:
+    """It counted every cordoned node without such pods as drained."""
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(removal=Removal.DRAINED, gone=gone)))
+    assert known(registrar(tmp_path), GONE).last == last_seen(removal=Removal.CORDONED, gone=NOTHING)
+
+
+def test_a_node_in_use_in_a_record_of_the_version_before_may_be_drained_since(tmp_path: Path) -> None:
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen()))
+    last = known(registrar(tmp_path), SPARE).last
+    assert last is not None
+    assert last.removal is Removal.DRAINED
+
+
+def test_a_drain_that_was_seen_is_read_back(tmp_path: Path) -> None:
+    seen = last_seen(removal=Removal.DRAINED, in_use=10 * MINUTE)
+    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(seen))
+    assert known(registrar(tmp_path), GONE).last == replace(seen, gone=NOW)
 
 
 @pytest.mark.parametrize("unschedulable", [True, False])
