@@ -8,13 +8,18 @@ from typing import Final
 from agent.model.snapshot import DOCKER
 from agent.model.text import escape
 
-_LARGEST: Final = 1024 * 1024
+_LARGEST: Final = 64 * 1024
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
 _ENDPOINT: Final = re.compile(
-    r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""", re.MULTILINE
+    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""",
+    re.MULTILINE,
 )
-"""The field in YAML or JSON. A parser would cost every command its import."""
+"""The field in YAML or JSON. A parser would cost every command its import.
+
+Anyone can name a process kubelet and choose its file: space that crosses lines without a bound would make the time for
+blank lines quadratic.
+"""
 
 
 def flag(name: str, words: Sequence[str]) -> str | None:

@@ -1,6 +1,7 @@
 """When the daemons of the node started: from copies of a process table, and from the real one."""
 
 import os
+import timeit
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from agent.model.snapshot import ProcessStartTimes
 from agent.sources.error import SourceError
+from agent.sources.host.kubelet_runtime import named_runtime
 from agent.sources.host.processes import ProcessTable
 from tests.wire import needs, run
 
@@ -243,6 +245,9 @@ def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]
         ("containerRuntimeEndpoint: /a.sock\n", "/a.sock"),
         ("kind: X\ncontainerRuntimeEndpoint: '/a.sock' # ours", "/a.sock"),
         ('{"kind":"X","containerRuntimeEndpoint":"unix:///run/cri-dockerd.sock"}', "docker"),
+        ('{\n  "kind": "X",\n  "containerRuntimeEndpoint": "/a.sock"\n}', "/a.sock"),
+        ("kind: X\r\ncontainerRuntimeEndpoint: /a.sock\r\n", "/a.sock"),
+        ("{kind: X,\n\n  containerRuntimeEndpoint: /a.sock}", "/a.sock"),
         ("# containerRuntimeEndpoint: /a.sock\n", ""),
         ("containerRuntimeEndpoint:\ncpuManagerPolicy: none\n", ""),
         ('containerRuntimeEndpoint: ""\n', ""),
@@ -268,6 +273,27 @@ def test_a_configuration_that_is_no_file_is_not_opened(proc: Path) -> None:
     (proc / "80/root").mkdir()
     os.mkfifo(proc / "80/root/fifo")
     assert ProcessTable(proc).read().runtime == ""
+
+
+def seconds_to_search(root: Path, text: str) -> float:
+    """Return the shortest of several measurements, because other processes can only lengthen one."""
+    (root / "kubelet.yaml").write_text(text)
+    return min(timeit.repeat(lambda: named_runtime(["--config=/kubelet.yaml"], root), number=1, repeat=5))
+
+
+@pytest.mark.parametrize("part", ["\n", " ", "\r\n", " \n", "{", "{ ", ",\n", "containerRuntimeEndpoint: "], ids=repr)
+def test_no_configuration_file_takes_more_than_linear_time(tmp_path: Path, part: str) -> None:
+    small, large = (part * (size // len(part)) for size in (2048, 32 * 1024))
+    # 16 times as long: linear is at most 16, quadratic 256.
+    assert seconds_to_search(tmp_path, large) < 64 * seconds_to_search(tmp_path, small)
+
+
+def test_a_large_configuration_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    field = "containerRuntimeEndpoint: /a.sock\n"
+    (tmp_path / "kubelet.yaml").write_text("#\n" * 16 * 1024 + field)
+    assert named_runtime(["--config=/kubelet.yaml"], tmp_path) == "/a.sock"
+    (tmp_path / "kubelet.yaml").write_text("#\n" * 512 * 1024 + field)
+    assert named_runtime(["--config=/kubelet.yaml"], tmp_path) == ""
 
 
 @pytest.mark.parametrize("runtime", ["containerd", "crio"])
