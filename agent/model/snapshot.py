@@ -260,7 +260,7 @@ class ProcessStartTimes:
     kubelet: datetime | None
     docker: datetime | None
     network_plugin: str | None = None
-    """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: no such process is running."""
+    """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: not known."""
     cri_dockerd: datetime | None = None
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""

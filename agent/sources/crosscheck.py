@@ -100,8 +100,9 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
 def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Do not judge a network from which no pod of this node has its address.
 
-    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing. Where the
-    directory exists, another network may have that name: libcni's cache decides.
+    Only dockershim and cri-dockerd have kubenet, and a flag selects it: then the next pods get their addresses from its
+    directory, wherever those that run have theirs. A kubelet that does not run proves nothing. Where the directory
+    exists, another network may have that name: libcni's cache decides.
     """
     missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
     if not missing and not isinstance(store.reading, Known):
@@ -116,10 +117,19 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
 def _why_not_in_use(store: NetworkStore, snapshot: Snapshot, *, missing: bool) -> str:
     if missing and store.network != KUBENET:
         return ""  # somebody configured it: a mistake in its name must not look healthy
+    if store.network == KUBENET and not missing and _is_kubenet_selected(snapshot):
+        return ""
     why = network_use.where_instead(store, snapshot)
     if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
         why = _why_no_kubenet(snapshot.processes, snapshot.node)
     return why
+
+
+def _is_kubenet_selected(snapshot: Snapshot) -> bool:
+    """Return whether the next pods are kubenet's. Another runtime than docker ignores the flag."""
+    named = known_or(snapshot.processes, None)
+    selected = named is not None and named.network_plugin == KUBENET
+    return selected and not _other_runtime(snapshot.node, snapshot.processes)
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
@@ -128,7 +138,7 @@ def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
     plugin = processes.value.network_plugin if isinstance(processes, Known) else None
     if plugin in {None, KUBENET}:
         return ""
-    return f"no kubenet on this node: its kubelet has --network-plugin={plugin}"
+    return f"no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin={KUBENET}"
 
 
 def _other_runtime(node: _Node, processes: _Processes) -> str:

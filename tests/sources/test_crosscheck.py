@@ -159,6 +159,7 @@ NO_STORE = NetworkStore(
     "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
 )
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
+NOT_SELECTED = "no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin=kubenet"
 
 
 def identified(
@@ -241,9 +242,9 @@ def checked(
             Known(replace(processes(), runtime="/run/crio/crio.sock")),
             "no kubenet on this node: its runtime is /run/crio/crio.sock",
         ),
-        (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
-        (NotRequested("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
-        (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
+        (DOCKER, CNI, NOT_SELECTED),
+        (NotRequested("node", "--api=off"), CNI, NOT_SELECTED),
+        (DOCKER, plugged(""), NOT_SELECTED),
     ],
 )
 def test_without_kubenet_missing_reservations_are_empty(
@@ -280,6 +281,15 @@ OLD_LEAK = cni_result(GONE, "", CIDR, age=timedelta(days=90))
 def test_a_network_from_which_no_running_pod_has_its_address_is_not_in_use() -> None:
     for store in (LEFT, replace(LEFT, reading=Known(())), NO_STORE):
         found = checked(store, DOCKER, plugged(None), cni_results=Known((OLD_LEAK, *CBR0)))
+        assert found.reading == NotRequested("reservations", ELSEWHERE)
+
+
+def test_a_directory_of_kubenet_is_judged_where_the_kubelet_makes_pods_with_it() -> None:
+    elsewhere = Known((OLD_LEAK, *CBR0))
+    for store in (LEFT, replace(LEFT, reading=Known(()))):
+        assert checked(store, DOCKER, KUBENET, cni_results=elsewhere) == store
+    for node, store in ((DOCKER, NO_STORE), (DOCKER, replace(LEFT, network="bridge")), (CONTAINERD, LEFT)):
+        found = checked(store, node, KUBENET, cni_results=elsewhere)
         assert found.reading == NotRequested("reservations", ELSEWHERE)
 
 
@@ -333,9 +343,7 @@ def test_a_data_directory_elsewhere_is_not_this_one(data_dir: str, why: str) -> 
 def test_a_drained_node_is_judged_by_the_flags_of_its_kubelet_and_the_newest_result() -> None:
     later = Known((OLD_LEAK, CBR0[0]))
     moved = checked(LEFT, DOCKER, CNI, cni_results=later, containers=NO_CONTAINERS)
-    assert moved.reading == NotRequested(
-        "reservations", "no kubenet on this node: its kubelet has --network-plugin=cni"
-    )
+    assert moved.reading == NotRequested("reservations", NOT_SELECTED)
     assert checked(LEFT, DOCKER, KUBENET, cni_results=later, containers=NO_CONTAINERS) == LEFT
     assert checked(LEFT, DOCKER, CNI, cni_results=Known((OLD_LEAK,)), containers=NO_CONTAINERS) == LEFT
 

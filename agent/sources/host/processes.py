@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from agent.model.assessment import KUBENET
 from agent.model.snapshot import DOCKER, ProcessStartTimes
 from agent.sources.error import SourceError, cannot_read
 from agent.sources.host.kubelet_runtime import flag, named_runtime
@@ -108,11 +109,15 @@ class ProcessTable:
         return tuple(one for one in found if not _nested(self._proc, one.pid))
 
     def _network_plugin(self) -> str | None:
-        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
+        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
+
+        Of several, kubenet counts: the directory of a kubenet in use must not look unused.
+        """
         lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
-        if any(words is None for words in lines):
-            return None
-        return next(filter(None, (flag("network-plugin", words) for words in lines if words is not None)), "")
+        plugins = {flag("network-plugin", words) or "" for words in lines if words is not None}
+        if KUBENET in plugins:
+            return KUBENET
+        return None if None in lines else max(plugins, default="")
 
     def _named_runtime(self) -> str | None:
         """Of several kubelets, one that names another runtime than docker counts."""

@@ -417,6 +417,15 @@ def test_the_network_plugin_may_be_a_flag_of_cri_dockerd(proc: Path) -> None:
     assert ProcessTable(proc).read().network_plugin == "kubenet"
 
 
+@pytest.mark.parametrize("lines", [[["cni"], ["kubenet"]], [["kubenet"], ["cni"]], [["kubenet"], []]])
+def test_of_several_network_plugins_kubenet_counts(proc: Path, lines: list[list[str]]) -> None:
+    """It is the one whose directory must not look unused."""
+    for pid, plugins in enumerate(lines, 80):
+        process(proc, pid, "kubelet", 31)
+        write_cmdline(proc, pid, *(f"--network-plugin={plugin}" for plugin in plugins))
+    assert ProcessTable(proc).read().network_plugin == "kubenet"
+
+
 def test_without_a_kubelet_the_network_plugin_is_unknown(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert ProcessTable(proc).read().network_plugin is None
