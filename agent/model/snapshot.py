@@ -264,6 +264,8 @@ class ProcessStartTimes:
     cri_dockerd: datetime | None = None
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
+    runtime_disputed: bool = False
+    """One process named kubelet names docker, and another one `runtime`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ def runtime(snapshot: Snapshot) -> _Containers:
     names another runtime also tells a node without docker from one where docker is stopped for a moment.
     """
     reading = snapshot.containers
+    if why := _contradiction(snapshot.node, snapshot.processes):
+        return Unavailable("containers", f"it is unknown whose pods run here: {why}")
     if other := _other_runtime(snapshot.node, snapshot.processes):
         return NotRequested("containers", f"the runtime of this node is {other}, not docker")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
@@ -83,6 +85,18 @@ def runtime(snapshot: Snapshot) -> _Containers:
         "docker lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
         "docker: the pods of this node may belong to another runtime",
     )
+
+
+def _contradiction(node: _Node, processes: _Processes) -> str:
+    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
+    named, reported = known_or(processes, None), _runtime_of(node)
+    if not named or not named.runtime:
+        return ""
+    if named.runtime_disputed:
+        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
+    if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
+        return ""
+    return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"
 
 
 def _is_docker_named(snapshot: Snapshot) -> bool:
@@ -142,7 +156,9 @@ def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
 
 
 def _other_runtime(node: _Node, processes: _Processes) -> str:
-    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: neither names one."""
+    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: none is known."""
+    if _contradiction(node, processes):
+        return ""
     named = known_or(processes, None)
     if named and named.runtime not in {None, "", DOCKER}:
         return named.runtime or ""

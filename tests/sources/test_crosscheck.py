@@ -172,22 +172,49 @@ def identified(
 
 
 NO_NODE: Reading[Node | None] = NotRequested("node", "--api=off")
-EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
 SOCKET = "unix:///run/containerd/containerd.sock"
+EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
-@pytest.mark.parametrize("named", [None, "", "docker"])
+@pytest.mark.parametrize("named", [None, "", SOCKET])
 def test_docker_is_not_requested_if_the_node_names_another_runtime(
     reading: Reading[tuple[Container, ...]], named: str | None
 ) -> None:
     assert identified(reading, CONTAINERD, named) == NotRequested(
-        "containers", "the runtime of this node is containerd://1.6.20, not docker"
+        "containers", f"the runtime of this node is {named or 'containerd://1.6.20'}, not docker"
     )
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
-@pytest.mark.parametrize("node", [DOCKER, NO_NODE, Unavailable("node", "timed out")])
+@pytest.mark.parametrize(
+    ("node", "named", "others"),
+    [
+        (CONTAINERD, "docker", "the kubelet names docker as runtime, and its Node names containerd://1.6.20"),
+        (DOCKER, SOCKET, f"the kubelet names {SOCKET} as runtime, and its Node names docker://20.10.24"),
+    ],
+)
+def test_a_kubelet_and_a_node_that_contradict_each_other_leave_the_runtime_unknown(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None], named: str, others: str
+) -> None:
+    assert identified(reading, node, named) == Unavailable("containers", f"it is unknown whose pods run here: {others}")
+
+
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("node", [DOCKER, CONTAINERD, NO_NODE])
+def test_kubelets_that_contradict_each_other_leave_the_runtime_unknown(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
+) -> None:
+    two = Known(replace(processes(), runtime=SOCKET, runtime_disputed=True))
+    assert identified(reading, node, processes=two) == Unavailable(
+        "containers",
+        f"it is unknown whose pods run here: one process named kubelet names docker as runtime, another one {SOCKET}",
+    )
+    assert checked(NO_STORE, node, two) == NO_STORE
+
+
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("node", [NO_NODE, of_runtime(""), Unavailable("node", "timed out")])
 def test_docker_is_not_requested_if_the_kubelet_names_another_runtime(
     reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
 ) -> None:
@@ -238,7 +265,7 @@ def checked(
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
         (
-            DOCKER,
+            NO_NODE,
             Known(replace(processes(), runtime="/run/crio/crio.sock")),
             "no kubenet on this node: its runtime is /run/crio/crio.sock",
         ),

@@ -61,6 +61,7 @@ class ProcessTable:
                 f"no kubelet and no docker in {self._proc}: it is not the host's (set hostPID: true, or check --proc)"
             )
         kubelet = self._start(_KUBELET, booted)
+        runtimes = self._named_runtimes()
         return ProcessStartTimes(
             booted=booted,
             boot_id=boot_id,
@@ -68,7 +69,8 @@ class ProcessTable:
             docker=self._start(_DOCKER, booted),
             network_plugin=self._network_plugin() if kubelet else None,
             cri_dockerd=self._start(_CRI_DOCKERD, booted),
-            runtime=self._named_runtime(),
+            runtime=min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None),
+            runtime_disputed=DOCKER in runtimes and len(runtimes - {"", DOCKER}) > 0,
         )
 
     def require_docker(self) -> None:
@@ -119,11 +121,9 @@ class ProcessTable:
             return KUBENET
         return None if None in lines else max(plugins, default="")
 
-    def _named_runtime(self) -> str | None:
-        """Of several kubelets, one that names another runtime than docker counts."""
+    def _named_runtimes(self) -> set[str]:
         kubelets = ((one.pid, _command_line(self._proc, one.pid)) for one in self._known if one.command in _KUBELET)
-        named = {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
-        return min(named, key=lambda name: (name == "", name == DOCKER, name), default=None)
+        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
         found = self._youngest(names)

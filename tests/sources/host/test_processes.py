@@ -229,6 +229,7 @@ def test_docker_may_not_be_asked_where_processes_cannot_be_seen(proc: Path) -> N
         ([["kubelet", "--container-runtime-endpoint=/run/x\x1b.sock"]], "/run/x\\x1b.sock"),
         ([["sh", "/usr/bin/kubelet"], ["kubelet", "--container-runtime=docker"]], "docker"),
         ([["kubelet", "--container-runtime=docker"], ["kubelet", "--container-runtime-endpoint=/b.sock"]], "/b.sock"),
+        ([["kubelet", "--container-runtime=docker", "--container-runtime-endpoint=/run/kubelet-cri.sock"]], "docker"),
     ],
 )
 def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]], runtime: str | None) -> None:
@@ -237,6 +238,24 @@ def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]
         process(proc, pid, "kubelet", 31)
         write_cmdline(proc, pid, *words)
     assert ProcessTable(proc).read().runtime == runtime
+
+
+@pytest.mark.parametrize(
+    ("names", "disputed"),
+    [
+        (["", "/b.sock"], False),
+        (["docker"], False),
+        (["/a.sock", "/b.sock"], False),
+        (["docker", "/b.sock"], True),
+        (["/b.sock", "docker", ""], True),
+    ],
+)
+def test_kubelets_dispute_whether_docker_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
+    for pid, name in enumerate(names, 80):
+        process(proc, pid, "kubelet", 31)
+        socket = "/run/dockershim.sock" if name == "docker" else name
+        write_cmdline(proc, pid, "kubelet", f"--container-runtime-endpoint={socket}")
+    assert ProcessTable(proc).read().runtime_disputed is disputed
 
 
 @pytest.mark.parametrize(
