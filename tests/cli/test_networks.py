@@ -234,6 +234,19 @@ def test_a_node_that_returned_to_kubenet_has_only_the_leaks_that_are_there(tmp_p
         assert len(leaks(document)) == len(subjects(document)) == left
 
 
+@pytest.mark.parametrize("docker", ["runs", "is stopped"])
+def test_a_directory_with_the_reservations_of_the_pods_is_in_use_at_any_path(tmp_path: Path, docker: str) -> None:
+    """The agent sees it where it is mounted, and the configuration has its path on the node."""
+    node = a_node(network="cbr0", data_dir="/var/lib/cni/networks")
+    with standing(tmp_path, node) as stand:
+        leave_over(stand.host.networks / "cbr0", every_address()[5:])
+        if docker == "is stopped":
+            shutil.rmtree(stand.host.proc / "812")  # dockerd
+        document = stand.scan("--network=cbr0", code=3 if docker == "is stopped" else 0)
+        assert document["networks"][0]["not_in_use"] is None
+        assert "exhausted_range cbr0" in subjects(document)
+
+
 # Missing
 
 

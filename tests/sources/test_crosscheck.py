@@ -367,6 +367,19 @@ def test_a_data_directory_elsewhere_is_not_this_one(data_dir: str, why: str) -> 
     assert found.reading == (NotRequested("reservations", why) if why else LEFT.reading)
 
 
+@pytest.mark.parametrize(
+    "reading", [SILENT, NotRequested("containers", "the runtime of this node is crio, not docker")]
+)
+@pytest.mark.parametrize("container", [CNI_RESULTS[0].container_id, GONE])
+def test_without_docker_a_directory_with_the_reservation_of_a_pods_newest_result_is_in_use(
+    reading: Reading[tuple[Container, ...]], container: str
+) -> None:
+    results = Known(tuple(replace(one, data_dir="/run/ips") for one in CNI_RESULTS))
+    store = replace(LEFT, reading=Known((reservation("10.244.1.2", container),)))
+    found = checked(store, DOCKER, CNI, cni_results=results, containers=reading)
+    assert isinstance(found.reading, NotRequested if container == GONE else Known)
+
+
 def test_a_drained_node_is_judged_by_the_flags_of_its_kubelet_and_the_newest_result() -> None:
     later = Known((OLD_LEAK, CBR0[0]))
     moved = checked(LEFT, DOCKER, CNI, cni_results=later, containers=NO_CONTAINERS)
