@@ -260,10 +260,12 @@ class ProcessStartTimes:
     kubelet: datetime | None
     docker: datetime | None
     network_plugin: str | None = None
-    """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: no such process is running."""
+    """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: not known."""
     cri_dockerd: datetime | None = None
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
+    runtime_disputed: bool = False
+    """One process named kubelet names docker, and another one `runtime`."""
 
 
 @dataclass(frozen=True, slots=True)

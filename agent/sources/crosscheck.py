@@ -72,6 +72,8 @@ def runtime(snapshot: Snapshot) -> _Containers:
     names another runtime also tells a node without docker from one where docker is stopped for a moment.
     """
     reading = snapshot.containers
+    if why := _contradiction(snapshot.node, snapshot.processes):
+        return Unavailable("containers", f"it is unknown whose pods run here: {why}")
     if other := _other_runtime(snapshot.node, snapshot.processes):
         return NotRequested("containers", f"the runtime of this node is {other}, not docker")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
@@ -83,6 +85,18 @@ def runtime(snapshot: Snapshot) -> _Containers:
         "docker lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
         "docker: the pods of this node may belong to another runtime",
     )
+
+
+def _contradiction(node: _Node, processes: _Processes) -> str:
+    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
+    named, reported = known_or(processes, None), _runtime_of(node)
+    if not named or not named.runtime:
+        return ""
+    if named.runtime_disputed:
+        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
+    if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
+        return ""
+    return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"
 
 
 def _is_docker_named(snapshot: Snapshot) -> bool:
@@ -100,8 +114,9 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
 def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Do not judge a network from which no pod of this node has its address.
 
-    Only dockershim has kubenet, and a kubelet flag selects it. A kubelet that does not run proves nothing. Where the
-    directory exists, another network may have that name: libcni's cache decides.
+    Only dockershim and cri-dockerd have kubenet, and a flag selects it: then the next pods get their addresses from its
+    directory, wherever those that run have theirs. A kubelet that does not run proves nothing. Where the directory
+    exists, another network may have that name: libcni's cache decides.
     """
     missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
     if not missing and not isinstance(store.reading, Known):
@@ -116,10 +131,19 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
 def _why_not_in_use(store: NetworkStore, snapshot: Snapshot, *, missing: bool) -> str:
     if missing and store.network != KUBENET:
         return ""  # somebody configured it: a mistake in its name must not look healthy
+    if store.network == KUBENET and not missing and _is_kubenet_selected(snapshot):
+        return ""
     why = network_use.where_instead(store, snapshot)
     if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
         why = _why_no_kubenet(snapshot.processes, snapshot.node)
     return why
+
+
+def _is_kubenet_selected(snapshot: Snapshot) -> bool:
+    """Return whether the next pods are kubenet's. Another runtime than docker ignores the flag."""
+    named = known_or(snapshot.processes, None)
+    selected = named is not None and named.network_plugin == KUBENET
+    return selected and not _other_runtime(snapshot.node, snapshot.processes)
 
 
 def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
@@ -128,11 +152,13 @@ def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
     plugin = processes.value.network_plugin if isinstance(processes, Known) else None
     if plugin in {None, KUBENET}:
         return ""
-    return f"no kubenet on this node: its kubelet has --network-plugin={plugin}"
+    return f"no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin={KUBENET}"
 
 
 def _other_runtime(node: _Node, processes: _Processes) -> str:
-    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: neither names one."""
+    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: none is known."""
+    if _contradiction(node, processes):
+        return ""
     named = known_or(processes, None)
     if named and named.runtime not in {None, "", DOCKER}:
         return named.runtime or ""

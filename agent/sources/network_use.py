@@ -15,9 +15,10 @@ _PRIMARY = frozenset({"eth0", ""})
 
 def is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether a running pod is known to have an address from this directory."""
-    running = _running(snapshot)
+    results = _of_running_pods(snapshot)
+    running = _running(snapshot).union(one.container_id for one in results)
     reserved = any(one.container_id in running for one in known_or(store.reading, ()))
-    return reserved or any(_allocated_in(store, one) for one in _of_running_pods(snapshot))
+    return reserved or any(_allocated_in(store, one) for one in results)
 
 
 def where_instead(store: NetworkStore, snapshot: Snapshot) -> str:

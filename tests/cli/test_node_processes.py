@@ -209,11 +209,35 @@ def test_without_a_kubelet_and_a_checkpoint_directory_docker_is_not_named(node: 
     assert_nothing_is_concluded(node)
 
 
-def test_a_node_object_of_an_earlier_kubelet_does_not_help_either(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("flags", "runtime"),
+    [
+        ([f"--container-runtime-endpoint={CONTAINERD}"], "docker://20.10.24"),
+        ([KUBENET], "containerd://1.7.24"),
+    ],
+    ids=["of an earlier kubelet", "of another kubelet"],
+)
+def test_a_node_object_that_contradicts_the_kubelet(node: Node, flags: list[str], runtime: str) -> None:
     node.checkpoints.mkdir(parents=True)
-    node.kubelet(f"--container-runtime-endpoint={CONTAINERD}")
-    with api_server(node, "docker://20.10.24"):
-        assert_nothing_is_concluded(node, *credentials(node))
+    node.kubelet(*flags)
+    with api_server(node, runtime):
+        document = assert_nothing_is_concluded(node, *credentials(node))
+    assert (
+        "it is unknown whose pods run here"
+        in {one["source"]: one["why"] for one in document["unavailable"]}["containers"]
+    )
+
+
+def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(node: Node) -> None:
+    node.checkpoints.mkdir(parents=True)
+    node.kubelet(KUBENET)
+    node.process(99, "kubelet", "/home/user/kubelet", "--container-runtime-endpoint=x")
+    (unavailable,) = assert_nothing_is_concluded(node)["unavailable"]
+    assert unavailable == {
+        "source": "containers",
+        "why": "it is unknown whose pods run here: one process named kubelet names docker as runtime, another one x",
+    }
+    assert nodeleak("scan", "--api=off", *node.options).code == 3
 
 
 # Real processes, with network namespaces of their own
@@ -275,9 +299,10 @@ def test_a_real_kubelet_of_docker_whose_sandboxes_all_leaked_but_one(node: Node)
     [
         [KUBENET],
         ["--container-runtime=docker"],
+        [KUBENET, "--container-runtime=docker", "--container-runtime-endpoint=unix:///var/run/kubelet-cri.sock"],
         [CRI_DOCKERD],
     ],
-    ids=["kubenet", "docker", "cri-dockerd"],
+    ids=["kubenet", "docker", "dockershim on a socket of another name", "cri-dockerd"],
 )
 def test_a_node_on_which_every_reservation_leaked_is_diagnosed_and_cleaned(node: Node, flags: list[str]) -> None:
     node.checkpoints.mkdir(parents=True)

@@ -205,7 +205,7 @@ def _write_proc(proc: Path, node: FakeNode) -> None:
     _write_process(proc, 1, "systemd", 0, node.ip, 0)
     for pid, command, started, flags in (
         (_DOCKERD, "dockerd", node.docker_started, ()),
-        (_KUBELET, "kubelet", node.kubelet_started, ("--container-runtime=docker", "--network-plugin=kubenet")),
+        (_KUBELET, "kubelet", node.kubelet_started, node.kubelet_flags),
     ):
         _write_process(proc, pid, command, started.timestamp() - booted, node.ip, 0)
         (proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in (f"/usr/bin/{command}", *flags)))

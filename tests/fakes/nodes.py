@@ -51,7 +51,16 @@ class FakeNode:
     data_dir: str = ""
     """`dataDir` in the configuration of that network; empty: not set."""
     runtime: str = "docker://19.3.15"
+    network_plugin: str = ""
+    """The kubelet's `--network-plugin`; empty: the one that made its pods' network."""
     unschedulable: bool = False
+
+    @property
+    def kubelet_flags(self) -> tuple[str, ...]:
+        if not self.runtime.startswith("docker://"):
+            return "--container-runtime=remote", "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
+        own = "kubenet" if self.network == "kubenet" and not self.data_dir else "cni"
+        return "--container-runtime=docker", f"--network-plugin={self.network_plugin or own}"
 
     @property
     def reserved(self) -> tuple[PodSandbox, ...]:

@@ -159,6 +159,7 @@ NO_STORE = NetworkStore(
     "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
 )
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
+NOT_SELECTED = "no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin=kubenet"
 
 
 def identified(
@@ -171,22 +172,49 @@ def identified(
 
 
 NO_NODE: Reading[Node | None] = NotRequested("node", "--api=off")
-EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
 SOCKET = "unix:///run/containerd/containerd.sock"
+EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
-@pytest.mark.parametrize("named", [None, "", "docker"])
+@pytest.mark.parametrize("named", [None, "", SOCKET])
 def test_docker_is_not_requested_if_the_node_names_another_runtime(
     reading: Reading[tuple[Container, ...]], named: str | None
 ) -> None:
     assert identified(reading, CONTAINERD, named) == NotRequested(
-        "containers", "the runtime of this node is containerd://1.6.20, not docker"
+        "containers", f"the runtime of this node is {named or 'containerd://1.6.20'}, not docker"
     )
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
-@pytest.mark.parametrize("node", [DOCKER, NO_NODE, Unavailable("node", "timed out")])
+@pytest.mark.parametrize(
+    ("node", "named", "others"),
+    [
+        (CONTAINERD, "docker", "the kubelet names docker as runtime, and its Node names containerd://1.6.20"),
+        (DOCKER, SOCKET, f"the kubelet names {SOCKET} as runtime, and its Node names docker://20.10.24"),
+    ],
+)
+def test_a_kubelet_and_a_node_that_contradict_each_other_leave_the_runtime_unknown(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None], named: str, others: str
+) -> None:
+    assert identified(reading, node, named) == Unavailable("containers", f"it is unknown whose pods run here: {others}")
+
+
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("node", [DOCKER, CONTAINERD, NO_NODE])
+def test_kubelets_that_contradict_each_other_leave_the_runtime_unknown(
+    reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
+) -> None:
+    two = Known(replace(processes(), runtime=SOCKET, runtime_disputed=True))
+    assert identified(reading, node, processes=two) == Unavailable(
+        "containers",
+        f"it is unknown whose pods run here: one process named kubelet names docker as runtime, another one {SOCKET}",
+    )
+    assert checked(NO_STORE, node, two) == NO_STORE
+
+
+@pytest.mark.parametrize("reading", EVERY_READING)
+@pytest.mark.parametrize("node", [NO_NODE, of_runtime(""), Unavailable("node", "timed out")])
 def test_docker_is_not_requested_if_the_kubelet_names_another_runtime(
     reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
 ) -> None:
@@ -237,13 +265,13 @@ def checked(
     [
         (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
         (
-            DOCKER,
+            NO_NODE,
             Known(replace(processes(), runtime="/run/crio/crio.sock")),
             "no kubenet on this node: its runtime is /run/crio/crio.sock",
         ),
-        (DOCKER, CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
-        (NotRequested("node", "--api=off"), CNI, "no kubenet on this node: its kubelet has --network-plugin=cni"),
-        (DOCKER, plugged(""), "no kubenet on this node: its kubelet has --network-plugin="),
+        (DOCKER, CNI, NOT_SELECTED),
+        (NotRequested("node", "--api=off"), CNI, NOT_SELECTED),
+        (DOCKER, plugged(""), NOT_SELECTED),
     ],
 )
 def test_without_kubenet_missing_reservations_are_empty(
@@ -280,6 +308,15 @@ OLD_LEAK = cni_result(GONE, "", CIDR, age=timedelta(days=90))
 def test_a_network_from_which_no_running_pod_has_its_address_is_not_in_use() -> None:
     for store in (LEFT, replace(LEFT, reading=Known(())), NO_STORE):
         found = checked(store, DOCKER, plugged(None), cni_results=Known((OLD_LEAK, *CBR0)))
+        assert found.reading == NotRequested("reservations", ELSEWHERE)
+
+
+def test_a_directory_of_kubenet_is_judged_where_the_kubelet_makes_pods_with_it() -> None:
+    elsewhere = Known((OLD_LEAK, *CBR0))
+    for store in (LEFT, replace(LEFT, reading=Known(()))):
+        assert checked(store, DOCKER, KUBENET, cni_results=elsewhere) == store
+    for node, store in ((DOCKER, NO_STORE), (DOCKER, replace(LEFT, network="bridge")), (CONTAINERD, LEFT)):
+        found = checked(store, node, KUBENET, cni_results=elsewhere)
         assert found.reading == NotRequested("reservations", ELSEWHERE)
 
 
@@ -330,12 +367,23 @@ def test_a_data_directory_elsewhere_is_not_this_one(data_dir: str, why: str) -> 
     assert found.reading == (NotRequested("reservations", why) if why else LEFT.reading)
 
 
+@pytest.mark.parametrize(
+    "reading", [SILENT, NotRequested("containers", "the runtime of this node is crio, not docker")]
+)
+@pytest.mark.parametrize("container", [CNI_RESULTS[0].container_id, GONE])
+def test_without_docker_a_directory_with_the_reservation_of_a_pods_newest_result_is_in_use(
+    reading: Reading[tuple[Container, ...]], container: str
+) -> None:
+    results = Known(tuple(replace(one, data_dir="/run/ips") for one in CNI_RESULTS))
+    store = replace(LEFT, reading=Known((reservation("10.244.1.2", container),)))
+    found = checked(store, DOCKER, CNI, cni_results=results, containers=reading)
+    assert isinstance(found.reading, NotRequested if container == GONE else Known)
+
+
 def test_a_drained_node_is_judged_by_the_flags_of_its_kubelet_and_the_newest_result() -> None:
     later = Known((OLD_LEAK, CBR0[0]))
     moved = checked(LEFT, DOCKER, CNI, cni_results=later, containers=NO_CONTAINERS)
-    assert moved.reading == NotRequested(
-        "reservations", "no kubenet on this node: its kubelet has --network-plugin=cni"
-    )
+    assert moved.reading == NotRequested("reservations", NOT_SELECTED)
     assert checked(LEFT, DOCKER, KUBENET, cni_results=later, containers=NO_CONTAINERS) == LEFT
     assert checked(LEFT, DOCKER, CNI, cni_results=Known((OLD_LEAK,)), containers=NO_CONTAINERS) == LEFT
 

@@ -8,13 +8,18 @@ from typing import Final
 from agent.model.snapshot import DOCKER
 from agent.model.text import escape
 
-_LARGEST: Final = 1024 * 1024
+_LARGEST: Final = 64 * 1024
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
 _ENDPOINT: Final = re.compile(
-    r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""", re.MULTILINE
+    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""",
+    re.MULTILINE,
 )
-"""The field in YAML or JSON. A parser would cost every command its import."""
+"""The field in YAML or JSON. A parser would cost every command its import.
+
+Anyone can name a process kubelet and choose its file: space that crosses lines without a bound would make the time for
+blank lines quadratic.
+"""
 
 
 def flag(name: str, words: Sequence[str]) -> str | None:
@@ -31,19 +36,16 @@ def named_runtime(words: Sequence[str], root: Path) -> str:
     """Return `docker`, or the endpoint of another runtime; empty: neither place names one.
 
     `root`: the kubelet's root directory. Without a name it is not docker: a kubelet without any of these flags uses
-    containerd (>= 1.24), or docker without a network.
+    containerd (>= 1.24), or docker without a network. With `--container-runtime=docker`, dockershim listens at the
+    endpoint.
     """
-    endpoint = flag("container-runtime-endpoint", words)
-    if not endpoint and _has_dockershim(words):
+    runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
+    # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
+    has_default = runtime is None and flag("network-plugin", words) is not None
+    if runtime == DOCKER or (has_default and not endpoint):
         return DOCKER
     endpoint = endpoint or _configured(flag("config", words), root)
     return DOCKER if endpoint.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else endpoint
-
-
-def _has_dockershim(words: Sequence[str]) -> bool:
-    """Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker."""
-    runtime = flag("container-runtime", words)
-    return runtime == DOCKER or (runtime is None and flag("network-plugin", words) is not None)
 
 
 def _configured(path: str | None, root: Path) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from agent.model.assessment import KUBENET
 from agent.model.snapshot import DOCKER, ProcessStartTimes
 from agent.sources.error import SourceError, cannot_read
 from agent.sources.host.kubelet_runtime import flag, named_runtime
@@ -60,6 +61,7 @@ class ProcessTable:
                 f"no kubelet and no docker in {self._proc}: it is not the host's (set hostPID: true, or check --proc)"
             )
         kubelet = self._start(_KUBELET, booted)
+        runtimes = self._named_runtimes()
         return ProcessStartTimes(
             booted=booted,
             boot_id=boot_id,
@@ -67,7 +69,8 @@ class ProcessTable:
             docker=self._start(_DOCKER, booted),
             network_plugin=self._network_plugin() if kubelet else None,
             cri_dockerd=self._start(_CRI_DOCKERD, booted),
-            runtime=self._named_runtime(),
+            runtime=min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None),
+            runtime_disputed=DOCKER in runtimes and len(runtimes - {"", DOCKER}) > 0,
         )
 
     def require_docker(self) -> None:
@@ -108,17 +111,19 @@ class ProcessTable:
         return tuple(one for one in found if not _nested(self._proc, one.pid))
 
     def _network_plugin(self) -> str | None:
-        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
-        lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
-        if any(words is None for words in lines):
-            return None
-        return next(filter(None, (flag("network-plugin", words) for words in lines if words is not None)), "")
+        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
 
-    def _named_runtime(self) -> str | None:
-        """Of several kubelets, one that names another runtime than docker counts."""
+        Of several, kubenet counts: the directory of a kubenet in use must not look unused.
+        """
+        lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
+        plugins = {flag("network-plugin", words) or "" for words in lines if words is not None}
+        if KUBENET in plugins:
+            return KUBENET
+        return None if None in lines else max(plugins, default="")
+
+    def _named_runtimes(self) -> set[str]:
         kubelets = ((one.pid, _command_line(self._proc, one.pid)) for one in self._known if one.command in _KUBELET)
-        named = {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
-        return min(named, key=lambda name: (name == "", name == DOCKER, name), default=None)
+        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
         found = self._youngest(names)

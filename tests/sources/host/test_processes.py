@@ -1,6 +1,7 @@
 """When the daemons of the node started: from copies of a process table, and from the real one."""
 
 import os
+import timeit
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from agent.model.snapshot import ProcessStartTimes
 from agent.sources.error import SourceError
+from agent.sources.host.kubelet_runtime import named_runtime
 from agent.sources.host.processes import ProcessTable
 from tests.wire import needs, run
 
@@ -227,6 +229,7 @@ def test_docker_may_not_be_asked_where_processes_cannot_be_seen(proc: Path) -> N
         ([["kubelet", "--container-runtime-endpoint=/run/x\x1b.sock"]], "/run/x\\x1b.sock"),
         ([["sh", "/usr/bin/kubelet"], ["kubelet", "--container-runtime=docker"]], "docker"),
         ([["kubelet", "--container-runtime=docker"], ["kubelet", "--container-runtime-endpoint=/b.sock"]], "/b.sock"),
+        ([["kubelet", "--container-runtime=docker", "--container-runtime-endpoint=/run/kubelet-cri.sock"]], "docker"),
     ],
 )
 def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]], runtime: str | None) -> None:
@@ -238,11 +241,32 @@ def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]
 
 
 @pytest.mark.parametrize(
+    ("names", "disputed"),
+    [
+        (["", "/b.sock"], False),
+        (["docker"], False),
+        (["/a.sock", "/b.sock"], False),
+        (["docker", "/b.sock"], True),
+        (["/b.sock", "docker", ""], True),
+    ],
+)
+def test_kubelets_dispute_whether_docker_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
+    for pid, name in enumerate(names, 80):
+        process(proc, pid, "kubelet", 31)
+        socket = "/run/dockershim.sock" if name == "docker" else name
+        write_cmdline(proc, pid, "kubelet", f"--container-runtime-endpoint={socket}")
+    assert ProcessTable(proc).read().runtime_disputed is disputed
+
+
+@pytest.mark.parametrize(
     ("text", "runtime"),
     [
         ("containerRuntimeEndpoint: /a.sock\n", "/a.sock"),
         ("kind: X\ncontainerRuntimeEndpoint: '/a.sock' # ours", "/a.sock"),
         ('{"kind":"X","containerRuntimeEndpoint":"unix:///run/cri-dockerd.sock"}', "docker"),
+        ('{\n  "kind": "X",\n  "containerRuntimeEndpoint": "/a.sock"\n}', "/a.sock"),
+        ("kind: X\r\ncontainerRuntimeEndpoint: /a.sock\r\n", "/a.sock"),
+        ("{kind: X,\n\n  containerRuntimeEndpoint: /a.sock}", "/a.sock"),
         ("# containerRuntimeEndpoint: /a.sock\n", ""),
         ("containerRuntimeEndpoint:\ncpuManagerPolicy: none\n", ""),
         ('containerRuntimeEndpoint: ""\n', ""),
@@ -268,6 +292,27 @@ def test_a_configuration_that_is_no_file_is_not_opened(proc: Path) -> None:
     (proc / "80/root").mkdir()
     os.mkfifo(proc / "80/root/fifo")
     assert ProcessTable(proc).read().runtime == ""
+
+
+def seconds_to_search(root: Path, text: str) -> float:
+    """Return the shortest of several measurements, because other processes can only lengthen one."""
+    (root / "kubelet.yaml").write_text(text)
+    return min(timeit.repeat(lambda: named_runtime(["--config=/kubelet.yaml"], root), number=1, repeat=5))
+
+
+@pytest.mark.parametrize("part", ["\n", " ", "\r\n", " \n", "{", "{ ", ",\n", "containerRuntimeEndpoint: "], ids=repr)
+def test_no_configuration_file_takes_more_than_linear_time(tmp_path: Path, part: str) -> None:
+    small, large = (part * (size // len(part)) for size in (2048, 32 * 1024))
+    # 16 times as long: linear is at most 16, quadratic 256.
+    assert seconds_to_search(tmp_path, large) < 64 * seconds_to_search(tmp_path, small)
+
+
+def test_a_large_configuration_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    field = "containerRuntimeEndpoint: /a.sock\n"
+    (tmp_path / "kubelet.yaml").write_text("#\n" * 16 * 1024 + field)
+    assert named_runtime(["--config=/kubelet.yaml"], tmp_path) == "/a.sock"
+    (tmp_path / "kubelet.yaml").write_text("#\n" * 512 * 1024 + field)
+    assert named_runtime(["--config=/kubelet.yaml"], tmp_path) == ""
 
 
 @pytest.mark.parametrize("runtime", ["containerd", "crio"])
@@ -388,6 +433,15 @@ def test_the_network_plugin_may_be_a_flag_of_cri_dockerd(proc: Path) -> None:
     for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
         process(proc, pid, command, 31)
         write_cmdline(proc, pid, command, *(["--network-plugin=kubenet"] if pid == 81 else []))
+    assert ProcessTable(proc).read().network_plugin == "kubenet"
+
+
+@pytest.mark.parametrize("lines", [[["cni"], ["kubenet"]], [["kubenet"], ["cni"]], [["kubenet"], []]])
+def test_of_several_network_plugins_kubenet_counts(proc: Path, lines: list[list[str]]) -> None:
+    """It is the one whose directory must not look unused."""
+    for pid, plugins in enumerate(lines, 80):
+        process(proc, pid, "kubelet", 31)
+        write_cmdline(proc, pid, *(f"--network-plugin={plugin}" for plugin in plugins))
     assert ProcessTable(proc).read().network_plugin == "kubenet"
 
 
