@@ -129,8 +129,8 @@ def test_a_pod_that_was_replaced_by_the_restore_is_reported_as_it_is(daemon: Dae
     server.revision, server.pod = BACKUP, "web-of-backup"
     threading.Event().wait(0.2)
     server.running = True
-    until(lambda: daemon.rejected() == {"shop/web-of-backup"}, "the daemon asks, and lists everything again")
-    until(lambda: isinstance(daemon.report().assessment.snapshot.node, Known), "so does the other watch")
+    until(lambda: daemon.rejected() == {"shop/web-of-backup"}, "the daemon asks, and lists everything again", 60)
+    until(lambda: isinstance(daemon.report().assessment.snapshot.node, Known), "so does the other watch", 60)
     snapshot = daemon.report().assessment.snapshot
     assert {one.evidence.value for one in snapshot.watches.known()} == {"rv_reset"}
     lists = ["/api/v1/nodes cache", "/api/v1/pods cache"]
@@ -143,6 +143,6 @@ def test_restarted_api_servers_alone_change_nothing(daemon: Daemon) -> None:
     server.running = False
     threading.Event().wait(0.2)
     server.running = True
-    until(lambda: "/api/v1/nodes etcd" in server.requests, "the daemon asks")
+    until(lambda: "/api/v1/nodes etcd" in server.requests, "the daemon asks", 60)  # after its back-off
     assert daemon.rejected() == {"shop/web-after-backup"}
     assert sorted(server.requests) == ["/api/v1/nodes cache", "/api/v1/nodes etcd", "/api/v1/pods cache"]
