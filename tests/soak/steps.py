@@ -70,21 +70,30 @@ def kill_of(part: str) -> Callable[[Node], None]:
 
 def drain(node: Node) -> None:
     with _deployment(node, 10) as name:
-        node.cluster.kubectl("drain", node.cluster.node, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
-        time.sleep(20)
-        node.cluster.kubectl("uncordon", node.cluster.node)
+        try:
+            _drain(node)
+            time.sleep(20)
+        finally:
+            node.cluster.kubectl("uncordon", node.cluster.node)
         _rolled_out(node, name)
 
 
 def planned_removal(node: Node) -> None:
     """Drain the node and delete its Node object; the machine stays for a minute, as an autoscaler's does."""
+    try:
+        _drain(node)
+        taint = "ToBeDeletedByClusterAutoscaler=1:NoSchedule"
+        node.cluster.kubectl("taint", "node", node.cluster.node, taint, "--overwrite")
+        time.sleep(20)
+        node.cluster.kubectl("delete", "node", node.cluster.node)
+        time.sleep(60)
+    finally:
+        node.cluster.kubectl("delete", "node", node.cluster.node, "--ignore-not-found")
+        _registered_again(node)
+
+
+def _drain(node: Node) -> None:
     node.cluster.kubectl("drain", node.cluster.node, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
-    taint = "ToBeDeletedByClusterAutoscaler=1:NoSchedule"
-    node.cluster.kubectl("taint", "node", node.cluster.node, taint, "--overwrite")
-    time.sleep(20)
-    node.cluster.kubectl("delete", "node", node.cluster.node)
-    time.sleep(60)
-    _registered_again(node)
 
 
 def unplanned_removal(node: Node) -> None:
