@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-PYTEST := $(BIN)/pytest -q --numprocesses=auto --maxprocesses=8 --dist=worksteal
+# One worker more than cores: many tests wait for a process that they started.
+WORKERS := $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
+PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 
 .PHONY: help demo test check lint unit proof host-local e2e stress bench clean
 help: ## list the targets

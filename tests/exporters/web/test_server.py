@@ -184,7 +184,7 @@ def check_page(exporter: HttpExporter, heart: Heart, report: Report) -> None:
     assert response_headers["Refresh"] == "30"
     still = headers(exporter, "/?a=b&refresh=off")
     assert "Refresh" not in still
-    assert headers(exporter, "/", "HEAD") == response_headers
+    assert headers(exporter, "/", "HEAD") | {"Date": ""} == response_headers | {"Date": ""}
     assert ask(exporter, "/", "HEAD")[2] == ""
 
 
