@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import agent
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api
 from agent.sources.runtime.docker import Docker
+from agent.sources.source_error import SourceError
 
 CLOSED_PORT = "https://127.0.0.1:9"
 KUBECONFIG = f"""

@@ -14,7 +14,7 @@ from agent.model.volumes import Attachments
 from agent.model.watches import Watch
 from agent.sources.collector import Reader, Sources
 from agent.sources.deadline import Deadline
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 # The API client is most of a command's memory: it is imported only if the API server is asked.
 if TYPE_CHECKING:

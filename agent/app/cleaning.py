@@ -18,8 +18,8 @@ from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unavailable
-from agent.sources.error import SourceError
 from agent.sources.recheck import NodeRecheck
+from agent.sources.source_error import SourceError
 
 
 def cleaner(

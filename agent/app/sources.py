@@ -14,7 +14,6 @@ from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.error import SourceError
 from agent.sources.host import addresses, mounts, reservations
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
@@ -23,6 +22,7 @@ from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.docker import Docker
+from agent.sources.source_error import SourceError
 from agent.state.device_history import DeviceHistoryStore
 
 

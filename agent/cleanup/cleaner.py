@@ -18,7 +18,7 @@ from agent.cleanup.signals import interrupted
 from agent.model.release import Cleaning, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """No release begins later than this after its snapshot: the node goes on meanwhile."""

@@ -23,7 +23,8 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import FileImage, JournalFull, describe_error
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.times import from_mtime
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 MAX_JOURNAL_BYTES: Final = 1024 * 1024
 """Bytes of one file, about 300 entries. A larger file is rotated."""

@@ -16,7 +16,7 @@ from agent.model.ranges import free
 from agent.model.release import Cleaning, Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, Known, ReservationKey, Snapshot
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
 

@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _why_unreadable(error: Exception) -> str:
-    from agent.sources.error import describe_os_error
+    from agent.sources.os_error import describe_os_error
 
     if isinstance(error, OSError):
         return describe_os_error(error)

@@ -12,8 +12,8 @@ from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
 from agent.kube_events.writer import Throttled, Writer
-from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError
+from agent.sources.source_error import SourceError
 
 _LONGEST_QUEUE: Final = 64
 _LONGEST_WAIT: Final = 60.0

@@ -13,8 +13,8 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
-from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, client_for, refusal
+from agent.sources.source_error import SourceError
 
 _DONE: Final = (200, 201)
 _TOO_MANY_REQUESTS: Final = 429

@@ -23,7 +23,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.sources import crosscheck
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]
 """Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError."""

@@ -5,7 +5,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

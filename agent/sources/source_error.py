@@ -1,4 +1,4 @@
-"""The error of every source. It is apart from `error.py`, so that pure code can handle it."""
+"""The error of every source. Pure code may handle it."""
 
 
 class SourceError(Exception):

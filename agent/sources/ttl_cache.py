@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from agent.sources.deadline import raising
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

@@ -8,8 +8,8 @@ from agent.checks.devices.clocks import plugins
 from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
-from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
+from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile
 
 MAX_HISTORY_BYTES: Final = 512 * 1024

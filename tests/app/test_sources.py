@@ -15,8 +15,8 @@ from agent.model.devices import TransitionKind
 from agent.model.snapshot import NotRequested
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
-from agent.sources.error import SourceError
 from agent.sources.recheck import NodeRecheck
+from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
 from tests.wire import ID, Answer, FakeServer, Request, hang, http
 

@@ -14,7 +14,7 @@ from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 NS = 10**9
 

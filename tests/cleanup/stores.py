@@ -29,8 +29,8 @@ from agent.cleanup.release import FileImage, release, run_steps
 from agent.cleanup.session import Budget, CleanupSession
 from agent.model.release import Limits, Outcome, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
-from agent.sources.error import SourceError
 from agent.sources.host import reservations
+from agent.sources.source_error import SourceError
 from tests.builders import GONE, GRACE, NOW
 from tests.wire import needs, run
 

@@ -22,7 +22,7 @@ from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BY
 from agent.cleanup.release import RESERVATION, FileImage, JournalFull
 from agent.config import all_settings
 from agent.model.release import ReleaseRequest, Verdict
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID, reservation
 from tests.cleanup.stores import another_process_locks, handles, in_child, let_go, may_mount, mount
 from tests.wire import as_nobody, needs, open_directory

@@ -20,7 +20,7 @@ from agent.kube_events.metrics import DeliveryMetrics
 from agent.kube_events.queue import DeliveryQueue
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from tests.builders import node, pod
 from tests.kube_events.syncs import Syncs, confirmed, leak
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig, until

@@ -25,7 +25,7 @@ from agent.model.snapshot import (
     Reservation,
     UnrecognizedEntry,
 )
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 

@@ -43,7 +43,7 @@ from agent.model.snapshot import (
     UnrecognizedEntry,
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from tests.proof.operations import (
     START,
     UPTIME,

@@ -6,7 +6,7 @@ from typing import Any
 from agent.checks.volumes import lost_volumes
 from agent.model.snapshot import SOURCES, Snapshot
 from agent.sources.collector import Sources
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 
 class RecordedSources:

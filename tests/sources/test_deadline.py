@@ -5,7 +5,7 @@ from threading import Event, current_thread
 import pytest
 
 from agent.sources.deadline import Deadline
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from tests.wire import until
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
 

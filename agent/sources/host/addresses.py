@@ -12,7 +12,8 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from agent.model.snapshot import Address
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 # "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

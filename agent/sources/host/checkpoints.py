@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.model.snapshot import Checkpoint, Container
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _LARGEST = 64 * 1024
 

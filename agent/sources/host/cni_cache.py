@@ -18,7 +18,8 @@ from typing import Any
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _LARGEST = 256 * 1024
 _LOOPBACK = "lo"

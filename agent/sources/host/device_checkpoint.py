@@ -12,7 +12,7 @@ from typing import Any
 
 from agent.model.devices import Allocation, Registered
 from agent.model.text import escape
-from agent.sources.error import SourceError
+from agent.sources.source_error import SourceError
 
 NAME = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT_BYTES = 1024 * 1024

@@ -15,10 +15,11 @@ from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
 from agent.model.text import escape
 from agent.model.times import from_mtime
-from agent.sources.error import SourceError, cannot_read
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
-from agent.sources.error import SourceError, cannot_read
 from agent.sources.kube import volume_names
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _LARGEST = 65536
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from agent.model.assessment import KUBENET
 from agent.model.snapshot import DOCKER, ProcessStartTimes
-from agent.sources.error import SourceError, cannot_read
 from agent.sources.host.kubelet_runtime import flag, named_runtime
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _KUBELET = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
 _DOCKER = frozenset({"dockerd", "dockerd-current"})

@@ -22,8 +22,8 @@ from agent.model.registration import (
     with_removal,
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
-from agent.sources.error import SourceError
 from agent.sources.host.cached_file import CachedFile
+from agent.sources.source_error import SourceError
 
 MAX_LAST_SEEN_BYTES: Final = 16 * 1024
 """Bytes of the state file. A provider ID has a few hundred at most."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
-from agent.sources.error import cannot_read
+from agent.sources.os_error import cannot_read
 
 MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""

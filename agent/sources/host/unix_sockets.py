@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.sources.error import SourceError, cannot_read
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
 _ACCEPTS = 0x10000
 """`__SO_ACCEPTCON` in the kernel's flags: the socket listens."""

@@ -15,9 +15,9 @@ from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Known, Pod, Reading, Unavailable
 from agent.model.text import truncate
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.error import SourceError
 from agent.sources.kube import volume_names
 from agent.sources.kube.client import ApiError, Query
+from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
 MAX_REQUESTS: Final = 64

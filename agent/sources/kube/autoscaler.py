@@ -16,9 +16,9 @@ import yaml  # type: ignore[import-untyped]
 from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.model.text import truncate
-from agent.sources.error import SourceError
 from agent.sources.kube.client import ApiError, Query, parse_list
 from agent.sources.kube.node import NODES_PATH
+from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
 STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"

@@ -15,9 +15,10 @@ from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
-from agent.sources.error import SourceError, describe_os_error, why_not_connected
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
+from agent.sources.os_error import describe_os_error, why_not_connected
+from agent.sources.source_error import SourceError
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
 
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, Query, list_all
 from agent.sources.kube.node import NODES_PATH
+from agent.sources.source_error import SourceError
 
 
 class Trigger(StrEnum):

@@ -17,7 +17,6 @@ from tenacity import retry, retry_if_result, stop_when_event_set, wait_random_ex
 from tenacity.nap import sleep_using_event
 
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query, list_all
 from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
 from agent.sources.kube.replica import (
@@ -29,6 +28,7 @@ from agent.sources.kube.replica import (
     Replica,
     ignore_evidence,
 )
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

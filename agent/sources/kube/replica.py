@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.watches import Evidence
-from agent.sources.error import SourceError
 from agent.sources.kube.fields import resource_version
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

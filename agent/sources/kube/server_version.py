@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 
 from agent.sources.deadline import Deadline
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api
+from agent.sources.source_error import SourceError
 
 _PATH = "/version"
 _VERSION = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")

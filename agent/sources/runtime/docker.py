@@ -16,7 +16,8 @@ from urllib3.exceptions import HTTPError
 
 from agent.model.snapshot import Container
 from agent.model.text import truncate
-from agent.sources.error import SourceError, why_not_connected
+from agent.sources.os_error import why_not_connected
+from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 

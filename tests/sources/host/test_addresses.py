@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Address
-from agent.sources.error import SourceError
 from agent.sources.host import addresses
+from agent.sources.source_error import SourceError
 from tests.wire import NOBODY, as_nobody, needs, run, until
 
 # Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import Checkpoint, Container
-from agent.sources.error import SourceError
 from agent.sources.host.checkpoints import CheckpointDirectories
+from agent.sources.source_error import SourceError
 from tests.wire import ID, as_nobody
 
 CONTENT = json.dumps({"version": "v1", "name": "web-0", "namespace": "shop", "data": {}, "checksum": 3_245_176_241})

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent.model.ranges import usable
 from agent.model.snapshot import CniResult, Reservation
-from agent.sources.error import SourceError
 from agent.sources.host.cni_cache import CniResults, belongs, names_of, parse_result
+from agent.sources.source_error import SourceError
 from tests.wire import ID, as_nobody
 
 RESULT_02 = {"cniVersion": "0.2.0", "ip4": {"ip": "10.244.1.7/24", "gateway": "10.244.1.1"}, "dns": {}}

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.devices import Allocation, Registered
-from agent.sources.error import SourceError
 from agent.sources.host.device_checkpoint import DeviceCheckpoint, parse_checkpoint
+from agent.sources.source_error import SourceError
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 UID = "0aa1c1f2-1111-2222-3333-444455556666"

@@ -12,8 +12,8 @@ import pytest
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered, TransitionKind
-from agent.sources.error import SourceError
 from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.source_error import SourceError
 from tests.builders import KVM, KVM_SOCKET, transition
 from tests.sources.host.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
 from tests.wire import as_nobody

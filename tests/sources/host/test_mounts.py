@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.volumes import Mount
-from agent.sources.error import SourceError
 from agent.sources.host.mounts import read_mounts
+from agent.sources.source_error import SourceError
 from tests.builders import CLOUD_DISK, DISK
 
 UID = "26889b19-2663-4de6-b139-280b78fb2ac0"

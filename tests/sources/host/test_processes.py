@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.model.snapshot import ProcessStartTimes
-from agent.sources.error import SourceError
 from agent.sources.host.kubelet_runtime import named_runtime
 from agent.sources.host.processes import ProcessTable
+from agent.sources.source_error import SourceError
 from tests.wire import needs, run
 
 BOOTED = datetime(2026, 3, 26, 12, 0, tzinfo=UTC)

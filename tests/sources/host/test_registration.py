@@ -18,8 +18,8 @@ from agent.model.registration import (
     Taint,
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
-from agent.sources.error import SourceError
 from agent.sources.host.registration import MAX_LAST_SEEN_BYTES, RegistrationTracker
+from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker
 
 LATER = NOW + timedelta(seconds=15)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.error import SourceError
 from agent.sources.host import unix_sockets
 from agent.sources.host.unix_sockets import UnixSockets, find
+from agent.sources.source_error import SourceError
 
 HEADER = b"Num       RefCount Protocol Flags    Type St Inode Path\n"
 KUBELET, KVM = b"/var/lib/kubelet/device-plugins/kubelet.sock", b"/var/lib/kubelet/device-plugins/kubevirt-kvm.sock"

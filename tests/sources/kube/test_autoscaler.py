@@ -10,9 +10,9 @@ import pytest
 
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
-from agent.sources.error import SourceError
 from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
 from agent.sources.kube.client import Api, Query
+from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, last_seen, registration, worker
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 

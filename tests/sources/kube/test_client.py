@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.error import SourceError
 from agent.sources.kube import node, pods
 from agent.sources.kube.client import Api, ApiError, NoCredentials, list_all, parse_list
 from agent.sources.kube.list_watch import list_once
 from agent.sources.kube.server_clock import ServerClock
+from agent.sources.source_error import SourceError
 from tests.wire import (
     CHUNKED,
     HTML,

@@ -14,12 +14,12 @@ from threading import Condition, Event, Thread, current_thread
 import pytest
 
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, Query
 from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.kube.node import NODES_PATH, node_query
 from agent.sources.kube.pods import PODS_PATH, pods_query
+from agent.sources.source_error import SourceError
 from tests.sources.kube.old_server import bookmark, line, listed, pod
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
-from agent.sources.error import SourceError
 from agent.sources.kube.client import Api, ApiError, Query
 from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector
 from agent.sources.kube.node import NODES_PATH
 from agent.sources.kube.replica import MAX_TOMBSTONES, Replica
+from agent.sources.source_error import SourceError
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed, pod
 
 STEPS = (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from agent.sources.error import SourceError
 from agent.sources.kube.replica import Expired, Regressed, Replica
+from agent.sources.source_error import SourceError
 
 
 def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.snapshot import Container
-from agent.sources.error import SourceError
 from agent.sources.runtime.docker import Docker
+from agent.sources.source_error import SourceError
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run
 
 LABELS = {

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from agent.sources.error import describe_os_error
+from agent.sources.os_error import describe_os_error
 from tests.wire import as_nobody, needs
 
 DENIED = PermissionError(errno.EACCES, "Permission denied")

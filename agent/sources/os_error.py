@@ -4,8 +4,6 @@ import errno
 import os
 from collections.abc import Iterator
 
-from agent.sources.source_error import SourceError as SourceError  # noqa: PLC0414 (for the sources)
-
 
 def describe_os_error(error: OSError) -> str:
     """Return the operating system's message, with the remedy where permissions are missing."""
