@@ -1,10 +1,11 @@
-"""Test settings: hypothesis profiles and the garbage collector.
+"""Test settings: hypothesis profiles, the garbage collector, and signals.
 
 `make check` uses the profile "quick". HYPOTHESIS_PROFILE=deep tries twenty times as many examples.
 """
 
 import gc
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +16,6 @@ gc.set_threshold(200_000, 50, 100)
 settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# A shell ignores SIGINT in a job that it starts in the background, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
