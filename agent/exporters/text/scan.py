@@ -117,7 +117,7 @@ def _not_evaluated(report: Report) -> Iterator[str]:
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield ""
-        yield f"Checked without the API server ({pods.why}): only docker, checkpoints and network namespaces were read."
+        yield f"Checked without the API server ({pods.why}): only this node was read."
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield f"Skipped without it: {', '.join(skipped)}."
     yield from unavailable(report)
