@@ -1,0 +1,68 @@
+"""What a container runtime says of itself, and which runtimes record a sandbox before they request its address."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+CONTAINERD: Final = "containerd"
+CRI_O: Final = "cri-o"
+
+
+class RuntimeVersion(NamedTuple):
+    name: str
+    """As the runtime calls itself: `containerd`, `cri-o`."""
+    version: str
+    """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`."""
+
+
+class WrittenRange(NamedTuple):
+    """One range of host-local's configuration, as it is written there: `usePodCidr` is no subnet."""
+
+    subnet: str
+    first: str = ""
+    last: str = ""
+    gateway: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeNetwork:
+    """A network that the runtime attaches its sandboxes to."""
+
+    name: str
+    plugins: tuple[str, ...]
+    """The types of its plugins, in the order of their execution."""
+    ipam: str = ""
+    """The type of its IPAM plugin; empty: it has none of its own."""
+    data_dir: str = ""
+    """Empty: the IPAM plugin's default."""
+    ranges: tuple[tuple[WrittenRange, ...], ...] = ()
+    """The sets of ranges: a sandbox gets one address from each."""
+
+
+_Version = tuple[int, int, int]
+_VERSION: Final = re.compile(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?(?!\d)", re.ASCII)
+
+# containerd recorded a sandbox only after its network was set up, until containerd#5904, which was backported.
+_FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
+    CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
+    CRI_O: ((1, 20, 0),),
+}
+"""The first version of each release branch; the last one stands for all later branches as well."""
+
+
+def version_numbers(version: str) -> _Version | None:
+    """Return the numbers that a version starts with; None: it has no such numbers."""
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+
+
+def record_before_address(name: str, version: str) -> bool:
+    """Return whether this runtime is known to record each sandbox before it requests an address for it.
+
+    Where it does, and reservations are read before the runtime's records, a reservation without a record has no owner.
+    """
+    firsts, parsed = _FIRST_TO_RECORD.get(name, ()), version_numbers(version)
+    if parsed is None or not firsts:
+        return False
+    return parsed >= firsts[-1] or any(parsed[:2] == first[:2] and parsed >= first for first in firsts)

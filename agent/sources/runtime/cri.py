@@ -1,0 +1,266 @@
+"""Lists the sandboxes and containers of containerd and CRI-O. Changes nothing; no other module knows CRI.
+
+CRI lists a sandbox only when it runs, long after its address was reserved. Both runtimes record it before: containerd
+in its own stores, which are served on the same socket, and CRI-O in a list that only the status of a sandbox shows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from agent.model.runtime import CONTAINERD, RuntimeNetwork, RuntimeVersion, WrittenRange, version_numbers
+from agent.model.snapshot import Container
+from agent.model.text import truncate
+from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from agent.sources.runtime.protobuf import DecodedMessage, encode
+from agent.sources.source_error import SourceError
+
+_APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
+"""The versions of CRI, whose messages have the same fields: containerd < 1.6 and CRI-O < 1.20 have only the latter."""
+_CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
+_NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces"
+_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
+_KUBERNETES: Final = "k8s.io"
+"""containerd's namespace of everything that is created by CRI."""
+_FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
+"""The first containerd that has a store of sandboxes."""
+
+_ID: Final = re.compile("[0-9a-f]{64}")
+_BATCH: Final = 100
+"""A filter has 70 bytes; a request fits into one frame of HTTP/2."""
+_SANDBOX_STATES: Final = {0: "running", 1: "not ready"}
+_CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
+_BEING_CREATED: Final = "being created"
+_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
+"""Of docker or nerdctl: whether it runs is not known here."""
+_NOT_CREATED: Final = "sandbox not created"
+"""CRI-O's words for a sandbox that is being created."""
+_DENIALS_WITHOUT_ID: Final = frozenset({"an error occurred when try to find sandbox", "no sandbox buckets"})
+"""containerd's words that do not name what was not found: of PodSandboxStatus, and of a store without any sandbox."""
+_LABEL: Final = "io.kubernetes.pod."
+
+
+class NoCri(SourceError):
+    """A server listens, and does not implement CRI: docker's containerd has it disabled."""
+
+
+class Cri:
+    """One CRI endpoint. Every question opens a connection of its own, so a restarted runtime needs no attention."""
+
+    def __init__(
+        self,
+        endpoint: Path,
+        timeout: float,
+        clock: Callable[[], float],
+        require: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`timeout`: seconds for each request, measured with `clock`.
+
+        `require`: raises SourceError unless a live process serves the socket.
+        """
+        self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
+
+    def identify(self) -> RuntimeVersion:
+        """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
+        with self._session() as session:
+            return session.identify()
+
+    def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
+        """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError.
+
+        `asked`: the ids in reservations. Those that are listed need no further request.
+        """
+        with self._session() as session:
+            listed = [_sandbox(one, labels=5) for one in session.cri("ListPodSandbox").messages(1)]
+            listed += [_container(one) for one in session.cri("ListContainers").messages(1)]
+            missing = {one for one in asked if _ID.fullmatch(one)}.difference(one.id for one in listed)
+            return (*listed, *_recorded(session, sorted(missing))) if missing else tuple(listed)
+
+    def has(self, container_id: str) -> bool:
+        """Return whether this sandbox or container exists or is being created; raises SourceError.
+
+        False only where the runtime denies each of them by this id.
+        """
+        if not _ID.fullmatch(container_id):
+            raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
+        with self._session() as session:
+            if session.sandbox(container_id) or session.find(partial(session.cri, "ContainerStatus"), container_id):
+                return True
+            runtime = session.identify()
+            return runtime.name == CONTAINERD and _has_record(session, runtime, container_id)
+
+    def networks(self) -> tuple[RuntimeNetwork, ...]:
+        """Return the networks that the runtime has loaded, without its own loopback; raises SourceError."""
+        with self._session() as session:
+            info = session.cri("Status", encode((1, 1))).text_map(2)
+            if "cniconfig" not in info:
+                raise SourceError(f"{self._endpoint}: the runtime does not name its networks")
+            configured = [one["Config"] for one in json.loads(info["cniconfig"])["Networks"]]
+            return tuple(_network(one) for one in configured if one["Name"] != "cni-loopback")
+
+    @contextmanager
+    def _session(self) -> Iterator["_Session"]:
+        self._require()
+        try:
+            with GrpcConnection(self._endpoint, self._timeout, self._clock) as connection:
+                yield _Session(connection)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise SourceError(f"{self._endpoint}: cannot parse the response ({truncate(repr(error))})") from error
+
+
+class _Session:
+    """The questions of one connection."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection, self._apis = connection, _APIS
+
+    def cri(self, method: str, request: bytes = b"") -> DecodedMessage:
+        """Call CRI, in the first version that is implemented."""
+        for api in self._apis:
+            try:
+                answer = self._connection.call(f"/runtime.{api}.RuntimeService/{method}", request)
+            except GrpcError as error:
+                if error.code != Code.UNIMPLEMENTED or len(self._apis) == 1:
+                    raise
+                unimplemented = error
+            else:
+                self._apis = (api,)
+                return DecodedMessage(answer)
+        raise NoCri(f"{unimplemented}; CRI is disabled here, or failed to start") from unimplemented
+
+    def containerd(self, method: str, namespace: str, request: bytes = b"") -> DecodedMessage:
+        return DecodedMessage(self._connection.call(method, request, {"containerd-namespace": namespace}))
+
+    def identify(self) -> RuntimeVersion:
+        answer = self.cri("Version")
+        return RuntimeVersion(answer.text(2), answer.text(3))
+
+    def sandbox(self, container_id: str) -> Container | None:
+        """Return a sandbox by its status, which of CRI-O shows those that are being created as well."""
+        try:
+            found = self.find(partial(self.cri, "PodSandboxStatus"), container_id)
+        except GrpcError as error:
+            if error.code == Code.NOT_FOUND and container_id in error.message and _NOT_CREATED in error.message:
+                return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
+            raise
+        return None if found is None else _sandbox(found, labels=7)
+
+    def find(self, call: Callable[[bytes], DecodedMessage], container_id: str) -> DecodedMessage | None:
+        """Return what has this id; None only where the server denies it by the id."""
+        try:
+            found = call(encode((1, container_id))).message(1)
+        except GrpcError as error:
+            if error.code == Code.NOT_FOUND and _denies(error.message, container_id):
+                return None
+            raise
+        if found.text(1) != container_id:
+            raise ValueError(f"requested {container_id}, got {found.text(1)}")
+        return found
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return containerd's namespaces, that of Kubernetes last."""
+        answer = self._connection.call(f"{_NAMESPACES}/List")
+        return (*{one.text(1) for one in DecodedMessage(answer).messages(1)}.difference({_KUBERNETES}), _KUBERNETES)
+
+
+def _denies(message: str, container_id: str) -> bool:
+    """Return whether a message says that this container does not exist: NOT_FOUND can have other reasons."""
+    if container_id in message:
+        return "not found" in message
+    return message.removesuffix(": not found") in _DENIALS_WITHOUT_ID
+
+
+def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
+    """Return those of these ids that CRI does not list, and the runtime has a record of."""
+    runtime = session.identify()
+    if runtime.name != CONTAINERD:
+        return [found for one in ids if (found := session.sandbox(one))]
+    batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
+    requests = [encode(*((1, f"id=={one}") for one in batch)) for batch in batches]
+    asked = frozenset(ids)
+    records = (*_container_records(session, requests), *_sandbox_records(session, runtime, requests))
+    return {one.id: one for one in records if one.id in asked}.values()
+
+
+def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator[Container]:
+    for namespace in session.namespaces():
+        state = _BEING_CREATED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
+        for request in requests:
+            for one in session.containerd(f"{_CONTAINERS}/List", namespace, request).messages(1):
+                yield _record(one, state, labels=2, created=8)
+
+
+def _sandbox_records(session: _Session, runtime: RuntimeVersion, requests: Sequence[bytes]) -> Iterator[Container]:
+    try:
+        for request in requests:
+            for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):
+                yield _record(one, _BEING_CREATED, labels=4, created=5)
+    except GrpcError as error:
+        if not _without_sandbox_store(error, runtime):
+            raise
+
+
+def _has_record(session: _Session, runtime: RuntimeVersion, container_id: str) -> bool:
+    for namespace in session.namespaces():
+        if session.find(partial(session.containerd, f"{_CONTAINERS}/Get", namespace), container_id):
+            return True
+    try:
+        return bool(session.find(partial(session.containerd, f"{_SANDBOXES}/Get", _KUBERNETES), container_id))
+    except GrpcError as error:
+        if not _without_sandbox_store(error, runtime):
+            raise
+        return False
+
+
+def _without_sandbox_store(error: GrpcError, runtime: RuntimeVersion) -> bool:
+    """Return whether this containerd has no store of sandboxes because it is too old, which its version must show."""
+    version = version_numbers(runtime.version)
+    return error.code == Code.UNIMPLEMENTED and version is not None and version < _FIRST_WITH_SANDBOXES
+
+
+def _sandbox(one: DecodedMessage, labels: int) -> Container:
+    """Convert a PodSandbox or a PodSandboxStatus: the number of the labels is what differs."""
+    state = _SANDBOX_STATES.get(one.integer(3), "unknown")
+    return _labeled(one, state, one.integer(4) // 10**9, one.text_map(labels), sandbox=True)
+
+
+def _container(one: DecodedMessage) -> Container:
+    state = _CONTAINER_STATES.get(one.integer(6), "unknown")
+    return _labeled(one, state, one.integer(7) // 10**9, one.text_map(8), sandbox=False)
+
+
+def _record(one: DecodedMessage, state: str, labels: int, created: int) -> Container:
+    """Convert a record of containerd, of a container or of a sandbox."""
+    return _labeled(one, state, one.message(created).integer(1), one.text_map(labels), sandbox=True)
+
+
+def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str, str], *, sandbox: bool) -> Container:
+    if not (container_id := one.text(1)):
+        raise ValueError("a container without an id")
+    name, namespace = labels.get(f"{_LABEL}name", ""), labels.get(f"{_LABEL}namespace", "")
+    pod = f"{namespace}/{name}" if name else ""
+    return Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox)
+
+
+def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
+    plugins = [json.loads(one["Source"]) for one in config["Plugins"]]
+    ipam: Mapping[str, Any] = next((one["ipam"] for one in plugins if one.get("ipam")), {})
+    # The older single range stands beside the sets, and comes first.
+    sets = [[ipam]] if ipam.get("subnet") else []
+    sets += ipam.get("ranges") or []
+    return RuntimeNetwork(
+        name=str(config["Name"]),
+        plugins=tuple(str(one["type"]) for one in plugins),
+        ipam=str(ipam.get("type") or ""),
+        data_dir=str(ipam.get("dataDir") or ""),
+        ranges=tuple(tuple(_range(one) for one in ranges) for ranges in sets),
+    )
+
+
+def _range(written: Mapping[str, Any]) -> WrittenRange:
+    others = (str(written.get(key) or "") for key in ("rangeStart", "rangeEnd", "gateway"))
+    return WrittenRange(str(written["subnet"]), *others)

@@ -1,0 +1,197 @@
+"""Unary gRPC calls over a unix socket. Nothing is retried, and an answer counts only with the server's status OK.
+
+h2 is imported where it is used: a node without gRPC does not pay for it.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+from agent.model.text import truncate
+from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import SourceError
+
+_LARGEST: Final = 16 * 1024 * 1024
+_PREFIX: Final = 5
+"""A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
+_LONGEST_TIMEOUT: Final = 99_999_999
+"""`grpc-timeout` has up to eight digits."""
+
+
+class Code(IntEnum):
+    """The status codes that the agent distinguishes. A server may answer others."""
+
+    OK = 0
+    NOT_FOUND = 5
+    UNIMPLEMENTED = 12
+
+
+class GrpcError(SourceError):
+    """The server answered with a status that is not OK."""
+
+    def __init__(self, where: str, code: int, message: str) -> None:
+        super().__init__(f"{where}: {truncate(message) or 'no message'} (gRPC status {code})")
+        self.code, self.message = code, message
+
+
+class _InvalidAnswer(Exception):
+    """The server does not follow the protocol, or ended the call without an answer."""
+
+
+class GrpcConnection:
+    """One connection, for calls one after the other. After a SourceError that is no GrpcError it cannot be used."""
+
+    def __init__(self, path: Path, timeout: float, clock: Callable[[], float]) -> None:
+        """`timeout`: seconds for each call, measured with `clock`, from the request to the end of the answer."""
+        self._path, self._timeout, self._clock = path, timeout, clock
+
+    def __enter__(self) -> Self:
+        """Connect; raises SourceError."""
+        from h2.config import H2Configuration
+        from h2.connection import H2Connection
+
+        self._h2 = H2Connection(H2Configuration(header_encoding=None))
+        self._h2.local_settings.enable_push = 0
+        self._h2.initiate_connection()
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.connect(os.fspath(self._path))
+        except OSError as error:
+            self._socket.close()
+            raise SourceError(f"cannot connect to {self._path}: {describe_os_error(error)}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
+        """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
+        from h2.exceptions import H2Error
+
+        where = f"{self._path}: {method.rpartition('/')[2]}"
+        try:
+            answer = _Answer(self._send(method, request, metadata or {}))
+            self._receive(answer)
+            code, content = answer.code(), answer.content
+            if code == Code.OK:
+                return _message(content)
+        except TimeoutError as error:
+            raise SourceError(f"{where}: no complete response within {self._timeout:g} s") from error
+        except OSError as error:
+            raise SourceError(f"{where}: {describe_os_error(error)}") from error
+        except (H2Error, _InvalidAnswer) as error:
+            raise SourceError(f"{where}: {truncate(error) or type(error).__name__}") from error
+        raise GrpcError(where, code, answer.text())
+
+    def _send(self, method: str, request: bytes, metadata: Mapping[str, str]) -> int:
+        """Queue the request; return the id of its stream."""
+        milliseconds = min(max(int(self._timeout * 1000), 1), _LONGEST_TIMEOUT)
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "localhost",
+            "te": "trailers",
+            "content-type": "application/grpc",
+            "grpc-timeout": f"{milliseconds}m",
+            **metadata,
+        }
+        stream: int = self._h2.get_next_available_stream_id()
+        self._h2.send_headers(stream, list(headers.items()))
+        self._h2.send_data(stream, b"\0" + len(request).to_bytes(4) + request, end_stream=True)
+        return stream
+
+    def _receive(self, answer: "_Answer") -> None:
+        end = self._clock() + self._timeout
+        while not answer.complete:
+            self._wait_until(end)
+            # A server that closed the connection may have said why: that is still to be read.
+            with suppress(BrokenPipeError):
+                self._socket.sendall(self._h2.data_to_send())
+            self._wait_until(end)
+            received = self._socket.recv(65536)
+            if not received:
+                raise _InvalidAnswer("the server closed the connection")
+            for event in self._h2.receive_data(received):
+                self._take(event, answer)
+
+    def _wait_until(self, end: float) -> None:
+        remaining = end - self._clock()
+        if remaining <= 0:
+            raise TimeoutError
+        self._socket.settimeout(remaining)
+
+    def _take(self, event: Any, answer: "_Answer") -> None:
+        from h2 import events
+
+        if answer.complete:
+            return
+        if isinstance(event, events.ConnectionTerminated):
+            raise _InvalidAnswer(f"the server ends the connection ({_reason(event.error_code, event.additional_data)})")
+        if isinstance(event, events.DataReceived):
+            # The server may send as much again, on this stream and on the connection.
+            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        if getattr(event, "stream_id", None) != answer.stream:
+            return
+        match event:
+            case events.ResponseReceived() | events.TrailersReceived():
+                answer.take_headers(event.headers)
+            case events.DataReceived():
+                answer.take_data(event.data)
+            case events.StreamReset():
+                raise _InvalidAnswer(f"the server reset the call ({_reason(event.error_code)})")
+            case events.StreamEnded():
+                answer.complete = True
+            case _:
+                pass
+
+
+class _Answer:
+    """What arrived on the stream of one call."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream, self.complete, self.content = stream, False, bytearray()
+        self._headers: dict[bytes, bytes] = {}
+
+    def take_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Keep the headers, then the trailers. A server that fails early may send one block that is both."""
+        self._headers.update(headers)
+        if (status := self._headers[b":status"]) != b"200":
+            raise _InvalidAnswer(f"HTTP status {status.decode(errors='replace')}")
+
+    def take_data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > _LARGEST + _PREFIX:
+            raise _InvalidAnswer(f"the response is larger than {_LARGEST} bytes")
+
+    def code(self) -> int:
+        status = self._headers.get(b"grpc-status", b"")
+        if not re.fullmatch(rb"[0-9]{1,3}", status):
+            raise _InvalidAnswer(f"the response has no valid gRPC status ({status.decode(errors='replace')!r})")
+        return int(status)
+
+    def text(self) -> str:
+        return unquote(self._headers.get(b"grpc-message", b"").decode(errors="replace"))
+
+
+def _message(content: bytearray) -> bytes:
+    """Return the only message of a stream."""
+    length = int.from_bytes(content[1:_PREFIX])
+    if len(content) < _PREFIX or content[0] or len(content) != _PREFIX + length:
+        raise _InvalidAnswer(f"the response is not one uncompressed message ({len(content)} bytes)")
+    return bytes(content[_PREFIX:])
+
+
+def _reason(code: object, text: bytes | None = None) -> str:
+    name = getattr(code, "name", str(code))
+    return f"{name}: {text.decode(errors='replace')}" if text else name
