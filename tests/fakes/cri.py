@@ -1,0 +1,238 @@
+"""A stand-in for containerd 1.5 to 2.x and CRI-O, because no real runtime stays in the middle of creating a sandbox.
+
+It answers what `Cri` asks, in the words of the real ones: containerd 1.6.20, 1.7.24, 2.1.9, CRI-O 1.28.11 and 1.35.6.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.fakes.grpc_server import Answers, Call
+from tests.fakes.protobuf import messages
+
+NOT_FOUND, UNIMPLEMENTED = 5, 12
+CREATED, RUNNING, EXITED, UNKNOWN = range(4)
+READY, NOT_READY = range(2)
+
+_STATUS: Final = {"id": (1, "string"), "state": (3, "int32"), "created_at": (4, "int64"), "labels": (7, "map")}
+PROTO: Final = messages(
+    "cri",
+    {
+        "Version": {"version": (1, "string"), "name": (2, "string"), "runtime": (3, "string"), "api": (4, "string")},
+        "Metadata": {"name": (1, "string"), "uid": (2, "string"), "namespace": (3, "string"), "attempt": (4, "int32")},
+        "PodSandbox": {
+            "id": (1, "string"), "metadata": (2, "Metadata"), "state": (3, "int32"), "created_at": (4, "int64"),
+            "labels": (5, "map"), "annotations": (6, "map"), "handler": (7, "string"),
+        },
+        "Container": {
+            "id": (1, "string"), "sandbox": (2, "string"), "metadata": (3, "Metadata"), "state": (6, "int32"),
+            "created_at": (7, "int64"), "labels": (8, "map"), "annotations": (9, "map"),
+        },
+        "Sandboxes": {"items": (1, "*PodSandbox")},
+        "Containers": {"containers": (1, "*Container")},
+        "SandboxStatus": _STATUS,
+        "PodSandboxStatus": {"status": (1, "SandboxStatus"), "info": (2, "map")},
+        "ContainerStatus": {"status": (1, "Container")},
+        "Status": {"info": (2, "map")},
+        "Namespace": {"name": (1, "string"), "labels": (2, "map")},
+        "Namespaces": {"namespaces": (1, "*Namespace")},
+        "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
+        "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
+        "Record": {"id": (1, "string"), "labels": (2, "map"), "spec": (5, "Any"), "created_at": (8, "Timestamp")},
+        "Records": {"containers": (1, "*Record")},
+        "GotRecord": {"container": (1, "Record")},
+        "Runtime": {"name": (1, "string")},
+        "Sandbox": {
+            "sandbox_id": (1, "string"), "runtime": (2, "Runtime"), "labels": (4, "map"),
+            "created_at": (5, "Timestamp"),
+        },
+        "SandboxRecords": {"list": (1, "*Sandbox")},
+        "GotSandbox": {"sandbox": (1, "Sandbox")},
+        "Filters": {"filters": (1, "*string")},
+        "Id": {"id": (1, "string"), "verbose": (2, "bool")},
+        "Verbose": {"verbose": (1, "bool")},
+    },
+)  # fmt: skip
+
+
+@dataclass
+class FakeRuntime:
+    """What a runtime has, and how it is built."""
+
+    name: str = "containerd"
+    version: str = "1.7.24"
+    apis: tuple[str, ...] = ("v1",)
+    sandboxes: list[Any] = field(default_factory=list)
+    containers: list[Any] = field(default_factory=list)
+    records: dict[str, list[Any]] = field(default_factory=lambda: {"k8s.io": []})
+    """containerd's containers, by namespace."""
+    stored: list[Any] | None = None
+    """containerd's sandboxes; None: it has had none, so its store has no bucket."""
+    has_store: bool = True
+    unborn: set[str] = field(default_factory=set)
+    """CRI-O's sandboxes that are being created."""
+    info: dict[str, str] = field(default_factory=dict)
+    instead: dict[str, Answers] = field(default_factory=dict)
+    """Other answers, by the method's name with or without its service."""
+
+    def answer(self, call: Call) -> None:
+        service, _, method = call.method.lstrip("/").rpartition("/")
+        if other := self.instead.get(call.method) or self.instead.get(method):
+            other(call)
+        elif matched := re.fullmatch(r"runtime\.(v1|v1alpha2)\.RuntimeService", service):
+            self._cri(call, method) if matched[1] in self.apis else _unknown(call, service)
+        elif self.name != "containerd":
+            _unknown(call, service)
+        elif service == "containerd.services.namespaces.v1.Namespaces":
+            _send(call, "Namespaces", namespaces=[PROTO["Namespace"](name=name) for name in self.records])
+        elif service == "containerd.services.containers.v1.Containers":
+            self._containers(call, method)
+        elif service == "containerd.services.sandbox.v1.Store" and self.has_store:
+            self._store(call, method)
+        else:
+            _unknown(call, service)
+
+    def _cri(self, call: Call, method: str) -> None:
+        asked = PROTO["Id"].FromString(call.request).id if method.endswith(("SandboxStatus", "ContainerStatus")) else ""
+        match method:
+            case "Version":
+                _send(call, "Version", version="0.1.0", name=self.name, runtime=self.version, api="v1")
+            case "ListPodSandbox":
+                _send(call, "Sandboxes", items=self.sandboxes)
+            case "ListContainers":
+                _send(call, "Containers", containers=self.containers)
+            case "PodSandboxStatus":
+                self._sandbox_status(call, asked)
+            case "ContainerStatus":
+                self._container_status(call, asked)
+            case "Status":
+                assert PROTO["Verbose"].FromString(call.request).verbose
+                _send(call, "Status", info=self.info)
+            case _:
+                call.fail(UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService")
+
+    def _sandbox_status(self, call: Call, asked: str) -> None:
+        for one in self.sandboxes:
+            if one.id == asked:
+                _send(call, "PodSandboxStatus", status=_status(one))
+                return
+        if self.name == "containerd":
+            call.fail(NOT_FOUND, "an error occurred when try to find sandbox: not found")
+        elif asked in self.unborn:
+            call.fail(NOT_FOUND, f'could not find pod "{asked}": sandbox not created')
+        else:
+            missing = f"PodSandbox with ID starting with {asked} not found: ID does not exist"
+            call.fail(NOT_FOUND, f'could not find pod "{asked}": {missing}')
+
+    def _container_status(self, call: Call, asked: str) -> None:
+        for one in self.containers:
+            if one.id == asked:
+                _send(call, "ContainerStatus", status=one)
+                return
+        if self.name == "containerd":
+            call.fail(NOT_FOUND, f'an error occurred when try to find container "{asked}": not found')
+        else:
+            missing = f"container with ID starting with {asked} not found: ID does not exist"
+            call.fail(NOT_FOUND, f'could not find container "{asked}": {missing}')
+
+    def _containers(self, call: Call, method: str) -> None:
+        namespace = call.headers["containerd-namespace"]
+        records = self.records.get(namespace, [])
+        if method == "List":
+            _send(call, "Records", containers=_matching(call, records, "id"))
+            return
+        asked = PROTO["Id"].FromString(call.request).id
+        found = [one for one in records if one.id == asked]
+        if found:
+            _send(call, "GotRecord", container=found[0])
+        else:
+            call.fail(NOT_FOUND, f'container "{asked}" in namespace "{namespace}": not found')
+
+    def _store(self, call: Call, method: str) -> None:
+        assert call.headers["containerd-namespace"] == "k8s.io"
+        if method == "List":
+            _send(call, "SandboxRecords", list=_matching(call, self.stored or [], "sandbox_id"))
+            return
+        asked = PROTO["Id"].FromString(call.request).id
+        found = [one for one in self.stored or [] if one.sandbox_id == asked]
+        if found:
+            _send(call, "GotSandbox", sandbox=found[0])
+        elif self.stored is None:
+            call.fail(NOT_FOUND, "no sandbox buckets: not found")
+        else:
+            call.fail(NOT_FOUND, f'bucket "{asked}" not found: not found')
+
+
+def _send(call: Call, kind: str, /, **fields: Any) -> None:
+    call.answer(PROTO[kind](**fields).SerializeToString())
+
+
+def _unknown(call: Call, service: str) -> None:
+    call.fail(UNIMPLEMENTED, f"unknown service {service}")
+
+
+def _status(one: Any) -> Any:
+    labels = dict(one.labels)
+    return PROTO["SandboxStatus"](id=one.id, state=one.state, created_at=one.created_at, labels=labels)
+
+
+def _matching(call: Call, records: list[Any], key: str) -> list[Any]:
+    """Apply filters as containerd does: one of them must match, and without any all do."""
+    filters = PROTO["Filters"].FromString(call.request).filters
+    wanted = [one.removeprefix("id==") for one in filters]
+    assert all(re.fullmatch("[0-9a-f]{64}", one) for one in wanted), "a filter of anything else may match anything"
+    return [one for one in records if not wanted or getattr(one, key) in wanted]
+
+
+LABELS: Final = {
+    "io.kubernetes.pod.name": "web-0",
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.uid": "u-1",
+    "app": "web",
+}
+AT: Final = 1_700_000_000
+
+
+def sandbox(container_id: str, state: int = READY, labels: dict[str, str] | None = None) -> Any:
+    named = PROTO["Metadata"](name="web-0", uid="u-1", namespace="shop")
+    labels = LABELS if labels is None else labels
+    return PROTO["PodSandbox"](
+        id=container_id, metadata=named, state=state, created_at=AT * 10**9 + 5, labels=labels, annotations={"a": "b"}
+    )
+
+
+def container(container_id: str, state: int = RUNNING) -> Any:
+    return PROTO["Container"](
+        id=container_id, sandbox="f" * 64, state=state, created_at=AT * 10**9 + 5, labels=LABELS, annotations={"a": "b"}
+    )
+
+
+def record(container_id: str, labels: dict[str, str] | None = None) -> Any:
+    """Make a container of containerd's own store."""
+    spec = PROTO["Any"](type_url="types.containerd.io/opencontainers/runtime-spec/1/Spec", value=b"{}" * 2000)
+    stamp = PROTO["Timestamp"](seconds=AT, nanos=5)
+    return PROTO["Record"](id=container_id, labels=LABELS if labels is None else labels, spec=spec, created_at=stamp)
+
+
+def stored(container_id: str) -> Any:
+    """Make a sandbox of containerd's own store, whose only label is a name."""
+    return PROTO["Sandbox"](
+        sandbox_id=container_id,
+        runtime=PROTO["Runtime"](name="io.containerd.runc.v2"),
+        labels={"name": "web-0_shop_u-1_0"},
+        created_at=PROTO["Timestamp"](seconds=AT),
+    )
+
+
+def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:
+    """Write the networks as containerd does: its own loopback, and one."""
+
+    def network(name: str, *plugins: dict[str, Any]) -> dict[str, Any]:
+        sources = [
+            {"Network": {"type": one.get("type"), "ipam": {}, "dns": {}}, "Source": json.dumps(one)} for one in plugins
+        ]
+        return {"Config": {"Name": name, "CNIVersion": "1.0.0", "Plugins": sources, "Source": "{}"}, "IFName": "eth0"}
+
+    networks = [network("cni-loopback", {"type": "loopback"}), network(name, *plugins)]
+    return json.dumps({"PluginDirs": ["/opt/cni/bin"], "PluginConfDir": "/etc/cni/net.d", "Networks": networks})

@@ -1,0 +1,210 @@
+"""Debian's containerd, in namespaces and directories of its own: what the stand-in answers, a real one does."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+
+from agent.model.runtime import CONTAINERD, RuntimeNetwork, WrittenRange, record_before_address, version_numbers
+from agent.model.snapshot import Container
+from agent.sources.runtime.cri import Cri
+from agent.sources.runtime.grpc_unary import GrpcConnection, GrpcError
+from agent.sources.source_error import SourceError
+from tests.fakes.cri import LABELS, PROTO, stored
+from tests.wire import needs, open_directory, run, until
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+_PROGRAMS = ("containerd", "ctr", "unshare")
+
+CONFIGURATION = """\
+version = 2
+root = "{at}/root"
+state = "{at}/state"
+disabled_plugins = [
+  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+]
+[grpc]
+address = "{at}/c.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+disable_apparmor = true
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+conf_dir = "{at}/net.d"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"""
+NETWORK = {
+    "cniVersion": "0.4.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "/run/pods",
+                "ranges": [[{"subnet": "10.231.0.0/24", "rangeStart": "10.231.0.9"}], [{"subnet": "usePodCidr"}]],
+            },
+        },
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """Start containerd, and yield the directory of its socket."""
+    missing = [one for one in _PROGRAMS if not shutil.which(one)]
+    needs(not missing, f"{', '.join(missing)} (Debian: apt-get install containerd)")
+    needs(os.geteuid() == 0, "root, to start containerd")
+    with open_directory() as at:
+        (at / "config.toml").write_text(CONFIGURATION.format(at=at))
+        (at / "net.d").mkdir()
+        (at / "net.d/10-pods.conflist").write_text(json.dumps(NETWORK))
+        (at / "rootfs").mkdir()
+        log = at / "log"
+        with log.open("wb") as output:
+            # It ends with the program that made its namespaces, and whatever it mounted goes with them.
+            own = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+            command = (*own, "containerd", "--config", str(at / "config.toml"))
+            process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603
+        try:
+            until(lambda: process.poll() is not None or _answers(at), f"containerd answers ({log})", 30)
+            needs(process.poll() is None, f"a containerd that starts: {log.read_text()[-500:]}")
+            yield at
+        finally:
+            process.kill()  # unshare ignores SIGTERM
+            process.wait(20)
+
+
+def _answers(at: Path) -> bool:
+    try:
+        client(at).containers([])
+    except SourceError:
+        return False
+    return True
+
+
+def client(at: Path) -> Cri:
+    return Cri(at / "c.sock", 10.0, time.perf_counter)
+
+
+def create(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
+    """Record a container, as containerd does for a sandbox before it requests an address."""
+    labels = [word for name, value in LABELS.items() for word in ("--label", f"{name}={value}")]
+    rootfs = ("--rootfs", *labels, str(at / "rootfs"))
+    run("ctr", "-a", str(at / "c.sock"), "-n", namespace, "containers", "create", *rootfs, container_id)
+
+
+def delete(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
+    run("ctr", "-a", str(at / "c.sock"), "-n", namespace, "containers", "delete", container_id)
+
+
+def test_it_names_itself_and_its_version(directory: Path) -> None:
+    found = client(directory).identify()
+    assert found == (CONTAINERD, run("containerd", "--version").split()[2])
+    assert record_before_address(*found)
+
+
+def test_it_lists_nothing_and_denies_every_id(directory: Path) -> None:
+    assert client(directory).containers([]) == ()
+    assert client(directory).containers([A, B, C, "default-" + A]) == ()
+    assert client(directory).has(A) is False
+
+
+def test_a_record_that_cri_does_not_list_is_found_until_it_is_deleted(directory: Path) -> None:
+    before = time.time()  # noqa: TID251 (containerd reads the real clock)
+    create(directory, A)
+    try:
+        cri = client(directory)
+        assert cri.containers([]) == (), "CRI does not list it"
+        (found,) = cri.containers([B, A, C])
+        assert found == Container(A, "being created", found.created, "shop/web-0", "u-1", sandbox=True)
+        assert before - 2 <= found.created <= before + 60
+        assert (cri.has(A), cri.has(B)) == (True, False)
+    finally:
+        delete(directory, A)
+    assert client(directory).containers([A]) == ()
+    assert client(directory).has(A) is False
+
+
+def test_a_container_of_another_client_is_found(directory: Path) -> None:
+    create(directory, B, "moby")
+    try:
+        (found,) = client(directory).containers([A, B])
+        assert (found.id, found.state) == (B, "in another namespace of containerd")
+        assert client(directory).has(B) is True
+    finally:
+        delete(directory, B, "moby")
+
+
+def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
+    cri, store = client(directory), "/containerd.services.sandbox.v1.Store"
+    needs(
+        (version_numbers(cri.identify().version) or ()) >= (1, 7), "containerd >= 1.7, which has a store of sandboxes"
+    )
+    metadata = {"containerd-namespace": "k8s.io"}
+    kept = PROTO["GotSandbox"](sandbox=stored(C)).SerializeToString()
+    with GrpcConnection(directory / "c.sock", 10.0, time.perf_counter) as connection:
+        connection.call(f"{store}/Create", kept, metadata)
+        try:
+            (found,) = cri.containers([A, C])
+            assert (found.id, found.state, found.sandbox) == (C, "being created", True)
+            assert (cri.has(C), cri.has(A)) == (True, False), "the store has sandboxes, and not this one"
+        finally:
+            connection.call(f"{store}/Delete", PROTO["Id"](id=C).SerializeToString(), metadata)
+    assert cri.has(C) is False
+
+
+def test_many_ids_and_many_calls_are_answered(directory: Path) -> None:
+    ids = [f"{number:064x}" for number in range(1500)]
+    create(directory, ids[-1])
+    try:
+        assert [one.id for one in client(directory).containers(ids)] == [ids[-1]]
+        with GrpcConnection(directory / "c.sock", 10.0, time.perf_counter) as connection:
+            for one in ids[:1200]:
+                with pytest.raises(GrpcError, match="not found"):
+                    connection.call("/runtime.v1.RuntimeService/PodSandboxStatus", b"\x0a\x40" + one.encode())
+    finally:
+        delete(directory, ids[-1])
+
+
+def test_it_names_its_network(directory: Path) -> None:
+    ranges = ((WrittenRange("10.231.0.0/24", "10.231.0.9"),), (WrittenRange("usePodCidr"),))
+    expected = RuntimeNetwork("pods", ("bridge", "portmap"), "host-local", "/run/pods", ranges)
+    assert client(directory).networks() == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_bytes"),
+    [
+        ("/runtime.v1.RuntimeService/Version", b""),
+        ("/runtime.v1alpha2.RuntimeService/Version", b""),
+        ("/runtime.v1.RuntimeService/ListPodSandbox", b""),
+        ("/runtime.v1.RuntimeService/PodSandboxStatus", b"\x0a\x40" + A.encode()),
+        ("/runtime.v1.RuntimeService/ContainerStatus", b"\x0a\x40" + A.encode()),
+        ("/runtime.v1.RuntimeService/Missing", b""),
+        ("/containerd.services.containers.v1.Containers/Get", b"\x0a\x40" + A.encode()),
+        ("/containerd.services.namespaces.v1.Namespaces/List", b""),
+        ("/missing.Service/Method", b""),
+    ],
+)
+def test_the_client_of_grpc_gets_the_same_answer(directory: Path, method: str, request_bytes: bytes) -> None:
+    metadata = {"containerd-namespace": "k8s.io"}
+    with grpc.insecure_channel(f"unix:{directory}/c.sock") as channel:
+        try:
+            expected = channel.unary_unary(method)(request_bytes, timeout=10, metadata=list(metadata.items()))
+        except grpc.RpcError as error:
+            expected = (error.code().value[0], error.details())
+    with GrpcConnection(directory / "c.sock", 10.0, time.perf_counter) as connection:
+        try:
+            found: object = connection.call(method, request_bytes, metadata)
+        except GrpcError as error:
+            found = (error.code, error.message)
+    assert found == expected

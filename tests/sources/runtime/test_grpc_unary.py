@@ -1,0 +1,467 @@
+"""Unary gRPC calls: with a real server of grpcio, and with a stand-in that breaks every rule."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from agent.sources.source_error import SourceError
+from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
+from tests.wire import as_nobody, open_directory
+
+METHOD = "/test.Service/Method"
+_16_MB = 16 * 1024 * 1024
+INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 2, 8, 11
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with open_directory() as directory:
+        yield directory / "grpc.sock"
+
+
+def connection(path: Path, timeout: float = 10.0) -> GrpcConnection:
+    return GrpcConnection(path, timeout, time.perf_counter)
+
+
+def ask(path: Path, timeout: float = 10.0, request: bytes = b"") -> bytes:
+    with connection(path, timeout) as connected:
+        return connected.call(METHOD, request)
+
+
+def error_of(path: Path, timeout: float = 10.0) -> SourceError:
+    with pytest.raises(SourceError) as raised:
+        ask(path, timeout)
+    text = str(raised.value)
+    assert len(text) < 400, "an operator reads this in one line"
+    assert "\n" not in text
+    return raised.value
+
+
+def error_from(path: Path, answers: Answers, timeout: float = 10.0) -> str:
+    """Return the error of a call that failed without a status of the server."""
+    with FakeGrpcServer(path, answers):
+        error = error_of(path, timeout)
+    assert not isinstance(error, GrpcError)
+    assert str(error).startswith(f"{path}: Method: ")
+    return str(error)
+
+
+def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
+    with FakeGrpcServer(path, lambda call: call.answer(b"answer")) as server, connection(path, 2.5) as connected:
+        assert connected.call(METHOD, b"request", {"containerd-namespace": "k8s.io"}) == b"answer"
+    (call,) = server.calls
+    assert call.request == b"request"
+    assert call.headers == {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": METHOD,
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "grpc-timeout": "2500m",
+        "containerd-namespace": "k8s.io",
+    }
+
+
+def test_the_timeout_of_a_request_has_at_most_eight_digits(path: Path) -> None:
+    with FakeGrpcServer(path, lambda call: call.answer(b"")) as server:
+        ask(path, timeout=1e9)
+    assert server.calls[0].headers["grpc-timeout"] == "99999999m"
+
+
+def test_calls_follow_each_other_on_one_connection(path: Path) -> None:
+    def echo(call: Call) -> None:
+        call.answer(call.request)
+
+    with FakeGrpcServer(path, echo) as server, connection(path) as connected:
+        # More bytes than the windows of a connection have at first.
+        requests = [bytes([number % 256]) * 1000 for number in range(200)]
+        assert [connected.call(METHOD, one) for one in requests] == requests
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_frames_may_be_split_anywhere(path: Path, piece: int) -> None:
+    with FakeGrpcServer(path, lambda call: call.answer(b"a" * 3000), piece=piece):
+        assert ask(path) == b"a" * 3000
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_530, 65_536, 3_000_000, _16_MB])
+def test_an_answer_is_complete_whatever_its_size(path: Path, size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    with FakeGrpcServer(path, lambda call: call.answer(content[:size])), connection(path, 60) as connected:
+        assert connected.call(METHOD) == content[:size]
+        assert connected.call(METHOD) == content[:size], "the windows are open again"
+
+
+def test_an_answer_of_more_than_16_megabytes_is_refused(path: Path) -> None:
+    text = error_from(path, lambda call: call.answer(b"a" * (_16_MB + 1)), timeout=60)
+    assert text.endswith("the response is larger than 16777216 bytes")
+
+
+@pytest.mark.parametrize("declared", [_16_MB, 0xFFFF_FFFF])
+def test_a_declared_length_reserves_no_memory(path: Path, declared: int) -> None:
+    def answers(call: Call) -> None:
+        call.head(OPENING)
+        call.data(b"\0" + declared.to_bytes(4) + b"short")
+        call.head({"grpc-status": "0"}, end=True)
+
+    assert "not one uncompressed message (10 bytes)" in error_from(path, answers)
+
+
+def test_pings_and_settings_between_are_answered(path: Path) -> None:
+    def answers(call: Call) -> None:
+        call.ping()
+        call.head(OPENING)
+        call.ping()
+        call.data(framed(b"answer"))
+        call.head({"grpc-status": "0"}, end=True)
+
+    with FakeGrpcServer(path, answers):
+        assert ask(path) == b"answer"
+
+
+def test_an_answer_in_headers_and_trailers_of_one_call_is_not_that_of_the_next(path: Path) -> None:
+    def answers(call: Call) -> None:
+        call.answer(call.request)
+        # As a server does that wants no more of a request: the client has finished with this stream.
+        call.raw(b"\0\0\4\3\0" + call.stream.to_bytes(4) + b"\0\0\0\0")
+
+    with FakeGrpcServer(path, answers), connection(path) as connected:
+        assert [connected.call(METHOD, one) for one in (b"1", b"2", b"3")] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["trailers only", "trailers"])
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ("unknown service runtime.v1.RuntimeService", "unknown service runtime.v1.RuntimeService"),
+        ("100%25 %E2%9C%93 %22x%22", '100% \u2713 "x"'),
+        ("half %E2%9C", "half \ufffd"),
+        ("no escape: 100%", "no escape: 100%"),
+        ("", ""),
+    ],
+)
+def test_a_status_that_is_not_ok_is_an_error_with_its_code_and_message(
+    path: Path, *, early: bool, sent: str, message: str
+) -> None:
+    status = {"grpc-status": "12", "grpc-message": sent}
+
+    def answers(call: Call) -> None:
+        if not early:
+            call.head(OPENING)
+            call.data(framed(b"what was known until then"))
+        call.head({**OPENING, **status} if early else status, end=True)
+
+    with FakeGrpcServer(path, answers):
+        error = error_of(path)
+    assert isinstance(error, GrpcError)
+    assert (error.code, error.message) == (Code.UNIMPLEMENTED, message)
+    assert str(error) == f"{path}: Method: {message or 'no message'} (gRPC status 12)"
+
+
+def test_a_long_message_is_kept_whole_and_written_in_short(path: Path) -> None:
+    with FakeGrpcServer(path, lambda call: call.fail(5, "x" * 2000 + ID_AT_THE_END)):
+        error = error_of(path)
+    assert isinstance(error, GrpcError)
+    assert error.message.endswith(ID_AT_THE_END)
+
+
+ID_AT_THE_END = "0123"
+
+
+def test_after_an_error_of_the_server_the_connection_can_be_used(path: Path) -> None:
+    def answers(call: Call) -> None:
+        if call.request == b"known":
+            call.answer(b"answer")
+        else:
+            call.fail(5, "not found")
+
+    with FakeGrpcServer(path, answers), connection(path) as connected:
+        with pytest.raises(GrpcError):
+            connected.call(METHOD, b"unknown")
+        assert connected.call(METHOD, b"known") == b"answer"
+
+
+def http_error(call: Call) -> None:
+    call.head({":status": "503", "grpc-status": "0"})
+    call.data(framed(b"answer"), end=True)
+
+
+def http_1(call: Call) -> None:
+    call.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    call.hang_up()
+
+
+def no_status(call: Call) -> None:
+    call.head(OPENING)
+    call.data(framed(b"answer"), end=True)
+
+
+def trailers(**status: str) -> Answers:
+    """Answer with one message, and these trailers."""
+
+    def answers(call: Call) -> None:
+        call.head(OPENING)
+        call.data(framed(b"answer"))
+        call.head({name.replace("_", "-"): value for name, value in status.items()}, end=True)
+
+    return answers
+
+
+def content(sent: bytes) -> Answers:
+    """Answer with exactly these bytes as data."""
+
+    def answers(call: Call) -> None:
+        call.head(OPENING)
+        call.data(sent)
+        call.head({"grpc-status": "0"}, end=True)
+
+    return answers
+
+
+def half(then: Callable[[Call], None]) -> Answers:
+    """Send half of an answer, and go on like this."""
+
+    def answers(call: Call) -> None:
+        call.head(OPENING)
+        call.data(framed(b"answer")[:7])
+        then(call)
+
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        (http_error, "HTTP status 503"),
+        (no_status, "no valid gRPC status ('')"),
+        (trailers(grpc_status="OK"), "no valid gRPC status ('OK')"),
+        (trailers(grpc_status="-1"), "no valid gRPC status ('-1')"),
+        (trailers(grpc_status="9" * 5000), "no valid gRPC status"),
+        (trailers(other="1"), "no valid gRPC status"),
+        (lambda call: call.head({**OPENING, "grpc-status": "0"}, end=True), "not one uncompressed message (0 bytes)"),
+        (content(b""), "not one uncompressed message (0 bytes)"),
+        (content(b"\0\0\0\0"), "not one uncompressed message (4 bytes)"),
+        (content(framed(b"answer")[:-1]), "not one uncompressed message (10 bytes)"),
+        (content(framed(b"answer") + b"x"), "not one uncompressed message (12 bytes)"),
+        (content(framed(b"one") + framed(b"two")), "not one uncompressed message (16 bytes)"),
+        (content(b"\1" + framed(b"answer")[1:]), "not one uncompressed message (11 bytes)"),
+        (half(lambda call: call.reset(INTERNAL_ERROR)), "the server reset the call (INTERNAL_ERROR)"),
+        (lambda call: call.reset(CANCEL), "the server reset the call (CANCEL)"),
+        (lambda call: call.reset(0xABCD), "the server reset the call (43981)"),
+        (half(lambda call: call.go_away(0)), "the server ends the connection (NO_ERROR)"),
+        (
+            lambda call: call.go_away(ENHANCE_YOUR_CALM, b"too_many_pings"),
+            "the server ends the connection (ENHANCE_YOUR_CALM: too_many_pings)",
+        ),
+        (lambda call: call.hang_up(), "the server closed the connection"),
+        (half(lambda call: call.hang_up()), "the server closed the connection"),
+        (http_1, "the server closed the connection"),
+        (lambda call: call.raw(b"\0\0\4\7\0\0\0\0\0half"), "Frame data missing or invalid"),
+        (lambda call: call.raw(b"\0\0\4\1\4\0\0\0\1half"), "Error decoding header block"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path, answers: Answers, text: str) -> None:
+    assert text in error_from(path, answers)
+
+
+def test_after_a_goaway_with_the_answer_no_other_call_is_answered(path: Path) -> None:
+    def answers(call: Call) -> None:
+        call.answer(b"answer")
+        call.go_away(0)
+
+    with FakeGrpcServer(path, answers), connection(path) as connected:
+        assert connected.call(METHOD) == b"answer"
+        with pytest.raises(SourceError, match="Method: "):
+            connected.call(METHOD)
+
+
+@pytest.mark.parametrize("when", ["at once", "in the middle", "by drops", "by pings"])
+def test_the_timeout_bounds_the_whole_call(path: Path, when: str) -> None:
+    def drip(call: Call) -> None:
+        call.head(OPENING)
+        for _ in range(200):
+            if call.closing.wait(0.05):
+                return
+            if when == "by pings":
+                call.ping()
+            else:
+                call.data(b"\0")
+
+    hanging = {"at once": lambda call: call.hang(), "in the middle": half(lambda call: call.hang())}
+    start = time.perf_counter()
+    text = error_from(path, hanging.get(when, drip), timeout=0.3)
+    assert text.endswith("no complete response within 0.3 s")
+    assert time.perf_counter() - start < 2
+
+
+def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        assert "no complete response within 0.2 s" in str(error_of(path, 0.2))
+        waiting = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(str(path))
+        assert str(error_of(path, 0.2)) == f"cannot connect to {path}: resource temporarily unavailable"
+        for one in waiting:
+            one.close()
+
+
+def test_where_nobody_listens_the_error_names_the_socket_and_the_reason(path: Path) -> None:
+    assert str(error_of(path)) == f"cannot connect to {path}: no such file or directory"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert str(error_of(path)) == f"cannot connect to {path}: connection refused"
+    long = path.with_name("x" * 200)
+    assert "path too long" in str(error_of(long))
+
+
+def test_a_socket_of_root_is_closed_to_others(path: Path) -> None:
+    with FakeGrpcServer(path, lambda call: call.answer(b"")):
+        path.chmod(0o600)
+        with as_nobody():
+            error = error_of(path)
+    assert str(error) == f"cannot connect to {path}: permission denied (run as root)"
+
+
+def recorded() -> bytes:
+    """Return what a server sends whose answer is right."""
+    server = H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    client = H2Connection()
+    client.initiate_connection()
+    client.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "x")])
+    client.end_stream(1)
+    server.receive_data(client.data_to_send())
+    server.send_headers(1, list(OPENING.items()))
+    server.send_data(1, framed(b"answer"))
+    server.send_headers(1, [("grpc-status", "0")], end_stream=True)
+    return server.data_to_send()
+
+
+RECORDED = recorded()
+
+
+def answered(sent: bytes) -> bytes | SourceError:
+    """Return what a call makes of these bytes, after which the server ends the connection."""
+    with open_directory() as directory, socket.socket(socket.AF_UNIX) as listening:
+        path = directory / "grpc.sock"
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.sendall(sent)
+                accepted.shutdown(socket.SHUT_WR)
+                while accepted.recv(65536):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            return ask(path, 5)
+        except SourceError as error:
+            return error
+        finally:
+            thread.join()
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_any_bytes_give_an_error_and_no_other_exception(sent: bytes, after_settings: bool) -> None:
+    assert isinstance(answered((b"\0\0\0\4\0\0\0\0\0" if after_settings else b"") + sent), SourceError)
+
+
+@given(st.integers(0, len(RECORDED) - 1), st.integers(0, 255))
+def test_an_answer_with_one_wrong_byte_is_an_answer_or_an_error(at: int, byte: int) -> None:
+    found = answered(RECORDED[:at] + bytes([byte]) + RECORDED[at + 1 :])
+    assert isinstance(found, SourceError) or len(found) == len(b"answer")
+
+
+@given(st.integers(0, len(RECORDED) - 1))
+def test_a_part_of_an_answer_is_never_an_answer(end: int) -> None:
+    assert isinstance(answered(RECORDED[:end]), SourceError)
+
+
+def test_the_whole_recorded_answer_is_one() -> None:
+    assert answered(RECORDED) == b"answer"
+
+
+class _Real(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """What a server of grpcio does with any method."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method != METHOD:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+    @staticmethod
+    def _answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if request.startswith(b"fail"):
+            context.abort(grpc.StatusCode.NOT_FOUND, f'container "{request.decode()}": 100% \u2713')
+        if request == b"sleep":
+            threading.Event().wait(1)
+        size = int(dict(context.invocation_metadata()).get("size", len(request)))
+        return request * (size // max(len(request), 1))
+
+
+@pytest.fixture
+def real(path: Path) -> Iterator[Path]:
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[_Real()])
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    yield path
+    server.stop(None).wait()
+
+
+def test_a_real_server_understands_and_is_understood(real: Path) -> None:
+    with connection(real) as connected:
+        assert connected.call(METHOD, b"request") == b"request"
+        assert len(connected.call(METHOD, b"x", {"size": "3000000"})) == 3_000_000
+        with pytest.raises(GrpcError) as raised:
+            connected.call(METHOD, b"fail-1")
+        assert (raised.value.code, raised.value.message) == (Code.NOT_FOUND, 'container "fail-1": 100% \u2713')
+        with pytest.raises(GrpcError) as raised:
+            connected.call("/test.Service/Other")
+        assert raised.value.code == Code.UNIMPLEMENTED
+        requests = [b"%08d" % number * 60 for number in range(500)]
+        assert [connected.call(METHOD, one) for one in requests] == requests
+
+
+def test_a_real_server_knows_the_timeout(real: Path) -> None:
+    # The server gives up by itself, or the client does: both say so.
+    assert "(gRPC status 4)" in (text := str(error_of_sleep(real))) or "no complete response within 0.2 s" in text
+
+
+def error_of_sleep(path: Path) -> SourceError:
+    with connection(path, 0.2) as connected, pytest.raises(SourceError) as raised:
+        connected.call(METHOD, b"sleep")
+    return raised.value
+
+
+def test_h2_is_imported_only_by_a_node_that_connects() -> None:
+    program = (
+        "import sys, time, pathlib\n"
+        "from agent.sources.runtime import cri\n"
+        "assert not {'h2', 'docker'} & set(sys.modules)\n"
+        "try: cri.Cri(pathlib.Path('/nowhere'), 1, time.perf_counter).identify()\n"
+        "except cri.SourceError: print('h2' in sys.modules, 'docker' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == "True False\n"
