@@ -115,6 +115,14 @@ def node_name(text: str) -> str:
     return text
 
 
+def endpoint(text: str) -> Path | None:
+    """Read the URL or path of a unix socket; empty: none."""
+    path = text.removeprefix("unix://")
+    if text and not path.startswith("/"):
+        raise ValueError("expected unix:// and the absolute path of a socket")
+    return Path(path) if text else None
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -161,11 +169,18 @@ class Config:
         "sandbox checkpoints and network namespaces")
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of the API server")
+    runtime: str = _setting("auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri", help=
+        "container runtimes to ask. auto: the one that the kubelet names and every other one that serves its socket; "
+        "docker; cri: containerd or CRI-O")
+    cri_endpoint: Path | None = _setting("", endpoint, CONNECTIONS, "URL", help=
+        "CRI socket of this node, such as unix:///run/containerd/containerd.sock. Without it: the one that the "
+        "kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s too) and CRI-O")
     docker_host: str = _setting("", str, CONNECTIONS, "URL", help=
         "docker engine of this node, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default "
         "socket. It is asked only while docker runs")
     docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
-        "how long to wait for one response of docker. After that the containers count as unavailable")
+        "how long to wait for one response of docker or of another runtime. After that the containers count as "
+        "unavailable")
     network: tuple[str, ...] = _setting("kubenet", network_name, PATHS, "NAME", many=True, common=True, help=
         "CNI network to check, by the name of its host-local directory. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
@@ -188,8 +203,8 @@ class Config:
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
     grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
-        "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, which "
-        "creates the sandbox before its address is reserved")
+        "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
+        "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")
     confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
         "how long a finding must last before it is confirmed. Commands take two snapshots this far apart (scan, "
         "record, timeline: 5ms; clean: 3s). run: every sync must see it for this long (30s)")
@@ -205,11 +220,11 @@ class Config:
         "every guard")
     cleanup_network: tuple[str, ...] = _setting(
         "kubenet", network_name, CLEANUP, "NAME", commands=_CLEANING, many=True, common=True, help=
-        "CNI network whose leaked addresses may be released. All of its sandboxes must belong to this docker. Repeat "
-        "the option for more networks")
+        "CNI network whose leaked addresses may be released. All of its sandboxes must belong to this node's runtime. "
+        "Repeat the option for more networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
-        "how long the node, the kubelet and docker must have been running before anything is released. This leaves "
-        "time for the kubelet's own cleanup, and for docker's list of containers to become complete")
+        "how long the node, the kubelet and the container runtime must have been running before anything is released. "
+        "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
     max_share: float = _setting("50%", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
         "if more than this share of a range looks leaked, assume a faulty reading and release nothing")
     max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help=

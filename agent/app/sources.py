@@ -1,8 +1,10 @@
 """What a node is read from: for one command, or for the daemon."""
 
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ from agent.app import api_server
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
-from agent.model.snapshot import NotRequested, Snapshot, known_or
+from agent.model.snapshot import DOCKER, NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
@@ -21,7 +23,8 @@ from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.recheck import NodeRecheck
-from agent.sources.runtime.docker import Docker
+from agent.sources.runtime.cri import Cri
+from agent.sources.runtime.node_runtimes import NodeRuntimes, Runtime
 from agent.sources.source_error import SourceError
 from agent.state.device_history import DeviceHistoryStore
 
@@ -44,14 +47,9 @@ def for_command(config: Config) -> NodeSources:
 
 def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
-    # A process table of its own: docker is asked in another thread.
-    require_docker = ProcessTable(config.proc).require_docker
-    try:
-        docker = Docker(config.docker_host or None, config.docker_timeout.total_seconds(), require_docker)
-    except SourceError as error:
-        raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
-    # A little more than docker's own timeout, which bounds silence and has the better message.
-    in_time = Deadline("docker", docker.timeout * 1.2)
+    runtimes = _runtimes(config)
+    # A little more than the timeout of one answer, which bounds silence and has the better message.
+    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
     tracker = RegistrationTracker(
@@ -69,7 +67,8 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
-        "containers": lambda _: in_time(docker.containers),
+        "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
+        "runtimes": lambda _: runtimes.asked,
         "cni_results": lambda _: results.read(),
         # The search is expensive, and its result matters where something may be released.
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),
@@ -78,8 +77,33 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
-    recheck = NodeRecheck(lambda container_id: in_time(lambda: docker.has(container_id)), checkpoints, config.proc)
+    recheck = NodeRecheck(lambda container_id: in_time(lambda: runtimes.has(container_id)), checkpoints, config.proc)
     return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
+
+
+def _runtimes(config: Config) -> NodeRuntimes:
+    # A process table of its own: runtimes are asked in another thread.
+    processes, timeout = ProcessTable(config.proc), config.docker_timeout.total_seconds()
+
+    @cache
+    def docker() -> Runtime:
+        from agent.sources.runtime.docker import Docker
+
+        try:
+            return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
+        except SourceError as error:
+            raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
+
+    if config.docker_host or "DOCKER_HOST" in os.environ:
+        docker()
+    return NodeRuntimes(
+        docker,
+        lambda path, require: Cri(path, timeout, require),
+        processes,
+        config.proc,
+        choice=config.runtime,
+        endpoint=config.cri_endpoint,
+    )
 
 
 def _device_plugins(

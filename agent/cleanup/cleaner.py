@@ -71,7 +71,7 @@ class ApplyingCleaner:
     ) -> None:
         """`file_ops`: returns those of one sync. `lock_timeout`: seconds to wait for another cleaner.
 
-        `beat`: called after each release. One may wait for docker and for a lock, and a sync can have several.
+        `beat`: called after each release. One may wait for the runtime and for a lock, and a sync can have several.
         """
         self._session, self._recheck, self._file_ops = session, recheck, file_ops
         self._journal_store, self._now, self._lock_timeout, self._beat = journal_store, now, lock_timeout, beat

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
@@ -17,7 +18,7 @@ MIN_SUSPECTS: Final = 8
 
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
-"""Of the reservations. With so many suspects, and only docker to go by, the share is one of reservations."""
+"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +52,23 @@ class GuardContext:
     def confirmed_leaks(self) -> frozenset[ReservationKey]:
         return self.report.confirmed_leaks
 
+    @cached_property
+    def runtime(self) -> str:
+        """What texts call the container runtime."""
+        return runtimes.name_of(self.snapshot)
+
     # Those that follow raise InsufficientData if their source could not be read.
 
     @cached_property
     def listed(self) -> frozenset[str]:
-        """The container IDs that docker lists."""
+        """The container IDs that a runtime lists."""
         return frozenset(container.id for container in self.snapshot.containers.known())
 
     @cached_property
     def checkpointed(self) -> frozenset[str]:
         """The container IDs that have a sandbox checkpoint."""
+        if isinstance(self.snapshot.checkpoints, NotRequested):  # only docker's kubelets have them
+            return frozenset()
         return frozenset(checkpoint.container_id for checkpoint in self.snapshot.checkpoints.known())
 
     @cached_property
@@ -81,7 +89,7 @@ class GuardContext:
 
     @cached_property
     def unlisted(self) -> frozenset[str]:
-        """The running pods of which docker lists no container."""
+        """The running pods of which no runtime lists a container."""
         return self.running.difference(container.pod for container in self.snapshot.containers.known())
 
     @cached_property
@@ -110,8 +118,8 @@ class GuardContext:
         if leaked < MIN_SUSPECTS:
             return 0.0
         reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
-        only_docker = isinstance(self.snapshot.pods, NotRequested)
-        if only_docker and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
+        only_runtime = isinstance(self.snapshot.pods, NotRequested)
+        if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
             # The range may be far larger than what was ever allocated from it.
             return leaked / reserved
         sets = self.ranges[network]

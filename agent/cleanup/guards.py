@@ -10,6 +10,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
@@ -35,7 +36,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
 
 
 def release_requests(assessment: Assessment, only: frozenset[str] | None = None) -> tuple[ReleaseRequest, ...]:
-    """Group the reservations that docker does not list by sandbox. Empty if docker's list is not available.
+    """Group the reservations that no runtime lists by sandbox. Empty if the list is not available.
 
     `only`: the sandboxes with one of these addresses.
     """
@@ -128,7 +129,7 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def no_container(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """In any state: a stopped sandbox still owns its address."""
     if request.container_id in context.listed:
-        return Refusal(Reason.CONTAINER_EXISTS, "docker lists the container")
+        return Refusal(Reason.CONTAINER_EXISTS, f"{context.runtime} lists the container")
     return None
 
 
@@ -142,7 +143,7 @@ def no_checkpoint(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 
 def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """The kernel's evidence, independent of docker and the API server."""
+    """The kernel's evidence, independent of the runtime and the API server."""
     for one in request.reservations:
         if address := context.configured.get(one.ip):
             return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
@@ -212,6 +213,14 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     )
 
 
+def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """The list of such a runtime lacks sandboxes that are being made, and they have their addresses already."""
+    if not (unordered := runtimes.unordered(context.snapshot)):
+        return None
+    named = ", ".join(map(str, unordered))
+    return Refusal(Reason.RUNTIME_UNORDERED, f"{named} is not known to record a sandbox before its address is reserved")
+
+
 def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """A runtime can return an incomplete list, mostly after a restart. Trusting it could cost every address."""
     since = context.runtime_history.suspect_since
@@ -225,7 +234,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
         return Refusal(
             Reason.RUNTIME_DOUBTFUL,
-            f"docker lists no container of {missing} of the {running} pods that run according to the API server",
+            f"{context.runtime} lists no container of {missing} of the {running} pods that run according to the API "
+            "server",
         )
     return None
 
@@ -233,14 +243,15 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
 def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The kubelet retries by itself for minutes after a start. A leak is what it leaves behind.
 
-    No setting is offered, because without this guard an address in use can be lost (docs/proof.md). docker has
-    answered, so a docker without a start time runs and was not recognized.
+    No setting is offered, because without this guard an address in use can be lost (docs/proof.md). The
+    runtime has answered, so one without a start time runs and was not recognized.
     """
     settle = context.limits.settle
     if not settle:
         return None
     now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
-    starts = {"the kubelet": processes.kubelet, "docker": processes.docker, "the node": processes.booted}
+    starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
+    starts |= {name: processes.start_of(name) for name in runtimes.names(context.snapshot)}
     if processes.cri_dockerd is not None:  # most nodes have none
         starts["cri-dockerd"] = processes.cri_dockerd
     for name, start in starts.items():
@@ -280,6 +291,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     confirmed,
     inside_range,
     whole_sandbox,
+    ordered_runtime,
     trusted_runtime,
     settled,
     plausible_share,

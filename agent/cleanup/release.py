@@ -90,7 +90,7 @@ class JournalWriter(Protocol):
 class Step(StrEnum):
     """What a release has just done. The node may change, and the agent may die, at each step."""
 
-    ASKED_DOCKER = "asked docker"
+    ASKED_RUNTIME = "asked the container runtime"
     ASKED_KUBELET = "asked for a checkpoint"
     ASKED_KERNEL = "asked the namespaces"
     READ = "read the files"
@@ -150,7 +150,7 @@ def release(
 
 
 _EVIDENCE = (
-    "docker answered that there is no such container",
+    "the container runtime answered that there is no such container",
     "no sandbox checkpoint",
     "no process has the address configured",
     "under host-local's locks the file was the one stored in this entry",
@@ -181,8 +181,8 @@ def _recheck(request: ReleaseRequest, recheck: Recheck) -> Generator[Step, None,
     """Ask again for owners of this sandbox alone. An empty file names no sandbox: then only the kernel is asked."""
     if container_id := request.container_id:
         if recheck.has_container(container_id):
-            return Refusal(Reason.CONTAINER_EXISTS, "recheck: docker has the container")
-        yield Step.ASKED_DOCKER
+            return Refusal(Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container")
+        yield Step.ASKED_RUNTIME
         if recheck.has_checkpoint(container_id):
             return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
         yield Step.ASKED_KUBELET

@@ -1,4 +1,4 @@
-"""What a cleaner remembers from sync to sync: the journal, docker's history, failures, and whether it has halted."""
+"""What a cleaner remembers from sync to sync: journal, history of the runtime, failures, and whether it has halted."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

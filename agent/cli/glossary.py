@@ -79,15 +79,17 @@ _API_SERVER: Final = "\nDo: if it is unavailable, check the API server, credenti
 _SOURCES: Final = {
     "reservations": f"host-local's reservations: one file per address, below --cni-networks-dir.{_MOUNTED}",
     "checkpoints": f"The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.{_MOUNTED}",
-    "containers": "docker's list of all containers, read only while docker runs.\nDo: run `docker ps` on the node. If "
-    "docker works there, check --docker-host and the mount of its socket.",
+    "containers": "All containers and sandboxes of every container runtime of this node, read only while it runs.\nDo: "
+    "run `docker ps` or `crictl pods` on the node. If it works there, check --docker-host or --cri-endpoint, and the "
+    "mount of the socket.",
+    "runtimes": "The container runtimes that were asked, with their versions. It is never unavailable.",
     "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
     f"{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",
     "pods": f"The node's pods, from the API server.{_API_SERVER}",
     "node": f"The Node object, from the API server.{_API_SERVER}",
-    "processes": "Start times of the node, the kubelet and docker, and the runtime that the kubelet names, from /proc."
-    f"{_HOST_PID}",
+    "processes": "Start times of the node, the kubelet and container runtimes, and which one the kubelet names, from "
+    f"/proc.{_HOST_PID}",
     "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history."
     f"{_MOUNTED}",
     "registration": "The Node object as last seen, whether it was being removed (in --state-dir), and two flags of the "

@@ -22,7 +22,7 @@ class Reason(StrEnum):
     """The network is not among those that may be cleaned up.
     Lifted by: --cleanup-network"""
     CONTAINER_EXISTS = "container_exists"
-    """docker has a container with this ID.
+    """The container runtime has a container or sandbox with this ID.
     Lifted by: nothing. The kubelet removes it."""
     TEARDOWN_PENDING = "teardown_pending"
     """A sandbox checkpoint exists, so the kubelet will release the address itself.
@@ -44,9 +44,13 @@ class Reason(StrEnum):
     Lifted by: --ip, with all of them."""
     RUNTIME_DOUBTFUL = "runtime_doubtful"
     """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared.
-    Lifted by: nothing. It passes with time after a docker restart. If not, compare `docker ps` with the node's pods."""
+    Lifted by: nothing. It passes with time after a restart. If not, compare the runtime's list (`docker ps`,
+    `crictl pods`) with the node's pods."""
+    RUNTIME_UNORDERED = "runtime_unordered"
+    """The container runtime is too old, or not known, to record a sandbox before its address is reserved.
+    Lifted by: nothing. Upgrade it: containerd to 1.5.15, 1.6.9 or any later line, CRI-O to 1.20."""
     UNSETTLED = "unsettled"
-    """The kubelet, docker or the node started recently. The kubelet's own retries come first.
+    """The kubelet, the container runtime or the node started recently. The kubelet's own retries come first.
     Lifted by: nothing. It passes by itself, once all three have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
     """So much of the range looks leaked that a faulty reading is more likely.
@@ -104,7 +108,7 @@ MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verd
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """All addresses of one sandbox that docker does not list. They are released together or not at all.
+    """All addresses of one sandbox that no runtime lists. They are released together or not at all.
 
     An empty file names no sandbox, so it is a request of its own.
     """

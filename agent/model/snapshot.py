@@ -249,6 +249,23 @@ class Node:
 
 
 DOCKER: Final = "docker"
+CONTAINERD: Final = "containerd"
+CRIO: Final = "cri-o"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRuntime:
+    """A container runtime that runs on this node."""
+
+    name: str
+    """`docker`, or as CRI's `Version` tells it: `containerd`, `cri-o`."""
+    version: str = ""
+    """Empty: not known."""
+    endpoint: str = ""
+    """The path of its CRI socket; empty for docker."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +283,12 @@ class ProcessStartTimes:
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
     runtime_disputed: bool = False
     """One process named kubelet names docker, and another one `runtime`."""
+    containerd: datetime | None = None
+    crio: datetime | None = None
+
+    def start_of(self, runtime: str) -> datetime | None:
+        """Return when a runtime started, by the name in `ContainerRuntime`."""
+        return {DOCKER: self.docker, CONTAINERD: self.containerd, CRIO: self.crio}.get(runtime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +315,16 @@ class Snapshot:
     reservations: tuple[NetworkStore, ...] = field(metadata=_ADDRESSES)
     checkpoints: Reading[tuple[Checkpoint, ...]] = field(metadata=_ADDRESSES)
     containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)
+    """Of every runtime in `runtimes`."""
     cni_results: Reading[tuple[CniResult, ...]] = field(metadata=_ADDRESSES)
     addresses: Reading[tuple[Address, ...]] = field(metadata=_ADDRESSES)
     pods: Reading[tuple[Pod, ...]] = field(metadata=_ADDRESSES)
     node: Reading[Node | None] = field(metadata=_ADDRESSES)
     """None: the API server has no Node of this name."""
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
+    runtimes: Reading[tuple[ContainerRuntime, ...]] = field(
+        default=NotRequested("runtimes", _NOT_RECORDED), metadata=_ADDRESSES
+    )
     device_plugins: Reading[DevicePlugins] = field(
         default=NotRequested("device_plugins", _NOT_RECORDED), metadata=_OTHER
     )

@@ -49,13 +49,13 @@ class Moment:
     uptime: timedelta
 
 
-# A reservation is read before its owner. On docker (dockershim and cri-dockerd) the sandbox exists before its address
-# is reserved, so a race can hide a new reservation and never orphan a live one. Checkpoints are written after the
-# container is created and removed after it is gone, so either order is safe for them; the containers show
+# A reservation is read before its owner. docker, containerd since 1.5.15 and 1.6.9, and CRI-O record a sandbox before
+# its address is reserved, so a race can hide a new reservation and never orphan a live one. Checkpoints are written
+# after the container is created and removed after it is gone, so either order is safe for them; the containers show
 # which directories are in use. The API server comes last: it can only prove that an address is in use, and the later it
 # is asked the more it knows.
 _ALWAYS: Final = (
-    "reservations", "containers", "checkpoints", "cni_results", "processes", "device_plugins",
+    "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes", "device_plugins",
     "pods", "node", "registration", "watches",
 )  # fmt: skip
 
@@ -126,7 +126,7 @@ def has_unowned(snapshot: Snapshot) -> bool:
 def _addresses_not_needed(snapshot: Snapshot) -> str:
     """A healthy node never pays for looking into network namespaces."""
     if not isinstance(snapshot.containers, Known):
-        return "network namespaces were not read, because docker's list of containers is missing"
+        return "network namespaces were not read, because the list of containers is missing"
     return "" if has_unowned(snapshot) else "no reservation is known to be without an owner"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
+from agent.checks import runtime as runtimes
 from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, evidence_of_node
@@ -48,7 +49,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     return replace(
         snapshot,
         containers=found,
-        checkpoints=checkpoints(snapshot.checkpoints, found, stores),
+        checkpoints=_without_checkpoints(believed) or checkpoints(snapshot.checkpoints, found, stores),
         reservations=stores,
         cni_results=cni_results(snapshot.cni_results, stores),
         pods=believed_pods,
@@ -66,45 +67,26 @@ def namespaces(snapshot: Snapshot) -> Snapshot:
 
 
 def runtime(snapshot: Snapshot) -> _Containers:
-    """Use docker's list only where docker is the kubelet's runtime.
+    """Use a list only where it is that of the kubelet's runtime.
 
     A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
     names another runtime also tells a node without docker from one where docker is stopped for a moment.
     """
     reading = snapshot.containers
-    if why := _contradiction(snapshot.node, snapshot.processes):
+    if why := runtimes.contradiction(snapshot):
         return Unavailable("containers", f"it is unknown whose pods run here: {why}")
-    if other := _other_runtime(snapshot.node, snapshot.processes):
-        return NotRequested("containers", f"the runtime of this node is {other}, not docker")
+    if other := runtimes.not_asked(snapshot):
+        return NotRequested("containers", f"the runtime of this node is {other}, and it was not asked")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
-    if any(one.sandbox and one.running for one in reading.value) or _is_docker_named(snapshot):
+    if any(one.sandbox and one.running for one in reading.value) or runtimes.is_named(snapshot):
         return reading
+    name = runtimes.name_of(snapshot)
     return Unavailable(
         "containers",
-        "docker lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
-        "docker: the pods of this node may belong to another runtime",
+        f"{name} lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
+        f"{name}: the pods of this node may belong to another runtime",
     )
-
-
-def _contradiction(node: _Node, processes: _Processes) -> str:
-    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
-    named, reported = known_or(processes, None), _runtime_of(node)
-    if not named or not named.runtime:
-        return ""
-    if named.runtime_disputed:
-        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
-    if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
-        return ""
-    return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"
-
-
-def _is_docker_named(snapshot: Snapshot) -> bool:
-    named = known_or(snapshot.processes, None)
-    if (named and named.runtime == DOCKER) or _runtime_of(snapshot.node):
-        return True
-    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
-    return isinstance(snapshot.checkpoints, Known) and not (named and named.runtime is not None)
 
 
 def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
@@ -135,7 +117,7 @@ def _why_not_in_use(store: NetworkStore, snapshot: Snapshot, *, missing: bool) -
         return ""
     why = network_use.where_instead(store, snapshot)
     if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
-        why = _why_no_kubenet(snapshot.processes, snapshot.node)
+        why = _why_no_kubenet(snapshot)
     return why
 
 
@@ -143,32 +125,17 @@ def _is_kubenet_selected(snapshot: Snapshot) -> bool:
     """Return whether the next pods are kubenet's. Another runtime than docker ignores the flag."""
     named = known_or(snapshot.processes, None)
     selected = named is not None and named.network_plugin == KUBENET
-    return selected and not _other_runtime(snapshot.node, snapshot.processes)
+    return selected and not runtimes.other_than_docker(snapshot)
 
 
-def _why_no_kubenet(processes: _Processes, node: _Node) -> str:
-    if other := _other_runtime(node, processes):
+def _why_no_kubenet(snapshot: Snapshot) -> str:
+    if other := runtimes.other_than_docker(snapshot):
         return f"no kubenet on this node: its runtime is {other}"
-    plugin = processes.value.network_plugin if isinstance(processes, Known) else None
+    processes = known_or(snapshot.processes, None)
+    plugin = processes.network_plugin if processes else None
     if plugin in {None, KUBENET}:
         return ""
     return f"no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin={KUBENET}"
-
-
-def _other_runtime(node: _Node, processes: _Processes) -> str:
-    """Return the runtime that is not docker, by the kubelet of this moment or by the Node; empty: none is known."""
-    if _contradiction(node, processes):
-        return ""
-    named = known_or(processes, None)
-    if named and named.runtime not in {None, "", DOCKER}:
-        return named.runtime or ""
-    reported = _runtime_of(node)
-    return "" if reported.startswith(f"{DOCKER}://") else reported
-
-
-def _runtime_of(node: _Node) -> str:
-    object_ = known_or(node, None)
-    return object_.runtime if object_ else ""
 
 
 def _is_missing(reading: Unavailable) -> bool:
@@ -199,6 +166,14 @@ def containers(reading: _Containers, pods: _Pods) -> _Containers:
     return Unavailable(
         "containers", f"the runtime lists {listed} of the {len(running)} pods that run here according to the API server"
     )
+
+
+def _without_checkpoints(snapshot: Snapshot) -> NotRequested | None:
+    """Judge no left-over directory: only docker's kubelets have checkpoints."""
+    runtime = runtimes.of_the_kubelet(snapshot)
+    if runtime is None or runtime.name == DOCKER:
+        return None
+    return NotRequested("checkpoints", f"a kubelet with {runtime.name} has none")
 
 
 def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:

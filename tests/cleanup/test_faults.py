@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
 BEFORE_REMOVING = [
-    Step.ASKED_DOCKER, Step.ASKED_KUBELET, Step.ASKED_KERNEL, Step.READ, Step.JOURNALED, Step.LOCKED,
+    Step.ASKED_RUNTIME, Step.ASKED_KUBELET, Step.ASKED_KERNEL, Step.READ, Step.JOURNALED, Step.LOCKED,
 ]  # fmt: skip
 
 

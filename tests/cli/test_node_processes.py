@@ -460,7 +460,10 @@ def test_without_the_nodes_processes_docker_is_not_asked(node: Node, scheme: str
         done = nodeleak("scan", "--api=off", *node.options, f"--docker-host={where}")
         assert remote.requests == node.engine.requests == []
     assert done.code == 3
-    assert "docker was not asked, because it is unknown whether it runs: no kubelet and no docker in" in done.out
+    assert (
+        "docker was not asked, because it is unknown whether it runs: no kubelet and no container runtime in"
+        in done.out
+    )
     assert "set hostPID: true" in done.out
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 from agent.model.text import format_age
@@ -28,11 +29,20 @@ def made_at(reservation: Reservation) -> datetime:
         return _LAST_MOMENT if reservation.mtime_ns > 0 else _FIRST_MOMENT
 
 
+UNORDERED_GRACE = timedelta(minutes=15)
+"""A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some to spare.
+
+The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to them.
+"""
+
+
 def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Assessment:
     """Return the state of every entry of every network. `leaked` is provisional: the engine confirms it.
 
     `remembered`: pods by container id from earlier snapshots; used for names only.
     """
+    if runtimes.unordered(snapshot):
+        grace = max(grace, UNORDERED_GRACE)
     evidence = _Evidence.of(snapshot, remembered or {})
     single = tuple(
         _classify_one(reservation, evidence, grace)
@@ -99,16 +109,8 @@ def _classify_one(reservation: Reservation, evidence: _Evidence, grace: timedelt
 
 def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
     snapshot = evidence.snapshot
-    if reservation.container_id:
-        snapshot.containers.known()
-        if container := evidence.containers.get(reservation.container_id):
-            return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
-        snapshot.checkpoints.known()
-        if reservation.container_id in evidence.checkpoints:
-            return (
-                State.TEARDOWN_PENDING,
-                "its container is gone, but its checkpoint remains: the kubelet will retry the teardown",
-            )
+    if reservation.container_id and (recorded := _record(reservation, evidence)):
+        return recorded
     snapshot.addresses.known()
     if holder := evidence.addresses.get(reservation.ip):
         return State.UNMANAGED, f"the runtime does not know its container, but {holder} has the address"
@@ -122,6 +124,22 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
         for store in snapshot.reservations:
             if not isinstance(store.reading, NotRequested):
                 store.reading.known()
+    return None
+
+
+def _record(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
+    """Return what the runtime and the kubelet have of the sandbox."""
+    snapshot = evidence.snapshot
+    snapshot.containers.known()
+    if container := evidence.containers.get(reservation.container_id):
+        return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
+    if not isinstance(snapshot.checkpoints, NotRequested):  # only docker's kubelets have them
+        snapshot.checkpoints.known()
+    if reservation.container_id in evidence.checkpoints:
+        return (
+            State.TEARDOWN_PENDING,
+            "its container is gone, but its checkpoint remains: the kubelet will retry the teardown",
+        )
     return None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
@@ -26,13 +27,13 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    processes = known_or(snapshot.processes, None)
+    processes, runtime = known_or(snapshot.processes, None), runtimes.name_of(snapshot)
 
     for classified in assessment.reservations:
         if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):
             continue
         reservation = classified.entry
-        cause, since = _origin(reservation, processes)
+        cause, since = _origin(reservation, processes, runtime)
         because = CAUSES[cause].format(since=format_time(since))
         yield Finding(
             detector=NAME,
@@ -69,7 +70,7 @@ CAUSES: Final = {
 }
 
 
-def _origin(reservation: Reservation, processes: ProcessStartTimes | None) -> tuple[LeakCause, datetime]:
+def _origin(reservation: Reservation, processes: ProcessStartTimes | None, runtime: str) -> tuple[LeakCause, datetime]:
     """Return the likely cause, and the earliest moment at which it can have become a leak."""
     made = made_at(reservation)
     if not reservation.container_id:
@@ -81,6 +82,7 @@ def _origin(reservation: Reservation, processes: ProcessStartTimes | None) -> tu
     # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
     if processes.kubelet is not None and processes.kubelet > made:
         return LeakCause.KUBELET_RESTART, processes.kubelet
-    if processes.docker is not None and processes.docker > made:
-        return LeakCause.RUNTIME_RESTART, processes.docker
+    started = processes.start_of(runtime)
+    if started is not None and started > made:
+        return LeakCause.RUNTIME_RESTART, started
     return LeakCause.UNKNOWN, made

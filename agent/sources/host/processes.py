@@ -1,4 +1,4 @@
-"""When the node, the kubelet and docker started, and with which flags, from the process table. Read-only.
+"""When the node, the kubelet and the runtime started, and with which flags, from the process table. Read-only.
 
 Of several processes of a kind the youngest counts: an older one (a wrapper, a second engine) must not hide a restart.
 """
@@ -10,17 +10,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.model.assessment import KUBENET
-from agent.model.snapshot import DOCKER, ProcessStartTimes
+from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, ProcessStartTimes
 from agent.sources.host.kubelet_runtime import flag, named_runtime
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
 _KUBELET = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
 _DOCKER = frozenset({"dockerd", "dockerd-current"})
+_CONTAINERD = frozenset({"containerd"})
+_CRIO = frozenset({"crio"})
+_RUNTIMES = {DOCKER: _DOCKER, CONTAINERD: _CONTAINERD, CRIO: _CRIO}
+"""The processes of each runtime. k3s, RKE2, k0s and MicroK8s start a containerd of their own."""
+_ANY_RUNTIME = frozenset[str]().union(*_RUNTIMES.values())
 _CRI_DOCKERD = frozenset({"cri-dockerd"})
 _HYPERKUBE = "hyperkube"
 """One program for every component, which its first argument selects."""
-_NODE = _KUBELET | _DOCKER | _CRI_DOCKERD | {"containerd", "crio"}
+_NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
 _PLUGGED = _KUBELET | _CRI_DOCKERD
 _ENDED = frozenset({"Z", "X"})
 _START = 18
@@ -41,6 +46,8 @@ class ProcessTable:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
+        self._kinds: frozenset[str] = frozenset()
+        """The commands of all that were ever found."""
 
     def read(self, *, complete: bool = True) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
@@ -53,13 +60,15 @@ class ProcessTable:
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             if complete or not self._unchanged():
                 self._known = self._search()
+                self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
         except (ValueError, IndexError) as error:
             raise SourceError(f"cannot parse {self._proc}: {error}") from error
         if not self._known:
             raise SourceError(
-                f"no kubelet and no docker in {self._proc}: it is not the host's (set hostPID: true, or check --proc)"
+                f"no kubelet and no container runtime in {self._proc}: it is not the host's (set hostPID: true, or "
+                "check --proc)"
             )
         kubelet = self._start(_KUBELET, booted)
         runtimes = self._named_runtimes()
@@ -72,19 +81,28 @@ class ProcessTable:
             cri_dockerd=self._start(_CRI_DOCKERD, booted),
             runtime=min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None),
             runtime_disputed=DOCKER in runtimes and len(runtimes - {"", DOCKER}) > 0,
+            containerd=self._start(_CONTAINERD, booted),
+            crio=self._start(_CRIO, booted),
         )
 
-    def require_docker(self) -> None:
-        """Raise SourceError unless docker runs at this moment."""
-        if any(one.command in _DOCKER and self._runs(one) for one in self._known):
-            return
+    def require(self, runtime: str) -> None:
+        """Raise SourceError unless a runtime runs at this moment: `docker`, `containerd` or `cri-o`."""
+        if not self.runs(runtime):
+            names = " or ".join(sorted(_RUNTIMES[runtime]))
+            raise SourceError(f"{runtime} does not run on this node (no {names} in {self._proc}), so it was not asked")
+
+    def runs(self, runtime: str) -> bool:
+        """Tell whether a runtime runs at this moment; raises SourceError."""
+        if any(one.command in _RUNTIMES[runtime] and self._runs(one) for one in self._known):
+            return True
         try:
-            runs = self.read().docker is not None
+            return self.read().start_of(runtime) is not None
         except SourceError as error:
-            raise SourceError(f"docker was not asked, because it is unknown whether it runs: {error}") from error
-        if not runs:
-            names = " or ".join(sorted(_DOCKER))
-            raise SourceError(f"docker does not run on this node (no {names} in {self._proc}), so it was not asked")
+            raise SourceError(f"{runtime} was not asked, because it is unknown whether it runs: {error}") from error
+
+    def named_runtime(self) -> str | None:
+        """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
+        return self.read(complete=False).runtime
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError.
@@ -99,8 +117,9 @@ class ProcessTable:
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _unchanged(self) -> bool:
-        """Return whether all remembered processes still run, and none was missing."""
-        complete = all(any(one.command in names for one in self._known) for names in (_KUBELET, _DOCKER))
+        """Return whether all remembered processes still run, and of every kind that was ever found there is one."""
+        kinds = {one.command for one in self._known}
+        complete = kinds == self._kinds and all(kinds & names for names in (_KUBELET, _ANY_RUNTIME))
         return complete and all(map(self._runs, self._known))
 
     def _runs(self, process: _Process) -> bool:

@@ -3,8 +3,8 @@
 The low-level list is used: `containers.list()` inspects each container, and fails where one is removed meanwhile.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeVar, cast
 
 import docker
 import tenacity
@@ -14,7 +14,7 @@ from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from agent.model.snapshot import Container
+from agent.model.snapshot import DOCKER, Container, ContainerRuntime
 from agent.model.text import truncate
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
@@ -41,8 +41,13 @@ class Docker:
         self.timeout, self._require = timeout, require
         self._client: docker.APIClient | None = None
 
-    def containers(self) -> tuple[Container, ...]:
-        """List every container in any state. Raises SourceError."""
+    expected: Final = ContainerRuntime(DOCKER)
+
+    def identify(self) -> ContainerRuntime:
+        return self.expected
+
+    def containers(self, _asked: Collection[str] = ()) -> tuple[Container, ...]:
+        """List every container in any state: a sandbox is listed before its address is reserved. Raises SourceError."""
         return self._ask(lambda client: _parse(client.containers(all=True)))
 
     def has(self, container_id: str) -> bool:

@@ -183,19 +183,19 @@ def test_the_flags_are_those_of_the_youngest_kubelet(proc: Path) -> None:
 
 def why_not_docker(proc: Path) -> str:
     with pytest.raises(SourceError) as raised:
-        ProcessTable(proc).require_docker()
+        ProcessTable(proc).require("docker")
     return str(raised.value)
 
 
 def test_docker_may_be_asked_while_it_runs(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     table = ProcessTable(proc)
-    table.require_docker()
-    table.require_docker()
+    table.require("docker")
+    table.require("docker")
     end(proc, 70)
     process(proc, 80, "kubelet", 31)
     with pytest.raises(SourceError, match="docker does not run"):
-        table.require_docker()
+        table.require("docker")
 
 
 @pytest.mark.parametrize("other", ["kubelet", "containerd", "podman", "systemd"])
@@ -324,7 +324,7 @@ def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
 def test_the_process_table_of_a_container_is_unavailable(proc: Path) -> None:
     process(proc, 1, "python3", 900)
     assert error_of(ProcessTable(proc)) == (
-        f"no kubelet and no docker in {proc}: it is not the host's (set hostPID: true, or check --proc)"
+        f"no kubelet and no container runtime in {proc}: it is not the host's (set hostPID: true, or check --proc)"
     )  # fmt: skip
 
 

@@ -1,0 +1,117 @@
+"""Which container runtime the pods of this node belong to. Pure.
+
+The kubelet's flags and configuration say it, and `nodeInfo` of its Node object. Where they contradict each other, or
+the runtime that they name was not asked, nobody knows whose pods run here.
+"""
+
+import re
+from typing import Final
+
+from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, ContainerRuntime, Known, Snapshot, known_or
+
+_BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
+"""What was asked for a recording that does not say it."""
+
+
+def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
+    """Return the runtimes that were asked for their containers."""
+    return known_or(snapshot.runtimes, _BEFORE_CRI)
+
+
+def of_the_kubelet(snapshot: Snapshot) -> ContainerRuntime | None:
+    """Return the runtime that the kubelet uses; None: it is not known, or it was not asked."""
+    if contradiction(snapshot):
+        return None
+    named, reported = _named(snapshot), _reported(snapshot)
+    if named == DOCKER or (not named and reported.startswith(f"{DOCKER}://")):
+        return next((one for one in asked(snapshot) if one.name == DOCKER), None)
+    if named:
+        return next((one for one in asked(snapshot) if one.endpoint and named.endswith(one.endpoint)), None)
+    found = [one for one in asked(snapshot) if reported.startswith(f"{one.name}://")]
+    return found[0] if len(found) == 1 else None
+
+
+def names(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the name of the kubelet's runtime, or, where that is not known, of each that was asked."""
+    one = of_the_kubelet(snapshot)
+    return tuple(dict.fromkeys(each.name for each in ((one,) if one else asked(snapshot))))
+
+
+def name_of(snapshot: Snapshot) -> str:
+    """Return what texts call the runtime."""
+    found = names(snapshot)
+    return found[0] if len(found) == 1 else "the container runtime"
+
+
+def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
+    """Return the runtimes whose list may lack a sandbox that has an address already."""
+    one = of_the_kubelet(snapshot)
+    return tuple(each for each in ((one,) if one else asked(snapshot)) if not _keeps_order(each))
+
+
+_ORDERED_SINCE: Final = {CONTAINERD: ((1, 5, 15), (1, 6, 9)), CRIO: ((1, 20, 0),)}
+"""The first release of each line that records a sandbox before its address is reserved; every later line does.
+
+https://github.com/containerd/containerd/pull/5904 was backported to these; CRI-O: `server/sandbox_run_linux.go`.
+"""
+
+
+def _keeps_order(runtime: ContainerRuntime) -> bool:
+    """Return whether a sandbox has a record before its address is reserved, and until it is released."""
+    if runtime.name == DOCKER:
+        return True
+    found = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", runtime.version)
+    lines = _ORDERED_SINCE.get(runtime.name)
+    if found is None or lines is None:
+        return False
+    version = tuple(map(int, found.groups()))
+    return version >= next((line for line in lines if line[:2] == version[:2]), lines[-1])
+
+
+def contradiction(snapshot: Snapshot) -> str:
+    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
+    named, reported = known_or(snapshot.processes, None), _reported(snapshot)
+    if not named or not named.runtime:
+        return ""
+    if named.runtime_disputed:
+        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
+    if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
+        return ""
+    return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"
+
+
+def other_than_docker(snapshot: Snapshot) -> str:
+    """Return the runtime by the kubelet of this moment or by the Node, unless it is docker; empty: none is known."""
+    if contradiction(snapshot):
+        return ""
+    named, reported = _named(snapshot), _reported(snapshot)
+    if named:
+        return "" if named == DOCKER else named
+    return "" if reported.startswith(f"{DOCKER}://") else reported
+
+
+def not_asked(snapshot: Snapshot) -> str:
+    """Return the runtime of the kubelet if it is known and was not asked; else empty."""
+    if contradiction(snapshot) or of_the_kubelet(snapshot):
+        return ""
+    return _named(snapshot) or _reported(snapshot)
+
+
+def is_named(snapshot: Snapshot) -> bool:
+    """Return whether anything shows that the kubelet's runtime was asked, other than its list itself."""
+    if of_the_kubelet(snapshot):
+        return True
+    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
+    processes = known_or(snapshot.processes, None)
+    return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)
+
+
+def _named(snapshot: Snapshot) -> str:
+    """Return what the kubelet names: `docker` or an endpoint; empty: it names none, or is not known."""
+    processes = known_or(snapshot.processes, None)
+    return (processes.runtime if processes else None) or ""
+
+
+def _reported(snapshot: Snapshot) -> str:
+    node = known_or(snapshot.node, None)
+    return node.runtime if node else ""

@@ -1,0 +1,120 @@
+"""Asks the container runtimes of this node: docker, and those that speak CRI.
+
+Evidence decides which ones there are: what the kubelet names, which sockets are listened on, which processes run. All
+of them are asked, because any may own a reservation; one that should answer and does not makes the list unavailable.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, Container, ContainerRuntime, Snapshot, known_or
+from agent.sources.host.processes import ProcessTable
+from agent.sources.host.unix_sockets import read_sockets
+from agent.sources.runtime.runtime import NoCri, Runtime
+from agent.sources.source_error import SourceError
+
+_T = TypeVar("_T")
+
+CRI: Final = "cri"
+_ENDPOINTS: Final = (
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",  # k3s and RKE2
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/crio/crio.sock",
+)
+_DOCKER_SOCKET: Final = Path("/run/docker.sock")
+_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRIO, "docker.sock": DOCKER}
+"""The runtime that listens at a socket of this name. systemd may listen in its place, and start it for a question."""
+
+
+class NodeRuntimes:
+    """The runtimes of this node. They are found anew at each question: a node may change to another one."""
+
+    def __init__(
+        self,
+        docker: Callable[[], Runtime],
+        connect: Callable[[Path, Callable[[], None]], Runtime],
+        processes: ProcessTable,
+        proc: Path,
+        *,
+        choice: str = "auto",
+        endpoint: Path | None = None,
+    ) -> None:
+        """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it.
+
+        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only one for CRI.
+        """
+        self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
+        self._choice, self._endpoint = choice, endpoint
+        self.asked: tuple[ContainerRuntime, ...] = ()
+        """Those that were asked for the last list, whether they answered or not."""
+
+    def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
+        """List the containers of all runtimes; raises SourceError if one of them fails."""
+        reserved = {one.container_id for store in snapshot.reservations for one in known_or(store.reading, ())}
+        found: list[Container] = []
+        self.asked = ()
+
+        def ask(runtime: Runtime) -> None:
+            before = self.asked
+            self.asked = (*before, runtime.expected)
+            try:
+                self.asked = (*before, runtime.identify())
+                found.extend(runtime.containers(reserved.difference(one.id for one in found)))
+            except NoCri:
+                self.asked = before
+                raise
+
+        self._ask(ask)
+        return tuple(found)
+
+    def has(self, container_id: str) -> bool:
+        """Return whether one of the runtimes has it; raises SourceError if one of them fails."""
+        return any(self._ask(lambda runtime: runtime.has(container_id)))
+
+    def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
+        answers = []
+        for runtime in self._runtimes():
+            with suppress(NoCri):
+                answers.append(question(runtime))
+        if not answers and self._choice == CRI:
+            raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
+        return answers or [question(self._docker())]  # its error says why it does not answer
+
+    def _runtimes(self) -> Sequence[Runtime]:
+        if self._choice == DOCKER:
+            return [self._docker()]
+        named = self._processes.named_runtime() or ""
+        if named == DOCKER and self._choice != CRI:
+            return [self._docker()]
+        endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)
+        if self._choice == CRI and not endpoints:
+            raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
+        docker = [self._docker()] if self._choice != CRI and self._serves(_DOCKER_SOCKET) else []
+        return [*(self._connect(path, partial(self._require, path)) for path in endpoints), *docker]
+
+    def _endpoints(self, named: str) -> list[Path]:
+        """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
+        first = [endpoint_path(named)] if named not in {"", DOCKER} else []
+        return list(dict.fromkeys([*first, *(path for path in map(Path, _ENDPOINTS) if self._serves(path))]))
+
+    def _serves(self, socket: Path) -> bool:
+        """Tell whether a socket is listened on, and its runtime runs."""
+        spellings = [bytes(socket), b"/var" + bytes(socket)]
+        listening = read_sockets(self._proc, spellings).listening
+        runtime = _OF_SOCKET.get(socket.name)
+        return bool(listening) and (runtime is None or self._processes.runs(runtime))
+
+    def _require(self, socket: Path) -> None:
+        if not self._serves(socket):
+            raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
+
+
+def endpoint_path(text: str) -> Path:
+    """Return the path of an endpoint such as `unix:///var/run/crio/crio.sock`, as the kernel knows it."""
+    path = text.removeprefix("unix://")
+    return Path(path.removeprefix("/var") if path.startswith("/var/run/") else path)
