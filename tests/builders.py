@@ -25,6 +25,7 @@ from agent.model.registration import Autoscaler, Expected, LastSeen, Registratio
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
+from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -347,6 +348,7 @@ def node(
     pods: Given[Pod] = None,
     node: Given[Node] = None,
     processes: Given[ProcessStartTimes] = None,
+    runtimes: Given[ContainerRuntime] = None,
     device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
     registration: Registration | Unavailable | NotRequested | None = None,
     autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
@@ -383,6 +385,7 @@ def node(
         reservations=_stores(promised, strange, tuple(unread_networks)),
         checkpoints=reading(checkpoints, CHECKPOINTS, Checkpoint),
         containers=reading(containers, CONTAINERS, Container),
+        runtimes=reading(runtimes, (ContainerRuntime(DOCKER),), ContainerRuntime),
         cni_results=reading(cni_results, CNI_RESULTS, CniResult),
         addresses=reading(addresses, ADDRESSES, Address),
         pods=reading(pods, PODS, Pod),

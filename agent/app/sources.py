@@ -8,11 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.app import api_server
+from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
-from agent.model.snapshot import DOCKER, NotRequested, Snapshot, known_or
+from agent.model.runtime import DOCKER
+from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
@@ -24,7 +25,8 @@ from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.cri import Cri
-from agent.sources.runtime.node_runtimes import NodeRuntimes, Runtime
+from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
+from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
 from agent.state.device_history import DeviceHistoryStore
 
@@ -94,15 +96,17 @@ def _runtimes(config: Config) -> NodeRuntimes:
         except SourceError as error:
             raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
 
-    if config.docker_host or "DOCKER_HOST" in os.environ:
-        docker()
+    docker_elsewhere = bool(config.docker_host or "DOCKER_HOST" in os.environ)
+    if docker_elsewhere:
+        docker()  # a wrong host is wrong usage
     return NodeRuntimes(
         docker,
-        lambda path, require: Cri(path, timeout, require),
+        lambda path, require: Cri(path, timeout, loop.clock, require),
         processes,
         config.proc,
         choice=config.runtime,
         endpoint=config.cri_endpoint,
+        docker_socket=None if docker_elsewhere else DOCKER_SOCKET,
     )
 
 

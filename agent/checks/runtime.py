@@ -4,10 +4,10 @@ The kubelet's flags and configuration say it, and `nodeInfo` of its Node object.
 the runtime that they name was not asked, nobody knows whose pods run here.
 """
 
-import re
 from typing import Final
 
-from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, ContainerRuntime, Known, Snapshot, known_or
+from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address
+from agent.model.snapshot import Known, NotRequested, Snapshot, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
@@ -15,7 +15,7 @@ _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 
 def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes that were asked for their containers."""
-    return known_or(snapshot.runtimes, _BEFORE_CRI)
+    return _BEFORE_CRI if isinstance(snapshot.runtimes, NotRequested) else known_or(snapshot.runtimes, ())
 
 
 def of_the_kubelet(snapshot: Snapshot) -> ContainerRuntime | None:
@@ -43,29 +43,20 @@ def name_of(snapshot: Snapshot) -> str:
     return found[0] if len(found) == 1 else "the container runtime"
 
 
+def keeps_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has."""
+    one = of_the_kubelet(snapshot)
+    return one is None or one.name == DOCKER
+
+
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes whose list may lack a sandbox that has an address already."""
     one = of_the_kubelet(snapshot)
     return tuple(each for each in ((one,) if one else asked(snapshot)) if not _keeps_order(each))
 
 
-_ORDERED_SINCE: Final = {CONTAINERD: ((1, 5, 15), (1, 6, 9)), CRIO: ((1, 20, 0),)}
-"""The first release of each line that records a sandbox before its address is reserved; every later line does.
-
-https://github.com/containerd/containerd/pull/5904 was backported to these; CRI-O: `server/sandbox_run_linux.go`.
-"""
-
-
 def _keeps_order(runtime: ContainerRuntime) -> bool:
-    """Return whether a sandbox has a record before its address is reserved, and until it is released."""
-    if runtime.name == DOCKER:
-        return True
-    found = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", runtime.version)
-    lines = _ORDERED_SINCE.get(runtime.name)
-    if found is None or lines is None:
-        return False
-    version = tuple(map(int, found.groups()))
-    return version >= next((line for line in lines if line[:2] == version[:2]), lines[-1])
+    return runtime.name == DOCKER or record_before_address(runtime.name, runtime.version)
 
 
 def contradiction(snapshot: Snapshot) -> str:

@@ -67,7 +67,7 @@ class GuardContext:
     @cached_property
     def checkpointed(self) -> frozenset[str]:
         """The container IDs that have a sandbox checkpoint."""
-        if isinstance(self.snapshot.checkpoints, NotRequested):  # only docker's kubelets have them
+        if not runtimes.keeps_checkpoints(self.snapshot):
             return frozenset()
         return frozenset(checkpoint.container_id for checkpoint in self.snapshot.checkpoints.known())
 

@@ -28,7 +28,8 @@ from agent.model.assessment import KUBENET
 from agent.model.ranges import Range
 from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
-from agent.model.snapshot import DOCKER, SOURCES
+from agent.model.runtime import DOCKER
+from agent.model.snapshot import SOURCES
 from agent.model.volumes import MIGRATED
 
 _Rename: TypeAlias = Callable[[str], str]

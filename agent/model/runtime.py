@@ -5,15 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
 
 
-class RuntimeVersion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ContainerRuntime:
+    """A container runtime of this node."""
+
     name: str
-    """As the runtime calls itself: `containerd`, `cri-o`."""
-    version: str
-    """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`."""
+    """`docker`, or what the runtime calls itself in CRI: `containerd`, `cri-o`."""
+    version: str = ""
+    """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`; empty: not known."""
+    endpoint: str = ""
+    """The path of its CRI socket; empty for docker."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".rstrip()
 
 
 class WrittenRange(NamedTuple):

@@ -9,6 +9,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -248,26 +249,6 @@ class Node:
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
 
 
-DOCKER: Final = "docker"
-CONTAINERD: Final = "containerd"
-CRIO: Final = "cri-o"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerRuntime:
-    """A container runtime that runs on this node."""
-
-    name: str
-    """`docker`, or as CRI's `Version` tells it: `containerd`, `cri-o`."""
-    version: str = ""
-    """Empty: not known."""
-    endpoint: str = ""
-    """The path of its CRI socket; empty for docker."""
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}".rstrip()
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessStartTimes:
     """When the node booted and its processes started, the youngest of each kind. None: no such process was found."""
@@ -288,7 +269,7 @@ class ProcessStartTimes:
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""
-        return {DOCKER: self.docker, CONTAINERD: self.containerd, CRIO: self.crio}.get(runtime)
+        return {DOCKER: self.docker, CONTAINERD: self.containerd, CRI_O: self.crio}.get(runtime)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, evidence_of_node
 from agent.model.snapshot import (
-    DOCKER,
     Address,
     Checkpoint,
     CniResult,
@@ -170,10 +169,9 @@ def containers(reading: _Containers, pods: _Pods) -> _Containers:
 
 def _without_checkpoints(snapshot: Snapshot) -> NotRequested | None:
     """Judge no left-over directory: only docker's kubelets have checkpoints."""
-    runtime = runtimes.of_the_kubelet(snapshot)
-    if runtime is None or runtime.name == DOCKER:
+    if runtimes.keeps_checkpoints(snapshot):
         return None
-    return NotRequested("checkpoints", f"a kubelet with {runtime.name} has none")
+    return NotRequested("checkpoints", f"a kubelet with {runtimes.name_of(snapshot)} has none")
 
 
 def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:

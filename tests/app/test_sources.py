@@ -37,6 +37,7 @@ def wire(tmp_path: Path) -> Iterator[Callable[..., NodeSources]]:
             "proc": f"{tmp_path}/proc",
             "docker_host": f"unix://{tmp_path}/docker.sock",
             "docker_timeout": "300ms",
+            "runtime": "docker",
             "device_plugins_dir": "off",
             "kubelet_dir": "off",
             "state_dir": f"{tmp_path}/state",
@@ -126,7 +127,7 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeReche
             server.closing.wait(0.1)
 
     server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
-    with server, pytest.raises(SourceError, match=r"docker: no complete response within 0\.36 s"):
+    with server, pytest.raises(SourceError, match=r"container runtime: no complete response within 0\.36 s"):
         sources.has_container(ID)
 
 

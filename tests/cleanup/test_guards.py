@@ -16,12 +16,14 @@ from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotRequested, Reservation, Snapshot
+from agent.model.runtime import CONTAINERD, ContainerRuntime
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
 from tests.builders import (
     GRACE,
     NON_ADDRESS_SOURCES,
     NOW,
     RESERVATIONS,
+    UPTIME,
     Thing,
     cni_result,
     empty_file,
@@ -65,6 +67,18 @@ def situation(reason: Reason, *snapshots: Snapshot, limits: Limits | None = None
     return Situation(reason, snapshots, limits or make_limits(), more, command)
 
 
+def with_runtime(snapshot: Snapshot, version: str) -> Snapshot:
+    """Make it a node with this containerd."""
+    socket = "/run/containerd/containerd.sock"
+    named = replace(processes(), runtime=f"unix://{socket}", containerd=NOW - UPTIME)
+    return replace(
+        snapshot,
+        processes=Known(named),
+        runtimes=Known((ContainerRuntime(CONTAINERD, version, socket),)),
+        checkpoints=NotRequested("checkpoints", "a kubelet with containerd has none"),
+    )
+
+
 HALF_THE_RANGE = leaks(127)
 OUTSIDE = reservation("10.250.0.9")
 SITUATIONS = (
@@ -93,6 +107,7 @@ SITUATIONS = (
         )
         for name, (limits, spent, _) in BUDGETS.items()
     ),
+    situation(Reason.RUNTIME_UNORDERED, with_runtime(node(LEAK), "1.6.8")),
 )
 each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)
 
@@ -172,6 +187,7 @@ def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest
 NO_SETTING = {
     Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
     Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE, Reason.JOURNAL_FULL,
+    Reason.RUNTIME_UNORDERED,
 }  # fmt: skip
 
 
@@ -192,6 +208,7 @@ def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situat
         (SITUATIONS[9], "the sandbox also has fd00::9; all its addresses are released together"),
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
         (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
+        (SITUATIONS[-1], "containerd 1.6.8 is not known to record a sandbox before its address is reserved"),
         (SITUATIONS[15], "--max allows 2 addresses now; this is number 3 in line"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 from typing import Final
 
-from agent.model.snapshot import DOCKER
+from agent.model.runtime import DOCKER
 from tests.proof.world import Sandbox, World, changed, made, spent, without
 
 OTHER: Final = "unix:///run/containerd/containerd.sock"

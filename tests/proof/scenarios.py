@@ -10,7 +10,7 @@ from datetime import timedelta
 from agent.cleanup.journal import Entry
 from agent.cleanup.session import Budget
 from agent.model.release import Verdict
-from agent.model.snapshot import DOCKER as DOCKERS
+from agent.model.runtime import DOCKER as DOCKERS
 from tests.proof.actors import ALL_ACTORS, MIGRATION, OTHER, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, at_most, untouched

@@ -182,7 +182,7 @@ def test_docker_is_not_requested_if_the_node_names_another_runtime(
     reading: Reading[tuple[Container, ...]], named: str | None
 ) -> None:
     assert identified(reading, CONTAINERD, named) == NotRequested(
-        "containers", f"the runtime of this node is {named or 'containerd://1.6.20'}, not docker"
+        "containers", f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
     )
 
 
@@ -219,7 +219,7 @@ def test_docker_is_not_requested_if_the_kubelet_names_another_runtime(
     reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
 ) -> None:
     assert identified(reading, node, SOCKET) == NotRequested(
-        "containers", f"the runtime of this node is {SOCKET}, not docker"
+        "containers", f"the runtime of this node is {SOCKET}, and it was not asked"
     )
 
 

@@ -64,6 +64,7 @@ class _Evidence:
     snapshot: Snapshot
     containers: Mapping[str, Container]
     checkpoints: frozenset[str]
+    keeps_checkpoints: bool
     addresses: Mapping[str, str]
     claims: Mapping[str, str]
     pods: Mapping[str, str]
@@ -75,6 +76,7 @@ class _Evidence:
             snapshot=snapshot,
             containers={container.id: container for container in containers},
             checkpoints=frozenset(checkpoint.container_id for checkpoint in checkpoints),
+            keeps_checkpoints=runtimes.keeps_checkpoints(snapshot),
             addresses={
                 address.ip: f"process {address.pid} ({address.command})" for address in known_or(snapshot.addresses, ())
             },
@@ -133,7 +135,7 @@ def _record(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] 
     snapshot.containers.known()
     if container := evidence.containers.get(reservation.container_id):
         return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
-    if not isinstance(snapshot.checkpoints, NotRequested):  # only docker's kubelets have them
+    if evidence.keeps_checkpoints:
         snapshot.checkpoints.known()
     if reservation.container_id in evidence.checkpoints:
         return (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.model.snapshot import DOCKER
+from agent.model.runtime import DOCKER
 from agent.model.text import escape
 
 _LARGEST: Final = 64 * 1024

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.model.assessment import KUBENET
-from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, ProcessStartTimes
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
+from agent.model.snapshot import ProcessStartTimes
 from agent.sources.host.kubelet_runtime import flag, named_runtime
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -19,7 +20,7 @@ _KUBELET = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
 _DOCKER = frozenset({"dockerd", "dockerd-current"})
 _CONTAINERD = frozenset({"containerd"})
 _CRIO = frozenset({"crio"})
-_RUNTIMES = {DOCKER: _DOCKER, CONTAINERD: _CONTAINERD, CRIO: _CRIO}
+_RUNTIMES = {DOCKER: _DOCKER, CONTAINERD: _CONTAINERD, CRI_O: _CRIO}
 """The processes of each runtime. k3s, RKE2, k0s and MicroK8s start a containerd of their own."""
 _ANY_RUNTIME = frozenset[str]().union(*_RUNTIMES.values())
 _CRI_DOCKERD = frozenset({"cri-dockerd"})

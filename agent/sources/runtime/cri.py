@@ -8,15 +8,17 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model.runtime import CONTAINERD, RuntimeNetwork, RuntimeVersion, WrittenRange, version_numbers
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork, WrittenRange, version_numbers
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.runtime.protobuf import DecodedMessage, encode
+from agent.sources.runtime.runtime import NoCri
 from agent.sources.source_error import SourceError
 
 _APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
@@ -24,6 +26,7 @@ _APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
 _NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
+_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O}
 _KUBERNETES: Final = "k8s.io"
 """containerd's namespace of everything that is created by CRI."""
 _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
@@ -44,10 +47,6 @@ _DENIALS_WITHOUT_ID: Final = frozenset({"an error occurred when try to find sand
 _LABEL: Final = "io.kubernetes.pod."
 
 
-class NoCri(SourceError):
-    """A server listens, and does not implement CRI: docker's containerd has it disabled."""
-
-
 class Cri:
     """One CRI endpoint. Every question opens a connection of its own, so a restarted runtime needs no attention."""
 
@@ -64,10 +63,15 @@ class Cri:
         """
         self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
 
-    def identify(self) -> RuntimeVersion:
+    @property
+    def expected(self) -> ContainerRuntime:
+        """What the name of its socket tells."""
+        return ContainerRuntime(_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
+
+    def identify(self) -> ContainerRuntime:
         """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
         with self._session() as session:
-            return session.identify()
+            return replace(session.identify(), endpoint=str(self._endpoint))
 
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
         """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError.
@@ -135,9 +139,9 @@ class _Session:
     def containerd(self, method: str, namespace: str, request: bytes = b"") -> DecodedMessage:
         return DecodedMessage(self._connection.call(method, request, {"containerd-namespace": namespace}))
 
-    def identify(self) -> RuntimeVersion:
+    def identify(self) -> ContainerRuntime:
         answer = self.cri("Version")
-        return RuntimeVersion(answer.text(2), answer.text(3))
+        return ContainerRuntime(answer.text(2), answer.text(3))
 
     def sandbox(self, container_id: str) -> Container | None:
         """Return a sandbox by its status, which of CRI-O shows those that are being created as well."""
@@ -204,7 +208,7 @@ def _sandbox_records(session: _Session, runtime: RuntimeVersion, requests: Seque
             raise
 
 
-def _has_record(session: _Session, runtime: RuntimeVersion, container_id: str) -> bool:
+def _has_record(session: _Session, runtime: ContainerRuntime, container_id: str) -> bool:
     for namespace in session.namespaces():
         if session.find(partial(session.containerd, f"{_CONTAINERS}/Get", namespace), container_id):
             return True
@@ -216,7 +220,7 @@ def _has_record(session: _Session, runtime: RuntimeVersion, container_id: str) -
         return False
 
 
-def _without_sandbox_store(error: GrpcError, runtime: RuntimeVersion) -> bool:
+def _without_sandbox_store(error: GrpcError, runtime: ContainerRuntime) -> bool:
     """Return whether this containerd has no store of sandboxes because it is too old, which its version must show."""
     version = version_numbers(runtime.version)
     return error.code == Code.UNIMPLEMENTED and version is not None and version < _FIRST_WITH_SANDBOXES

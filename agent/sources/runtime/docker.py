@@ -14,7 +14,8 @@ from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from agent.model.snapshot import DOCKER, Container, ContainerRuntime
+from agent.model.runtime import DOCKER, ContainerRuntime
+from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agent.model.snapshot import CONTAINERD, CRIO, DOCKER, Container, ContainerRuntime, Snapshot, known_or
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import NoCri, Runtime
@@ -19,6 +20,7 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 CRI: Final = "cri"
+DOCKER_SOCKET: Final = Path("/run/docker.sock")
 _ENDPOINTS: Final = (
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",  # k3s and RKE2
@@ -26,8 +28,7 @@ _ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
-_DOCKER_SOCKET: Final = Path("/run/docker.sock")
-_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRIO, "docker.sock": DOCKER}
+_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
 """The runtime that listens at a socket of this name. systemd may listen in its place, and start it for a question."""
 
 
@@ -43,13 +44,15 @@ class NodeRuntimes:
         *,
         choice: str = "auto",
         endpoint: Path | None = None,
+        docker_socket: Path | None = DOCKER_SOCKET,
     ) -> None:
         """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it.
 
-        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only one for CRI.
+        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only one for CRI. `docker_socket`: None where docker is
+        asked elsewhere.
         """
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
-        self._choice, self._endpoint = choice, endpoint
+        self._choice, self._endpoint, self._docker_socket = choice, endpoint, docker_socket
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
 
@@ -83,7 +86,7 @@ class NodeRuntimes:
                 answers.append(question(runtime))
         if not answers and self._choice == CRI:
             raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
-        return answers or [question(self._docker())]  # its error says why it does not answer
+        return answers or [question(self._docker())]
 
     def _runtimes(self) -> Sequence[Runtime]:
         if self._choice == DOCKER:
@@ -94,7 +97,9 @@ class NodeRuntimes:
         endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)
         if self._choice == CRI and not endpoints:
             raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
-        docker = [self._docker()] if self._choice != CRI and self._serves(_DOCKER_SOCKET) else []
+        if not endpoints:
+            return [self._docker()]  # its error says why it does not answer
+        docker = [self._docker()] if self._choice != CRI and self._runs_docker() else []
         return [*(self._connect(path, partial(self._require, path)) for path in endpoints), *docker]
 
     def _endpoints(self, named: str) -> list[Path]:
@@ -108,6 +113,9 @@ class NodeRuntimes:
         listening = read_sockets(self._proc, spellings).listening
         runtime = _OF_SOCKET.get(socket.name)
         return bool(listening) and (runtime is None or self._processes.runs(runtime))
+
+    def _runs_docker(self) -> bool:
+        return self._processes.runs(DOCKER) if self._docker_socket is None else self._serves(self._docker_socket)
 
     def _require(self, socket: Path) -> None:
         if not self._serves(socket):

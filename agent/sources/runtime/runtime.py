@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from agent.model.snapshot import Container, ContainerRuntime
+from agent.model.runtime import ContainerRuntime
+from agent.model.snapshot import Container
 from agent.sources.source_error import SourceError
 
 

@@ -318,7 +318,10 @@ def test_a_large_configuration_file_is_not_read_to_its_end(tmp_path: Path) -> No
 @pytest.mark.parametrize("runtime", ["containerd", "crio"])
 def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
     process(proc, 7, runtime, 3)
-    assert ProcessTable(proc).read() == ProcessStartTimes(BOOTED, "b-1", None, None)
+    found = ProcessTable(proc).read()
+    started = {"containerd": found.start_of("containerd"), "crio": found.start_of("cri-o")}
+    assert {name: start for name, start in started.items() if start} == {runtime: after(3)}
+    assert (found.booted, found.kubelet, found.docker) == (BOOTED, None, None)
 
 
 def test_the_process_table_of_a_container_is_unavailable(proc: Path) -> None:
