@@ -68,7 +68,7 @@ def test_every_source_is_explained() -> None:
 
 def test_every_source_that_can_be_unavailable_is_explained_with_what_to_do() -> None:
     pages = {entry.word: entry.text for entry in glossary.entries() if entry.kind == glossary.SOURCE}
-    assert [word for word, page in pages.items() if "\nDo: " not in page] == ["registration"]
+    assert [word for word, page in pages.items() if "\nDo: " not in page] == ["runtimes", "registration"]
 
 
 def test_conditions_and_reasons_of_events_are_explained() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from agent.cli.exit_codes import OUTPUT
+from tests.fakes.host import write_sockets
 from tests.sources.kube.old_server import Etcd, Server
 from tests.wire import (
     HTML,
@@ -73,6 +74,7 @@ class SmallNode:
         random.mkdir(parents=True)
         (random / "boot_id").write_text("b-1\n")
         (self.proc / "stat").write_text("btime 1700000000\n")
+        write_sockets(self.proc)
         for pid, command in ((7, "dockerd"), (8, "kubelet")):
             net = self.proc / f"{pid}/task/{pid}/net"
             net.mkdir(parents=True)

@@ -19,12 +19,13 @@ from tests.cli.test_clean import Incident
 from tests.cli.test_failures import AGENT, Done, environment, nodeleak
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
-from tests.fakes.host import build, write_kubeconfig
+from tests.fakes.host import build, write_kubeconfig, write_sockets
 from tests.fakes.nodes import FakeNode, the_incident
 from tests.wire import ID, Answer, FakeServer, Request, http, kubeconfig, needs
 
 CI = {"Id": "c" * 64, "State": "running", "Created": 1_700_000_000, "Labels": {"ci": "job 7"}}
-CONTAINERD = "unix:///run/containerd/containerd.sock"
+SOCKET = "/run/containerd/containerd.sock"
+CONTAINERD = f"unix://{SOCKET}"
 CRI_DOCKERD = "--container-runtime-endpoint=unix:///var/run/cri-dockerd.sock"
 KUBENET = "--network-plugin=kubenet"
 RESERVED = {f"10.244.1.{last}": f"{last}" * 64 for last in range(2, 9)}
@@ -67,6 +68,7 @@ class Node:
         (self.home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
         (self.home / "proc/sys/kernel/random/boot_id").write_text("b-1\n")
         (self.home / "proc/stat").write_text("btime 1700000000\n")
+        write_sockets(self.home / "proc")
         self.process(7, "dockerd", "/usr/bin/dockerd")
 
     def process(self, pid: int, command: str, *words: str, ip: str = "10.244.1.1", ago: int | None = None) -> None:
@@ -155,6 +157,20 @@ def assert_nothing_is_concluded(node: Node, *api: str) -> Any:
 # Another runtime's pods
 
 
+def assert_another_runtime_is_missed(node: Node, socket: str = SOCKET) -> None:
+    """The runtime of the kubelet must answer, unless only docker was to be asked."""
+    (missing,) = assert_nothing_is_concluded(node)["unavailable"]
+    why = f"no container runtime listens at {socket} on this node, so it was not asked"
+    assert missing == {"source": "containers", "why": why}
+    only_docker = node.scan("--api=off", "--runtime=docker")
+    assert only_docker["unavailable"] == []
+    assert {one["why"] for one in only_docker["reservations"]} == {
+        f"containers: the runtime of this node is unix://{socket}, and it was not asked"
+    }
+    node.clean("--settle=0s", "--runtime=docker")
+    assert node.reserved == set(RESERVED)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -166,12 +182,12 @@ def assert_nothing_is_concluded(node: Node, *api: str) -> Any:
 def test_a_kubelet_that_names_another_runtime(node: Node, flags: list[str]) -> None:
     node.checkpoints.mkdir(parents=True)  # left over
     node.kubelet(*flags)
-    assert assert_nothing_is_concluded(node)["unavailable"] == []
+    assert_another_runtime_is_missed(node, flags[-1].partition("unix://")[2])
 
 
 def test_a_kubelet_that_names_another_runtime_has_no_checkpoint_directory(node: Node) -> None:
     node.kubelet(f"--container-runtime-endpoint={CONTAINERD}")
-    assert assert_nothing_is_concluded(node)["unavailable"] == []
+    assert_another_runtime_is_missed(node)
 
 
 def test_a_configuration_file_that_names_another_runtime(node: Node) -> None:
@@ -179,7 +195,7 @@ def test_a_configuration_file_that_names_another_runtime(node: Node) -> None:
     (node.home / "var/config.yaml").write_text(f"kind: X\ncontainerRuntimeEndpoint: {CONTAINERD}\n")
     node.checkpoints.mkdir(parents=True)
     node.kubelet("--config=/var/config.yaml")
-    assert assert_nothing_is_concluded(node)["unavailable"] == []
+    assert_another_runtime_is_missed(node)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +296,7 @@ def test_a_real_kubelet_of_containerd_beside_a_docker(node: Node) -> None:
     assert node.reserved == set(RESERVED), out
     document = json.loads(in_private_processes(node, flag, "scan", "-o", "json"))
     assert {one["why"] for one in document["reservations"]} == {
-        f"containers: the runtime of this node is {CONTAINERD}, not docker"
+        f"containers: no container runtime listens at {SOCKET} on this node, so it was not asked"
     }
 
 
@@ -461,7 +477,7 @@ def test_without_the_nodes_processes_docker_is_not_asked(node: Node, scheme: str
         assert remote.requests == node.engine.requests == []
     assert done.code == 3
     assert (
-        "docker was not asked, because it is unknown whether it runs: no kubelet and no container runtime in"
+        "no container runtime was asked, because it is unknown which one runs: no kubelet and no container runtime in"
         in done.out
     )
     assert "set hostPID: true" in done.out

@@ -105,6 +105,14 @@ def write_store(store: Path, sandboxes: Iterable[PodSandbox]) -> None:
     (store / "lock").touch()
 
 
+def write_sockets(proc: Path, *listening: str) -> None:
+    """Write the node's list of unix sockets, of which these are listened on."""
+    (proc / "1/net").mkdir(parents=True, exist_ok=True)
+    head = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+    line = "0000000000000000: 00000002 00000000 00010000 0001 01 {} {}\n"
+    (proc / "1/net/unix").write_text(head + "".join(line.format(number, one) for number, one in enumerate(listening)))
+
+
 def write_kubeconfig(host: Host, server: str) -> None:
     host.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
     host.kubeconfig.write_text(
@@ -203,6 +211,7 @@ def _write_proc(proc: Path, node: FakeNode) -> None:
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("3f0a9c52-7c1e-4d5a-9f2b-0040040040ac\n")
     _write_process(proc, 1, "systemd", 0, node.ip, 0)
+    write_sockets(proc)
     for pid, command, started, flags in (
         (_DOCKERD, "dockerd", node.docker_started, ()),
         (_KUBELET, "kubelet", node.kubelet_started, node.kubelet_flags),

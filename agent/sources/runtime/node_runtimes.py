@@ -91,7 +91,12 @@ class NodeRuntimes:
     def _runtimes(self) -> Sequence[Runtime]:
         if self._choice == DOCKER:
             return [self._docker()]
-        named = self._processes.named_runtime() or ""
+        try:
+            named = self._processes.named_runtime() or ""
+        except SourceError as error:
+            raise SourceError(
+                f"no container runtime was asked, because it is unknown which one runs: {error}"
+            ) from error
         if named == DOCKER and self._choice != CRI:
             return [self._docker()]
         endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)

@@ -1,0 +1,215 @@
+"""Which container runtimes are asked: the process table and the list of sockets are files, the runtimes are objects."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.snapshot import Container
+from agent.sources.host.processes import ProcessTable
+from agent.sources.runtime.node_runtimes import NodeRuntimes
+from agent.sources.runtime.runtime import NoCri
+from agent.sources.source_error import SourceError
+from tests.builders import DB_ID, WEB_ID, node, sandbox
+from tests.fakes.host import write_sockets
+
+SOCKET = "/run/containerd/containerd.sock"
+CRIO_SOCKET = "/run/crio/crio.sock"
+
+
+@dataclass
+class Fake:
+    """A runtime that lists these sandboxes, and has records of some more."""
+
+    expected: ContainerRuntime
+    listed: tuple[Container, ...] = ()
+    recorded: tuple[Container, ...] = ()
+    error: SourceError | None = None
+    require: Callable[[], None] = lambda: None
+    asked: list[set[str]] = field(default_factory=list)
+
+    def identify(self) -> ContainerRuntime:
+        self._answer()
+        return replace(self.expected, version="1.7.24")
+
+    def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
+        self._answer()
+        self.asked.append(set(asked))
+        return (*self.listed, *(one for one in self.recorded if one.id in asked))
+
+    def has(self, container_id: str) -> bool:
+        self._answer()
+        return any(one.id == container_id for one in (*self.listed, *self.recorded))
+
+    def _answer(self) -> None:
+        self.require()
+        if self.error:
+            raise self.error
+
+
+@dataclass
+class Machine:
+    """A node's processes and sockets, and what its runtimes answer."""
+
+    proc: Path
+    docker: Fake = field(default_factory=lambda: Fake(ContainerRuntime(DOCKER)))
+    cri: dict[str, Fake] = field(default_factory=dict)
+
+    def run(self, *commands: str, listening: Collection[str] = (), kubelet: str = "") -> None:
+        (self.proc / "sys/kernel/random").mkdir(parents=True)
+        (self.proc / "sys/kernel/random/boot_id").write_text("b-1\n")
+        (self.proc / "stat").write_text("btime 1700000000\n")
+        write_sockets(self.proc, *listening)
+        for pid, command in enumerate(("kubelet", *commands), 7):
+            (self.proc / f"{pid}").mkdir()
+            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+            words = [
+                command,
+                *([f"--container-runtime-endpoint={kubelet}"] if command == "kubelet" and kubelet else []),
+            ]
+            (self.proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in words))
+
+    def serve(self, socket: str, name: str = CONTAINERD, **answers: object) -> Fake:
+        fake = Fake(ContainerRuntime(name, "", socket), **answers)  # type: ignore[arg-type]
+        self.cri[socket] = fake
+        return fake
+
+    def runtimes(self, choice: str = "auto", endpoint: str = "") -> NodeRuntimes:
+        def connect(path: Path, require: Callable[[], None]) -> Fake:
+            fake = self.cri.setdefault(str(path), Fake(ContainerRuntime("cri", "", str(path))))
+            fake.require = require
+            return fake
+
+        return NodeRuntimes(
+            lambda: self.docker,
+            connect,
+            ProcessTable(self.proc),
+            self.proc,
+            choice=choice,
+            endpoint=Path(endpoint) if endpoint else None,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "proc")
+
+
+def asked(runtimes: NodeRuntimes) -> list[tuple[str, str]]:
+    runtimes.containers(node())
+    return [(one.name, one.endpoint) for one in runtimes.asked]
+
+
+def test_a_node_of_docker_asks_docker_alone(machine: Machine) -> None:
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet="unix:///run/cri-dockerd.sock")
+    assert asked(machine.runtimes()) == [(DOCKER, "")]
+    assert machine.cri == {}
+
+
+@pytest.mark.parametrize("named", ["", f"unix://{SOCKET}"])
+def test_a_node_of_containerd_asks_containerd_alone(machine: Machine, named: str) -> None:
+    machine.serve(SOCKET)
+    machine.run("containerd", listening=[SOCKET], kubelet=named)
+    assert asked(machine.runtimes()) == [(CONTAINERD, SOCKET)]
+    assert machine.docker.asked == []
+
+
+def test_two_runtimes_that_run_are_both_asked(machine: Machine) -> None:
+    containerd = machine.serve(SOCKET, listed=(sandbox(WEB_ID, "shop/web"),))
+    machine.docker.listed = (sandbox("d" * 64, "ci/job"),)
+    machine.run("dockerd", "containerd", listening=["/var/run/docker.sock", SOCKET], kubelet=f"unix://{SOCKET}")
+    runtimes = machine.runtimes()
+    assert {one.id for one in runtimes.containers(node())} == {WEB_ID, "d" * 64}
+    assert [one.name for one in runtimes.asked] == [CONTAINERD, DOCKER]
+    assert (containerd.asked, machine.docker.asked) == ([{WEB_ID, DB_ID}], [{DB_ID}])
+    assert runtimes.has("d" * 64)
+    assert not runtimes.has("e" * 64)
+
+
+def test_the_endpoint_of_the_kubelet_is_found_under_both_of_its_names(machine: Machine) -> None:
+    machine.serve(CRIO_SOCKET, CRI_O)
+    machine.run("crio", listening=["/var/run/crio/crio.sock"], kubelet="unix:///var/run/crio/crio.sock")
+    assert asked(machine.runtimes()) == [(CRI_O, CRIO_SOCKET)]
+
+
+def test_a_record_that_is_not_listed_is_found(machine: Machine) -> None:
+    starting = replace(sandbox(DB_ID, "shop/db"), state="being created")
+    machine.serve(SOCKET, listed=(sandbox(WEB_ID, "shop/web"),), recorded=(starting,))
+    machine.run("containerd", listening=[SOCKET])
+    assert starting in machine.runtimes().containers(node())
+    assert machine.runtimes().has(DB_ID)
+
+
+def test_a_containerd_without_cri_is_no_runtime(machine: Machine) -> None:
+    machine.serve(SOCKET, error=NoCri("unknown service runtime.v1.RuntimeService"))
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
+    assert asked(machine.runtimes()) == [(DOCKER, "")]
+    assert not machine.runtimes().has(WEB_ID)
+
+
+def test_a_runtime_that_runs_and_fails_makes_the_list_unavailable(machine: Machine) -> None:
+    machine.serve(SOCKET, error=SourceError("server is not initialized yet"))
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
+    runtimes = machine.runtimes()
+    with pytest.raises(SourceError, match="server is not initialized yet"):
+        runtimes.containers(node())
+    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET),)
+    with pytest.raises(SourceError, match="server is not initialized yet"):
+        runtimes.has(WEB_ID)
+
+
+@pytest.mark.parametrize(
+    ("commands", "listening"),
+    [((), (SOCKET,)), (("containerd",), ()), (("dockerd",), (SOCKET, "/run/docker.sock"))],
+    ids=["systemd listens in its place", "it does not listen yet", "another runtime runs"],
+)
+def test_a_stopped_runtime_of_the_kubelet_is_not_connected_to(
+    machine: Machine, commands: tuple[str, ...], listening: tuple[str, ...]
+) -> None:
+    machine.run(*commands, listening=listening, kubelet=f"unix://{SOCKET}")
+    with pytest.raises(SourceError, match=f"no container runtime listens at {SOCKET} on this node, so it was not"):
+        machine.runtimes().containers(node())
+
+
+def test_a_socket_of_a_runtime_that_does_not_run_is_absent(machine: Machine) -> None:
+    machine.run("dockerd", listening=["/run/docker.sock", SOCKET])
+    assert asked(machine.runtimes()) == [(DOCKER, "")]
+    assert machine.cri == {}
+
+
+def test_without_any_runtime_docker_says_why(machine: Machine) -> None:
+    machine.docker.error = SourceError("docker does not run on this node")
+    machine.run()
+    with pytest.raises(SourceError, match="docker does not run on this node"):
+        machine.runtimes().containers(node())
+
+
+@pytest.mark.parametrize("name", ["stat", "1/net/unix"])
+def test_nothing_is_asked_where_it_is_unknown_what_runs(machine: Machine, name: str) -> None:
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
+    (machine.proc / name).unlink()
+    with pytest.raises(SourceError, match=f"cannot read {machine.proc}/{name}"):
+        machine.runtimes().containers(node())
+    assert machine.docker.asked == []
+
+
+def test_a_choice_overrides_the_evidence(machine: Machine) -> None:
+    machine.serve(SOCKET)
+    machine.serve("/run/mine.sock", "mine")
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET, "/run/mine.sock"])
+    assert asked(machine.runtimes("docker")) == [(DOCKER, "")]
+    assert asked(machine.runtimes("cri")) == [(CONTAINERD, SOCKET)]
+    assert asked(machine.runtimes("cri", "/run/mine.sock")) == [("mine", "/run/mine.sock")]
+    assert asked(machine.runtimes("auto", "/run/mine.sock")) == [("mine", "/run/mine.sock"), (DOCKER, "")]
+
+
+def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:
+    machine.run("dockerd", listening=["/run/docker.sock"])
+    with pytest.raises(SourceError, match="set --cri-endpoint"):
+        machine.runtimes("cri").containers(node())
+    machine.cri[SOCKET] = Fake(ContainerRuntime(CONTAINERD, "", SOCKET), error=NoCri("no CRI"))
+    with pytest.raises(SourceError, match="serves CRI"):
+        machine.runtimes("cri", SOCKET).containers(node())
+    assert machine.docker.asked == []
