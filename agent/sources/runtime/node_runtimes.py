@@ -52,7 +52,8 @@ class NodeRuntimes:
         asked elsewhere.
         """
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
-        self._choice, self._endpoint, self._docker_socket = choice, endpoint, docker_socket
+        self._choice, self._docker_socket = choice, docker_socket
+        self._endpoint = endpoint and endpoint_path(str(endpoint))
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
 

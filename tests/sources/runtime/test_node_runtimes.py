@@ -65,10 +65,7 @@ class Machine:
         for pid, command in enumerate(("kubelet", *commands), 7):
             (self.proc / f"{pid}").mkdir()
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
-            words = [
-                command,
-                *([f"--container-runtime-endpoint={kubelet}"] if command == "kubelet" and kubelet else []),
-            ]
+            words = [command, f"--container-runtime-endpoint={kubelet}"] if kubelet else [command]
             (self.proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in words))
 
     def serve(self, socket: str, name: str = CONTAINERD, **answers: object) -> Fake:
@@ -202,14 +199,15 @@ def test_a_choice_overrides_the_evidence(machine: Machine) -> None:
     assert asked(machine.runtimes("docker")) == [(DOCKER, "")]
     assert asked(machine.runtimes("cri")) == [(CONTAINERD, SOCKET)]
     assert asked(machine.runtimes("cri", "/run/mine.sock")) == [("mine", "/run/mine.sock")]
-    assert asked(machine.runtimes("auto", "/run/mine.sock")) == [("mine", "/run/mine.sock"), (DOCKER, "")]
+    assert asked(machine.runtimes("auto", "/var/run/mine.sock")) == [("mine", "/run/mine.sock"), (DOCKER, "")]
 
 
 def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:
-    machine.run("dockerd", listening=["/run/docker.sock"])
+    machine.serve(SOCKET, error=NoCri("no CRI"))
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock"])
     with pytest.raises(SourceError, match="set --cri-endpoint"):
         machine.runtimes("cri").containers(node())
-    machine.cri[SOCKET] = Fake(ContainerRuntime(CONTAINERD, "", SOCKET), error=NoCri("no CRI"))
+    write_sockets(machine.proc, SOCKET)
     with pytest.raises(SourceError, match="serves CRI"):
-        machine.runtimes("cri", SOCKET).containers(node())
+        machine.runtimes("cri").containers(node())
     assert machine.docker.asked == []
