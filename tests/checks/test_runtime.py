@@ -1,0 +1,115 @@
+"""Whose pods run here: what the kubelet names, what its Node says, and what was asked."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.checks import runtime
+from agent.checks.addresses.classify import UNORDERED_GRACE, classify
+from agent.model.assessment import State
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.sources import crosscheck
+from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
+
+SOCKET = "/run/containerd/containerd.sock"
+OF_DOCKER = ContainerRuntime(DOCKER)
+OF_CONTAINERD = ContainerRuntime(CONTAINERD, "1.7.24", SOCKET)
+OF_CRI_O = ContainerRuntime(CRI_O, "1.28.11", "/run/crio/crio.sock")
+OLD = "10.244.1.9"
+
+
+def with_runtimes(
+    snapshot: Snapshot, *asked: ContainerRuntime, named: str | None = None, reported: str = ""
+) -> Snapshot:
+    """Say what was asked, what the kubelet names, and what its Node reports."""
+    return replace(
+        snapshot,
+        runtimes=Known(asked),
+        processes=Known(replace(processes(), runtime=named, containerd=NOW - UPTIME)),
+        node=Known(replace(WORKER, runtime=reported)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "named", "reported", "expected"),
+    [
+        ([OF_DOCKER], DOCKER, "", OF_DOCKER),
+        ([OF_CONTAINERD, OF_DOCKER], DOCKER, "", OF_DOCKER),
+        ([OF_CONTAINERD, OF_DOCKER], f"unix://{SOCKET}", "", OF_CONTAINERD),
+        ([OF_CONTAINERD], f"unix:///var{SOCKET}", "containerd://1.7.24", OF_CONTAINERD),
+        ([OF_CRI_O, OF_CONTAINERD], None, "cri-o://1.28.11", OF_CRI_O),
+        ([OF_CONTAINERD, OF_DOCKER], "", "docker://20.10.24", OF_DOCKER),
+        ([OF_CONTAINERD], None, "", None),
+        ([OF_DOCKER], f"unix://{SOCKET}", "", None),
+        ([OF_DOCKER], None, "containerd://1.7.24", None),
+        ([OF_CONTAINERD, replace(OF_CONTAINERD, endpoint="/run/k3s.sock")], None, "containerd://1.7.24", None),
+        ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", None),
+    ],
+)
+def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked(
+    asked: list[ContainerRuntime], named: str | None, reported: str, expected: ContainerRuntime | None
+) -> None:
+    snapshot = with_runtimes(node(), *asked, named=named, reported=reported)
+    assert runtime.of_the_kubelet(snapshot) == expected
+
+
+def test_a_recording_that_does_not_say_what_was_asked_is_one_of_docker() -> None:
+    old = replace(node(), runtimes=NotRequested("runtimes", "an earlier version did not read it"))
+    assert runtime.asked(old) == (OF_DOCKER,)
+    assert runtime.asked(replace(old, runtimes=unavailable("runtimes"))) == ()
+
+
+def test_a_runtime_that_was_not_asked_is_named() -> None:
+    assert runtime.not_asked(with_runtimes(node(), OF_DOCKER, named=f"unix://{SOCKET}")) == f"unix://{SOCKET}"
+    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD, reported="docker://20.10")) == "docker://20.10"
+    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD, named=f"unix://{SOCKET}")) == ""
+    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD)) == ""
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "unordered"),
+    [
+        ([OF_DOCKER], []),
+        ([OF_CONTAINERD], []),
+        ([replace(OF_CONTAINERD, version="1.6.8")], ["containerd 1.6.8"]),
+        ([replace(OF_CONTAINERD, version="")], ["containerd"]),
+        ([ContainerRuntime("mine", "3.0.0", "/run/mine.sock")], ["mine 3.0.0"]),
+        ([OF_CONTAINERD, ContainerRuntime("mine", "3.0.0", "/run/mine.sock")], ["mine 3.0.0"]),
+    ],
+)
+def test_runtimes_that_may_list_late_are_known(
+    runtimes: list[ContainerRuntime], unordered: list[str]
+) -> None:
+    assert [str(one) for one in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
+
+
+def test_the_order_of_a_runtime_beside_that_of_the_kubelet_does_not_matter() -> None:
+    beside = replace(OF_CONTAINERD, version="1.6.8")
+    assert runtime.unordered(with_runtimes(node(), OF_DOCKER, beside, named=DOCKER)) == ()
+
+
+@pytest.mark.parametrize(("version", "state"), [("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)])
+def test_an_unordered_runtime_has_a_longer_grace_period(version: str, state: State) -> None:
+    ordered = replace(OF_CONTAINERD, version=version)
+    for age, expected in ((UNORDERED_GRACE - timedelta(seconds=1), state), (UNORDERED_GRACE, State.LEAKED)):
+        snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
+        (found,) = (one for one in classify(snapshot, timedelta(minutes=5)).reservations if one.name == OLD)
+        assert found.state is expected
+
+
+def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
+    snapshot = with_runtimes(
+        node(reservation(OLD), checkpoints=unavailable("checkpoints")), OF_CONTAINERD, named=f"unix://{SOCKET}"
+    )
+    seen = crosscheck.all_sources(snapshot)
+    assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
+    states = {one.name: one.state for one in classify(seen, timedelta(0)).reservations}
+    assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
+
+
+def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:
+    snapshot = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
+    (found,) = (one for one in classify(snapshot, timedelta(0)).reservations if one.name == OLD)
+    assert found.state is State.UNKNOWN
