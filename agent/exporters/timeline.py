@@ -10,12 +10,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.checks.devices.clocks import plugins
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
+from agent.model.runtime import DOCKER
 from agent.model.snapshot import InsufficientData, Pod, Snapshot, Unavailable, known_or
 from agent.model.text import truncate
 
@@ -29,6 +31,7 @@ class EventKind(StrEnum):
 
     BOOTED = "booted"
     DOCKER_STARTED = "docker_started"
+    RUNTIME_STARTED = "runtime_started"
     KUBELET_STARTED = "kubelet_started"
     DEVICE_MANAGER_STARTED = "device_manager_started"
     SOCKET_GONE = "socket_gone"
@@ -137,10 +140,11 @@ def _process_starts(snapshot: Snapshot) -> Iterator[Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
     yield Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
-    for name, started, kind in (
-        ("docker", processes.docker, EventKind.DOCKER_STARTED),
-        ("kubelet", processes.kubelet, EventKind.KUBELET_STARTED),
-    ):
+    starts = [(processes.kubelet, "kubelet", EventKind.KUBELET_STARTED)]
+    for name in runtimes.names(snapshot):
+        kind = EventKind.DOCKER_STARTED if name == DOCKER else EventKind.RUNTIME_STARTED
+        starts.append((processes.start_of(name), name, kind))
+    for started, name, kind in starts:
         if started is not None:
             yield Event(started, True, kind, name, f"{name} started", "processes")
 

@@ -28,7 +28,7 @@ from agent.model.assessment import KUBENET
 from agent.model.ranges import Range
 from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
-from agent.model.runtime import DOCKER
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import SOURCES
 from agent.model.volumes import MIGRATED
 
@@ -60,12 +60,13 @@ class _Rule:
 
 
 WORDS: Final = frozenset({
-    KUBENET, DOCKER, "cni", "external", *SOURCES, "eth0", "net1",
-    "created", "running", "paused", "restarting", "removing", "exited", "dead",
+    KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1",
+    "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
+    "not ready", "being created", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
     "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet", "pods", "node", "nodes",
 })  # fmt: skip
-"""Words of Kubernetes, docker and CNI that decide something."""
+"""Words of Kubernetes, container runtimes and CNI that decide something."""
 DEVICE_WORDS: Final = frozenset({
     "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost", "net", "sock",
 })  # fmt: skip
@@ -123,7 +124,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
-    **dict.fromkeys(("server_version", "Node.runtime"), _VERSION),
+    **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }
 """By `Type.field` or by field; all other fields are names."""
 

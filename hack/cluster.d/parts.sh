@@ -2,7 +2,7 @@
 # The parts: their ports, commands, health checks and cleanup.
 
 declare -A PORTS=([etcd]="2379 2380" [docker]="" [apiserver]=6443 [controller-manager]=10257 [scheduler]=10259
-  [kubelet]="10248 10250")
+  [kubelet]="10248 10250" [containerd]="10348 10350")
 
 admin() { kubectl --kubeconfig "$ADMIN" --request-timeout=5s "$@"; }
 healthz() { curl -sfk --noproxy '*' --max-time 5 "$1"; }
@@ -16,6 +16,7 @@ answers() {
     controller-manager) healthz https://127.0.0.1:10257/healthz ;;
     scheduler) healthz https://127.0.0.1:10259/healthz ;;
     kubelet) healthz http://127.0.0.1:10248/healthz && { ! answers apiserver || node_ready; } ;;
+    containerd) containerd_ready ;;
   esac >/dev/null 2>&1
 }
 
@@ -258,6 +259,6 @@ remove_state() {
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk
   rm -rf --one-file-system "$LEASES" /var/lib/cni/cache /var/lib/dockershim /var/lib/kubelet
-  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
+  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,containerd,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"
 }
