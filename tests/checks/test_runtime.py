@@ -79,9 +79,7 @@ def test_a_runtime_that_was_not_asked_is_named() -> None:
         ([OF_CONTAINERD, ContainerRuntime("mine", "3.0.0", "/run/mine.sock")], ["mine 3.0.0"]),
     ],
 )
-def test_runtimes_that_may_list_late_are_known(
-    runtimes: list[ContainerRuntime], unordered: list[str]
-) -> None:
+def test_runtimes_that_may_list_late_are_known(runtimes: list[ContainerRuntime], unordered: list[str]) -> None:
     assert [str(one) for one in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
 
 

@@ -198,7 +198,7 @@ def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator
                 yield _record(one, state, labels=2, created=8)
 
 
-def _sandbox_records(session: _Session, runtime: RuntimeVersion, requests: Sequence[bytes]) -> Iterator[Container]:
+def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
     try:
         for request in requests:
             for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):

@@ -108,8 +108,8 @@ def delete(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
 
 def test_it_names_itself_and_its_version(directory: Path) -> None:
     found = client(directory).identify()
-    assert found == (CONTAINERD, run("containerd", "--version").split()[2])
-    assert record_before_address(*found)
+    assert (found.name, found.version) == (CONTAINERD, run("containerd", "--version").split()[2])
+    assert record_before_address(found.name, found.version)
 
 
 def test_it_lists_nothing_and_denies_every_id(directory: Path) -> None:

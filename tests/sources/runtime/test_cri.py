@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.model.runtime import RuntimeNetwork, RuntimeVersion, WrittenRange
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Container
-from agent.sources.runtime.cri import Cri, NoCri
+from agent.sources.runtime.cri import Cri
+from agent.sources.runtime.runtime import NoCri
 from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
@@ -72,7 +73,9 @@ def malformed(call: Call) -> None:
 @pytest.mark.parametrize("runtime", [*CONTAINERD, FakeRuntime(name="cri-o", version="1.35.6")])
 def test_a_runtime_names_itself_and_its_version(serve: Serve, cri: Cri, runtime: FakeRuntime) -> None:
     with serve(runtime):
-        assert cri.identify() == RuntimeVersion(runtime.name, runtime.version)
+        found = cri.identify()
+    assert (found.name, found.version) == (runtime.name, runtime.version)
+    assert found.endpoint == cri.expected.endpoint != ""
 
 
 def test_the_old_api_is_used_only_where_the_other_one_is_not_implemented(serve: Serve, cri: Cri) -> None:
