@@ -24,7 +24,6 @@ from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.recheck import NodeRecheck
-from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
@@ -96,12 +95,17 @@ def _runtimes(config: Config) -> NodeRuntimes:
         except SourceError as error:
             raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
 
+    def cri(path: Path, require: Callable[[], None]) -> Runtime:
+        from agent.sources.runtime.cri import Cri
+
+        return Cri(path, timeout, loop.clock, require)
+
     docker_elsewhere = bool(config.docker_host or "DOCKER_HOST" in os.environ)
     if docker_elsewhere:
         docker()  # a wrong host is wrong usage
     return NodeRuntimes(
         docker,
-        lambda path, require: Cri(path, timeout, loop.clock, require),
+        cri,
         processes,
         config.proc,
         choice=config.runtime,
