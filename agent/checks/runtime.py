@@ -23,12 +23,14 @@ def of_the_kubelet(snapshot: Snapshot) -> ContainerRuntime | None:
     if contradiction(snapshot):
         return None
     named, reported = _named(snapshot), _reported(snapshot)
-    if named == DOCKER or (not named and reported.startswith(f"{DOCKER}://")):
-        return next((one for one in asked(snapshot) if one.name == DOCKER), None)
-    if named:
-        return next((one for one in asked(snapshot) if one.endpoint and named.endswith(one.endpoint)), None)
-    found = [one for one in asked(snapshot) if reported.startswith(f"{one.name}://")]
+    found = [one for one in asked(snapshot) if _is(one, named, reported)]
     return found[0] if len(found) == 1 else None
+
+
+def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
+    if not named:
+        return reported.startswith(f"{runtime.name}://")
+    return named == runtime.name or (runtime.endpoint != "" and named.endswith(runtime.endpoint))
 
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.test_failures import nodeleak
+from tests.fakes import cri
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
+from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import Host, build, write_kubeconfig
 from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
 
@@ -55,8 +57,10 @@ class Stand:
 def standing(directory: Path, node: FakeNode) -> Iterator[Stand]:
     host = build(directory / "node", node)
     with ExitStack() as stack:
-        if node.runtime.startswith("docker"):
+        if node.uses_docker:
             stack.enter_context(engine(host.docker_socket, node))
+        else:
+            stack.enter_context(FakeGrpcServer(host.containerd_socket, cri.of_node(node).answer))
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
         yield Stand(node, host)
 
@@ -135,10 +139,28 @@ def test_a_left_over_directory_on_a_containerd_node_is_no_fault(tmp_path: Path) 
         assert kubenet(document)["not_in_use"] == "the pods of this node get their addresses from network cbr0"
 
 
-def test_kubenet_as_the_network_of_containerd_is_still_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_kubenet_as_the_network_of_containerd_is_judged_and_cleaned(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, a_node(runtime="containerd://1.7.24")) as stand:
-        leave_over(stand.host.store, every_address()[5:])
-        assert subjects(stand.scan(code=0)) == ["exhausted_range kubenet"]
+        left = every_address()[5:]
+        leave_over(stand.host.store, left)
+        document = stand.scan(api=api)
+        assert set(leaks(document)) == {f"leaked_reservation kubenet/{ip}" for ip in left}
+        assert "exhausted_range kubenet" in subjects(document)
+        cleaned = stand.clean("--apply", "--settle=0s", "--max-share=100%", api=api)
+        assert {one["ip"] for one in cleaned["addresses"] if one["verdict"] == "released"} == set(left)
+        assert stand.files() >= {one.ip for one in stand.node.running}
+
+
+def test_a_containerd_that_may_list_late_is_never_cleaned(tmp_path: Path) -> None:
+    with standing(tmp_path, a_node(runtime="containerd://1.6.8")) as stand:
+        leave_over(stand.host.store, every_address()[5:9])
+        before = stand.files()
+        assert len(leaks(stand.scan())) == 4
+        cleaned = stand.clean("--apply", "--grace=0s", "--settle=0s", "--max-share=100%")
+        assert {one["reason"] for one in cleaned["addresses"]} == {"runtime_unordered"}
+        assert {one["setting"] for one in cleaned["addresses"]} == {None}
+        assert stand.files() == before
 
 
 def test_a_directory_is_not_in_use_if_the_data_directory_of_its_network_is_elsewhere(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.fakes.grpc_server import Answers, Call
+from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.fakes.protobuf import messages
 
 NOT_FOUND, UNIMPLEMENTED = 5, 12
@@ -223,6 +224,17 @@ def stored(container_id: str) -> Any:
         labels={"name": "web-0_shop_u-1_0"},
         created_at=PROTO["Timestamp"](seconds=AT),
     )
+
+
+def of_node(node: FakeNode) -> FakeRuntime:
+    """Return the runtime of a fake node."""
+
+    def labels(one: PodSandbox) -> dict[str, str]:
+        named = {"name": one.pod, "namespace": one.namespace, "uid": one.uid}
+        return {f"io.kubernetes.pod.{key}": value for key, value in named.items()}
+
+    name, _, version = node.runtime.partition("://")
+    return FakeRuntime(name, version, sandboxes=[sandbox(one.id, labels=labels(one)) for one in node.running])
 
 
 def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:

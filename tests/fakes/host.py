@@ -16,7 +16,7 @@ from typing import Any
 from tests.fakes.nodes import FakeNode, PodSandbox
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_DOCKERD, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
+_RUNTIME, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
 """Process ids."""
 
 
@@ -49,6 +49,10 @@ class Host:
     @property
     def docker_socket(self) -> Path:
         return self.root / "run/docker.sock"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.root / "run/containerd.sock"
 
     @property
     def kubeconfig(self) -> Path:
@@ -91,7 +95,7 @@ def build(root: Path, node: FakeNode) -> Host:
         _write_results(host.cache, node, sandbox)
     for sandbox in node.running:
         _write_checkpoint(host.checkpoints, sandbox)
-    _write_proc(host.proc, node)
+    _write_proc(host, node)
     return host
 
 
@@ -204,17 +208,18 @@ def _write_checkpoint(directory: Path, sandbox: PodSandbox) -> None:
     _write(directory / sandbox.id, json.dumps(tree, separators=(",", ":")), sandbox.made)
 
 
-def _write_proc(proc: Path, node: FakeNode) -> None:
+def _write_proc(host: Host, node: FakeNode) -> None:
+    proc, socket = host.proc, host.containerd_socket
     booted = int(node.booted.timestamp())
     (proc / "stat").write_text(f"cpu  1 0 1 1 0 0 0 0 0 0\nbtime {booted}\nprocesses 1\n")
     boot_id = proc / "sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("3f0a9c52-7c1e-4d5a-9f2b-0040040040ac\n")
     _write_process(proc, 1, "systemd", 0, node.ip, 0)
-    write_sockets(proc)
+    write_sockets(proc, *(() if node.uses_docker else (str(socket),)))
     for pid, command, started, flags in (
-        (_DOCKERD, "dockerd", node.docker_started, ()),
-        (_KUBELET, "kubelet", node.kubelet_started, node.kubelet_flags),
+        (_RUNTIME, "dockerd" if node.uses_docker else "containerd", node.docker_started, ()),
+        (_KUBELET, "kubelet", node.kubelet_started, node.kubelet_flags(socket)),
     ):
         _write_process(proc, pid, command, started.timestamp() - booted, node.ip, 0)
         (proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in (f"/usr/bin/{command}", *flags)))

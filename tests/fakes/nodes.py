@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import IPv4Network, ip_network
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,12 @@ class FakeNode:
     unschedulable: bool = False
 
     @property
-    def kubelet_flags(self) -> tuple[str, ...]:
-        if not self.runtime.startswith("docker://"):
-            return "--container-runtime=remote", "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
+    def uses_docker(self) -> bool:
+        return self.runtime.startswith("docker://")
+
+    def kubelet_flags(self, cri_socket: Path) -> tuple[str, ...]:
+        if not self.uses_docker:
+            return "--container-runtime=remote", f"--container-runtime-endpoint=unix://{cri_socket}"
         own = "kubenet" if self.network == "kubenet" and not self.data_dir else "cni"
         return "--container-runtime=docker", f"--network-plugin={self.network_plugin or own}"
 

@@ -92,21 +92,25 @@ class NodeRuntimes:
     def _runtimes(self) -> Sequence[Runtime]:
         if self._choice == DOCKER:
             return [self._docker()]
+        named = self._named()
+        if named == DOCKER and self._choice != CRI:
+            return [self._docker()]
+        endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)
+        found = [self._connect(path, partial(self._require, path)) for path in endpoints]
+        if self._choice == CRI:
+            if not found:
+                raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
+            return found
+        # Where nothing else runs, docker's error says why it does not answer.
+        return [*found, self._docker()] if not found or self._runs_docker() else found
+
+    def _named(self) -> str:
         try:
-            named = self._processes.named_runtime() or ""
+            return self._processes.named_runtime() or ""
         except SourceError as error:
             raise SourceError(
                 f"no container runtime was asked, because it is unknown which one runs: {error}"
             ) from error
-        if named == DOCKER and self._choice != CRI:
-            return [self._docker()]
-        endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)
-        if self._choice == CRI and not endpoints:
-            raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
-        if not endpoints:
-            return [self._docker()]  # its error says why it does not answer
-        docker = [self._docker()] if self._choice != CRI and self._runs_docker() else []
-        return [*(self._connect(path, partial(self._require, path)) for path in endpoints), *docker]
 
     def _endpoints(self, named: str) -> list[Path]:
         """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
