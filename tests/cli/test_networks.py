@@ -142,11 +142,10 @@ def test_a_left_over_directory_on_a_containerd_node_is_no_fault(tmp_path: Path) 
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_kubenet_as_the_network_of_containerd_is_judged_and_cleaned(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, a_node(runtime="containerd://1.7.24")) as stand:
-        left = every_address()[5:]
+        left = every_address()[5:15]
         leave_over(stand.host.store, left)
         document = stand.scan(api=api)
         assert set(leaks(document)) == {f"leaked_reservation kubenet/{ip}" for ip in left}
-        assert "exhausted_range kubenet" in subjects(document)
         cleaned = stand.clean("--apply", "--settle=0s", "--max-share=100%", api=api)
         assert {one["ip"] for one in cleaned["addresses"] if one["verdict"] == "released"} == set(left)
         assert stand.files() >= {one.ip for one in stand.node.running}
