@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,12 +12,13 @@ from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
+from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import NotRequested, Snapshot, known_or
+from agent.model.snapshot import NetworkStore, NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, reservations
+from agent.sources.host import addresses, mounts, namespaces, probe, reservations
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
@@ -62,9 +63,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         api.latest_node,
     )
     host = {
-        "reservations": lambda _: tuple(
-            reservations.read_reservations(config.cni_networks_dir, one) for one in config.network
-        ),
+        "reservations": _reservations(config),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -75,10 +74,17 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
+        "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
-    recheck = NodeRecheck(lambda container_id: in_time(lambda: runtimes.has(container_id)), checkpoints, config.proc)
+    recheck = NodeRecheck(
+        lambda container_id: in_time(lambda: runtimes.has(container_id)),
+        lambda container_id: runtimes.asks_docker and checkpoints.has(container_id),
+        results,
+        config.proc,
+        _probe(config),
+    )
     return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
 
 
@@ -112,6 +118,16 @@ def _runtimes(config: Config) -> NodeRuntimes:
         endpoint=config.cri_endpoint,
         docker_socket=None if docker_elsewhere else DOCKER_SOCKET,
     )
+
+
+def _probe(config: Config) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:
+    if config.probe == "off":
+        return lambda ips: dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
+    return lambda ips: probe.probe(ips, loop.clock)
+
+
+def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
+    return lambda _: tuple(reservations.read_reservations(config.cni_networks_dir, one) for one in config.network)
 
 
 def _device_plugins(

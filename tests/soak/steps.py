@@ -155,7 +155,7 @@ def leak(node: Node) -> None:
         node.cluster.leak()
         _rolled_out(node, name)
         time.sleep(60)
-        node.nodeleak.clean("--apply")
+        node.nodeleak.clean("--apply", "--grace=0s", "--settle=0s")
         _nothing_leaked(node)
 
 
@@ -222,7 +222,7 @@ def _allocatable(node: Node) -> None:
 
 
 def _nothing_leaked(node: Node) -> None:
-    assert "leaked" not in node.nodeleak.scan().states.values()
+    assert "leaked" not in node.nodeleak.scan("--grace=0s").states.values()
 
 
 def _cron_job(node: Node) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class NodeRuntimes:
         self._ask(ask)
         return tuple(found)
 
+    @property
+    def asks_docker(self) -> bool:
+        """Whether docker may be the kubelet's runtime: only then it has checkpoints, and others were left over."""
+        return not self.asked or any(one.name == DOCKER for one in self.asked)
+
     def has(self, container_id: str) -> bool:
         """Return whether one of the runtimes has it; raises SourceError if one of them fails."""
         return any(self._ask(lambda runtime: runtime.has(container_id)))

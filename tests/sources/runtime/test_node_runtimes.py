@@ -109,7 +109,10 @@ def test_a_node_of_docker_asks_docker_alone(machine: Machine) -> None:
 def test_a_node_of_containerd_asks_containerd_alone(machine: Machine, named: str) -> None:
     machine.serve(SOCKET)
     machine.run("containerd", listening=[SOCKET], kubelet=named)
-    assert asked(machine.runtimes()) == [(CONTAINERD, SOCKET)]
+    runtimes = machine.runtimes()
+    unasked = runtimes.asks_docker
+    assert asked(runtimes) == [(CONTAINERD, SOCKET)]
+    assert (unasked, runtimes.asks_docker) == (True, False)
     assert machine.docker.asked == []
 
 
