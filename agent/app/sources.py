@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
@@ -104,10 +104,10 @@ def _runtimes(config: Config) -> NodeRuntimes:
     def cri(path: Path, require: Callable[[], None]) -> Runtime:
         from agent.sources.runtime.cri import Cri
 
-        return Cri(path, timeout, loop.clock, require)
+        return Cri(path, timeout, loop.clock, require, _mounted(path, config.run_dir))
 
-    docker_elsewhere = bool(config.docker_host or "DOCKER_HOST" in os.environ)
-    if docker_elsewhere:
+    docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
+    if docker_host:
         docker()  # a wrong host is wrong usage
     return NodeRuntimes(
         docker,
@@ -116,8 +116,22 @@ def _runtimes(config: Config) -> NodeRuntimes:
         config.proc,
         choice=config.runtime,
         endpoint=config.cri_endpoint,
-        docker_socket=None if docker_elsewhere else DOCKER_SOCKET,
+        docker_socket=_on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET,
     )
+
+
+_RUN: Final = Path("/run")
+
+
+def _mounted(socket: Path, run_dir: Path) -> Path:
+    """Return where a socket of the node is for this process."""
+    return run_dir / socket.relative_to(_RUN) if socket.is_relative_to(_RUN) else socket
+
+
+def _on_node(docker_host: str, run_dir: Path) -> Path | None:
+    """Return where docker's socket is for the node; None: not known."""
+    socket = Path(docker_host.removeprefix("unix://"))
+    return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
 
 
 def _probe(config: Config) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:

@@ -56,12 +56,15 @@ class Cri:
         timeout: float,
         clock: Callable[[], float],
         require: Callable[[], None] = lambda: None,
+        socket: Path | None = None,
     ) -> None:
         """`timeout`: seconds for each request, measured with `clock`.
 
-        `require`: raises SourceError unless a live process serves the socket.
+        `require`: raises SourceError unless a live process serves the socket. `socket`: where the endpoint of the node
+        is mounted; None: at its own path.
         """
         self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
+        self._socket = socket or endpoint
 
     @property
     def expected(self) -> ContainerRuntime:
@@ -110,7 +113,7 @@ class Cri:
     def _session(self) -> Iterator["_Session"]:
         self._require()
         try:
-            with GrpcConnection(self._endpoint, self._timeout, self._clock) as connection:
+            with GrpcConnection(self._socket, self._timeout, self._clock) as connection:
                 yield _Session(connection)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise SourceError(f"{self._endpoint}: cannot parse the response ({truncate(repr(error))})") from error
