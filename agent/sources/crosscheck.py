@@ -43,12 +43,13 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     node = snapshot.node
     found = containers(runtime(snapshot), snapshot.pods)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
-    believed = replace(snapshot, containers=found, pods=believed_pods)
+    of_docker = _without_checkpoints(snapshot) or snapshot.checkpoints
+    believed = replace(snapshot, containers=found, pods=believed_pods, checkpoints=of_docker)
     stores = tuple(reservations(store, believed) for store in snapshot.reservations)
     return replace(
         snapshot,
         containers=found,
-        checkpoints=_without_checkpoints(believed) or checkpoints(snapshot.checkpoints, found, stores),
+        checkpoints=checkpoints(of_docker, found, stores),
         reservations=stores,
         cni_results=cni_results(snapshot.cni_results, stores),
         pods=believed_pods,

@@ -67,7 +67,7 @@ class Pinned:
 def pinned(tmp_path: Path) -> Iterator[Pinned]:
     with FakeServer(docker, at=tmp_path / "docker.sock") as server, network() as net:
         node = SmallNode(tmp_path, server)
-        (node.proc / "1").mkdir()
+        (node.proc / "1").mkdir(exist_ok=True)
         (node.proc / "1/mountinfo").symlink_to(f"/proc/{net.pid}/mountinfo")
         net.pod("cni-9", 9)
         net.pod("cni-2", 2)
