@@ -117,7 +117,8 @@ class ContainerdNode:
         finally:
             for command in commands:
                 (self.state / f"hold-{command}").unlink()
-            self.cluster.start("containerd")
+            if not any(self.state.glob("hold-*")):
+                self.cluster.start("containerd")
 
     def lose_runtime_state(self, *, namespaces: bool) -> None:
         """Lose every container with all records, as a reinstallation does, and keep /var/lib/cni.
@@ -134,7 +135,7 @@ class ContainerdNode:
 
 
 _LOSE_STATE: Final = """
-pkill -KILL -f containerd-shim-runc-v2
+pkill -KILL -x containerd-shim
 awk '$2 ~ "^/run/containerd/|^/var/lib/containerd/" {print $2}' /proc/mounts | tac | xargs -r umount -l
 rm -rf /run/containerd/* /var/lib/containerd/*
 """
