@@ -158,6 +158,8 @@ def _in_namespace(reservation: Reservation, evidence: _Evidence) -> str:
     snapshot.addresses.known()
     if process := evidence.addresses.get(reservation.ip):
         return f"{process} has the address"
+    if reservation.container_id:
+        snapshot.cni_results.known()
     if reservation.container_id in evidence.named:
         snapshot.mounted_namespaces.known()
     place = evidence.mounted.get(reservation.container_id)

@@ -19,7 +19,7 @@ from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
-from agent.model.snapshot import ProcessStartTimes, Reservation, Unavailable, known_or
+from agent.model.snapshot import NotRequested, ProcessStartTimes, Reservation, Snapshot, Unavailable, known_or
 from agent.model.text import format_time
 
 NAME = "leaked_reservation"
@@ -50,9 +50,16 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for network in assessment.networks:
         assessment.of(network)
     snapshot.containers.known()
+    _check_evidence(snapshot)
+
+
+def _check_evidence(snapshot: Snapshot) -> None:
+    """Raise InsufficientData where an unavailable source may hide a leak."""
     for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods):
         if isinstance(reading, Unavailable):
             reading.known()
+    if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
+        snapshot.cni_results.known()
 
 
 def _owner(classified: ClassifiedReservation) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.namespaces import mounted_by_sandbox
-from agent.model.snapshot import NotRequested, known_or
+from agent.model.snapshot import NotRequested, Unavailable, known_or
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -51,5 +51,6 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
     # After the findings: without the checkpoints it is not known which containers are gone for good.
     snapshot.checkpoints.known()
-    if not isinstance(snapshot.mounted_namespaces, NotRequested):
-        snapshot.mounted_namespaces.known()
+    for reading in (snapshot.cni_results, snapshot.mounted_namespaces):
+        if isinstance(reading, Unavailable):
+            reading.known()

@@ -231,7 +231,14 @@ def test_with_the_api_disabled_the_other_owners_decide() -> None:
     assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED
 
 
-@pytest.mark.parametrize("source", ["cni_results", "node", "processes"])
+def test_without_libcnis_cache_it_is_unknown_whether_the_namespace_is_mounted() -> None:
+    blind = without(node(LOST, empty_file("10.244.1.8")), "cni_results")
+    assert classify_one(blind, LOST.ip).why == "cni_results: it gave no word"
+    assert state(blind, LOST.ip) is State.UNKNOWN
+    assert state(blind, "10.244.1.8") is State.LEAKED, "an empty file names no sandbox"
+
+
+@pytest.mark.parametrize("source", ["node", "processes"])
 def test_sources_that_only_name_pods_change_no_state(source: str) -> None:
     snapshot = without(node(LOST), source)
     assert [one.state for one in assessment(snapshot).reservations] == [
