@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.checks import runtime
+from agent.checks import engine, runtime
 from agent.checks.addresses.classify import UNORDERED_GRACE, classify
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
@@ -103,6 +103,8 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     )
     seen = crosscheck.all_sources(snapshot)
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
+    report, _ = engine.run(seen, None, grace=timedelta(0), confirm_after=timedelta(0))
+    assert report.gaps == ()
     states = {one.name: one.state for one in classify(seen, timedelta(0)).reservations}
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
 

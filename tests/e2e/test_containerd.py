@@ -36,6 +36,7 @@ def test_a_healthy_node_has_no_finding(node: ContainerdNode) -> None:
     assert {pod.rpartition("-")[0] for pod in report.pods.values() if pod} == {"default/e2e-containerd"}
     assert report.findings == []
     assert report.unavailable == set()
+    assert report.insufficient_data == {"replayed_watch"}, "a single command watches nothing"
     assert report.network["free"] == 125 - 4
 
 

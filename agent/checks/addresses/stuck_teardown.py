@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.text import format_time
@@ -29,7 +30,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for network in assessment.networks:
         assessment.of(network)
     assessment.snapshot.containers.known()
-    assessment.snapshot.checkpoints.known()
+    if runtimes.keeps_checkpoints(assessment.snapshot):
+        assessment.snapshot.checkpoints.known()
     for one in assessment.reservations:
         if one.state is not State.TEARDOWN_PENDING or one.since is None or one.lasted < LATE:
             continue

@@ -14,6 +14,7 @@ next pod shares it.
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.namespaces import mounted_by_sandbox
@@ -50,7 +51,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             identity=(classified.container_id,),
         )
     # After the findings: without the checkpoints it is not known which containers are gone for good.
-    snapshot.checkpoints.known()
+    if runtimes.keeps_checkpoints(snapshot):
+        snapshot.checkpoints.known()
     for reading in (snapshot.cni_results, snapshot.mounted_namespaces):
         if isinstance(reading, Unavailable):
             reading.known()
