@@ -18,7 +18,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.namespaces import mounted_by_sandbox
-from agent.model.snapshot import NotRequested, Unavailable, known_or
+from agent.model.snapshot import NotRequested, Snapshot, known_or
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -32,12 +32,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
     processes = {one.ip: f"process {one.pid} ({one.command})" for one in snapshot.addresses.known()}
-    mounted = mounted_by_sandbox(known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ()))
+    namespaces = _namespaces(snapshot)
 
     for classified in assessment.reservations:
-        place = mounted.get(classified.container_id)
-        holder = processes.get(classified.name) or (place and f"network namespace {place} (without a process)")
-        if classified.state is not State.UNMANAGED or not holder:
+        holder = processes.get(classified.name) or namespaces.get(classified.container_id)
+        if classified.state is not State.UNMANAGED or holder is None:
             continue
         pod = f" of pod {classified.pod}" if classified.pod else ""
         known = ", which the runtime does not know"
@@ -53,6 +52,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     # After the findings: without the checkpoints it is not known which containers are gone for good.
     if runtimes.keeps_checkpoints(snapshot):
         snapshot.checkpoints.known()
-    for reading in (snapshot.cni_results, snapshot.mounted_namespaces):
-        if isinstance(reading, Unavailable):
-            reading.known()
+    snapshot.cni_results.known()
+    if not isinstance(snapshot.mounted_namespaces, NotRequested):
+        snapshot.mounted_namespaces.known()
+
+
+def _namespaces(snapshot: Snapshot) -> dict[str, str]:
+    """Describe the mounted network namespaces, by the container ID of their sandbox."""
+    mounted = mounted_by_sandbox(known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ()))
+    return {one: f"network namespace {place} (without a process)" for one, place in mounted.items()}
