@@ -216,6 +216,11 @@ class Config:
         "maximum number of addresses released in one sync, oldest first")
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=
         "maximum number of addresses released in one hour")
+    probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
+        "before a release, ask the address itself whether somebody has it, with a UDP datagram to port 9. A network "
+        "namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only on a "
+        "link of the node and never through a gateway, at most three times within 13 s. The result can only refuse a "
+        "release. off: send nothing")
     lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
         "how long to wait for host-local's locks, or for another cleanup on this node to end")
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=

@@ -109,11 +109,15 @@ def pod(
 
 
 def cni_result(
-    container_id: str, pod_name: str, *subnets: str, network: str = "kubenet", age: timedelta = OLD
+    container_id: str,
+    pod_name: str,
+    *subnets: str,
+    network: str = "kubenet",
+    age: timedelta = OLD,
+    namespace: str = "",
 ) -> CniResult:
-    return CniResult(
-        network, container_id, "eth0", pod_name, ranges(*subnets), "", int((NOW - age).timestamp()) * 10**9
-    )
+    made = int((NOW - age).timestamp()) * 10**9
+    return CniResult(network, container_id, "eth0", pod_name, ranges(*subnets), "", made, namespace)
 
 
 def ranges(*subnets: str) -> RangeSets:
@@ -344,6 +348,7 @@ def node(
     containers: Given[Container] = None,
     cni_results: Given[CniResult] = None,
     addresses: Given[Address] = None,
+    mounted_namespaces: Given[str] = None,
     pods: Given[Pod] = None,
     node: Given[Node] = None,
     processes: Given[ProcessStartTimes] = None,
@@ -385,6 +390,7 @@ def node(
         containers=reading(containers, CONTAINERS, Container),
         cni_results=reading(cni_results, CNI_RESULTS, CniResult),
         addresses=reading(addresses, ADDRESSES, Address),
+        mounted_namespaces=reading(mounted_namespaces, (), str),
         pods=reading(pods, PODS, Pod),
         node=first(node, WORKER),
         processes=first(processes, _PROCESSES),

@@ -134,7 +134,12 @@ def _abbreviate(host: Host, command: Sequence[str]) -> str:
 
 def _run(command: Sequence[str]) -> str:
     done = subprocess.run(
-        command, env=processes.environment(), capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        command,
+        env=processes.environment(NODELEAK_PROBE="off"),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        check=False,
     )
     if done.returncode != 0:
         raise DemoFailed(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -112,6 +112,7 @@ def stores(draw: st.DrawFn, network: str) -> NetworkStore:
     )
 
 
+NAMESPACES = ("/run/netns/cni-1", "/run/netns/cni-2")
 containers = st.builds(
     Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just("uid"), seldom().map(lambda app: not app)
 )
@@ -127,11 +128,14 @@ pods = st.builds(
     st.sampled_from(["uid-1", "uid-2"]),
 )
 results = st.builds(
-    lambda container_id, name, network, age: cni_result(container_id, name, *RANGES[network], network=network, age=age),
+    lambda container_id, name, network, age, path: cni_result(
+        container_id, name, *RANGES[network], network=network, age=age, namespace=path
+    ),
     ids,
     st.one_of(st.just(""), names),
     st.sampled_from(sorted(RANGES)),
     ages,
+    st.sampled_from(["", *NAMESPACES]),
 )
 started = st.builds(
     lambda booted, kubelet, docker: processes(booted=booted, kubelet=kubelet, docker=docker),
@@ -249,6 +253,7 @@ def unique_names() -> st.SearchStrategy[list[Any]]:
 _checkpoints = st.builds(Checkpoint, ids, st.one_of(st.just(""), names))
 _results = st.lists(results, min_size=1, max_size=4)
 _addresses = st.lists(st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3)
+_namespaces = st.lists(st.sampled_from(NAMESPACES), max_size=2, unique=True)
 _seconds = st.integers(0, 3)
 
 
@@ -261,6 +266,7 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         containers=draw(unique_ids(containers)),
         cni_results=draw(_results),
         addresses=draw(_addresses),
+        mounted_namespaces=draw(_namespaces),
         pods=draw(unique_names()),
         node=[] if draw(seldom()) else [draw(nodes_objects)],
         processes=[draw(started)],
@@ -346,7 +352,9 @@ def leaky_nodes(draw: st.DrawFn) -> Snapshot:
 any_nodes = st.one_of(leaky_nodes(), leaky_nodes(), leaky_nodes(), nodes())
 
 
-_LISTS = ("checkpoints", "containers", "cni_results", "addresses", "pods", "watches", "mounts")
+_LISTS = (
+    "checkpoints", "containers", "cni_results", "addresses", "mounted_namespaces", "pods", "watches", "mounts",
+)  # fmt: skip
 
 
 def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:

@@ -141,7 +141,7 @@ def test_every_exit_code_is_in_the_reference_and_no_other() -> None:
 
 def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
     asked = [reason for guard in GUARDS for reason in Reason if reason.name in guard.__code__.co_names]
-    last = (Reason.OVER_BUDGET, Reason.JOURNAL_FULL, Reason.SNAPSHOT_EXPIRED)
+    last = (Reason.OVER_BUDGET, Reason.JOURNAL_FULL, Reason.SNAPSHOT_EXPIRED, Reason.PROBE_UNANSWERED)
     assert list(rows("Guards")) == [reason.value for reason in (*asked, *last)]
     assert set(rows("Guards")) == {reason.value for reason in Reason}
 
@@ -149,7 +149,8 @@ def test_every_guard_is_in_the_reference_in_its_order_with_its_reason() -> None:
 def test_the_setting_that_overrides_a_refusal_is_in_the_reference() -> None:
     documented = {reason: set(re.findall(r"`(--[a-z-]+)`", cells[-1])) for reason, cells in rows("Guards").items()}
     assert documented.pop("over_budget") == {"--max", option("max_per_sync"), option("max_per_hour")}
-    assert documented.pop("journal_full") == documented.pop("snapshot_expired") == set()
+    for without_setting in ("journal_full", "snapshot_expired", "probe_unanswered"):
+        assert documented.pop(without_setting) == set()
     for guard, lifted_by in zip(GUARDS, documented.values(), strict=True):
         assert lifted_by == lifting_options(guard), guard
 

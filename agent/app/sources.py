@@ -1,20 +1,21 @@
 """What a node is read from: for one command, or for the daemon."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.app import api_server
+from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
+from agent.model.release import ProbeResult
 from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, reservations
+from agent.sources.host import addresses, mounts, namespaces, probe, reservations
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
@@ -75,11 +76,22 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
+        "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
-    recheck = NodeRecheck(lambda container_id: in_time(lambda: docker.has(container_id)), checkpoints, config.proc)
+    recheck = NodeRecheck(_in_time(in_time, docker), checkpoints, results, config.proc, _probe(config))
     return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
+
+
+def _in_time(in_time: Deadline, docker: Docker) -> Callable[[str], bool]:
+    return lambda container_id: in_time(lambda: docker.has(container_id))
+
+
+def _probe(config: Config) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:
+    if config.probe == "off":
+        return lambda ips: dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
+    return lambda ips: probe.probe(ips, loop.clock)
 
 
 def _device_plugins(

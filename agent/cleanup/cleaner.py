@@ -3,8 +3,9 @@
 Off, dry run and apply are three classes, not a flag.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -15,13 +16,17 @@ from agent.cleanup.release import Recheck, describe_error, release, run_steps
 from agent.cleanup.restore import RestoreOperations, recover_all
 from agent.cleanup.session import CleanupSession
 from agent.cleanup.signals import interrupted
-from agent.model.release import Cleaning, Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.source_error import SourceError
 
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """No release begins later than this after its snapshot: the node goes on meanwhile."""
+
+
+_PROBED_AT_ONCE: Final = 100
+"""Sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3, 1024)."""
 
 
 class Cleaner(Protocol):
@@ -91,21 +96,38 @@ class ApplyingCleaner:
         decisions = guards.decide(self._session.context(report))
         # A request that is not due failed in an earlier sync, and that was reported.
         due = [request for request, refusals in decisions if not refusals and self._session.due(request)]
-        released = self._release_all(due, report.assessment.snapshot.taken_at) if due else []
-        outcomes = (*released, *_refused(decisions))
-        self._session.record(outcomes)
-        return self._session.cleaning(report, outcomes, applied=True)
+        taken_at, released = report.assessment.snapshot.taken_at, list[Outcome]()
+        while batch := due[len(released) : len(released) + _PROBED_AT_ONCE]:
+            released += self._release_batch(batch, taken_at)
+        self._session.record(released)
+        return self._session.cleaning(report, (*released, *_refused(decisions)), applied=True)
 
-    def _release_all(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
+    def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
+        if end := self._not_begun(requests[0], taken_at):
+            return [replace(end, request=request) for request in requests]
+        try:
+            # Outside every lock, because it takes some seconds.
+            probed = self._recheck.probe([one.ip for request in requests for one in request.reservations])
+        except SourceError as error:
+            return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
+        self._beat()
+        return self._release_all(requests, taken_at, probed)
+
+    def _release_all(
+        self, requests: Sequence[ReleaseRequest], taken_at: datetime, probed: Mapping[str, ProbeResult]
+    ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         file_ops, writer = self._file_ops(), EntryWriter(self._journal_store, self._session.by, self._now)
         try:
             with self._journal_store.exclusive(self._lock_timeout):
                 restored = self._session.restored_meanwhile()
                 for request in requests:
+                    results = [probed[one.ip] for one in request.reservations]
+                    evidence = [result.why for result in results]
                     outcomes.append(
                         self._not_begun(request, taken_at, restored)
-                        or run_steps(release(request, self._recheck, file_ops, writer))
+                        or _objected(request, results)
+                        or run_steps(release(request, self._recheck, file_ops, writer, evidence))
                     )
                     self._beat()
         except Busy as busy:
@@ -115,7 +137,7 @@ class ApplyingCleaner:
             outcomes += [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests[len(outcomes) :]]
         return outcomes
 
-    def _not_begun(self, request: ReleaseRequest, taken_at: datetime, restored: Collection[str]) -> Outcome | None:
+    def _not_begun(self, request: ReleaseRequest, taken_at: datetime, restored: Collection[str] = ()) -> Outcome | None:
         """Begin no release after a signal, too long after the snapshot, or of what was restored meanwhile."""
         if interrupted():
             return Outcome(request, Verdict.INTERRUPTED, why="interrupted by a signal before this release began")
@@ -125,6 +147,11 @@ class ApplyingCleaner:
         if request.container_id in restored:
             return Outcome(request, Verdict.CHANGED, why="the sandbox was being restored during the snapshot")
         return None
+
+
+def _objected(request: ReleaseRequest, probed: Iterable[ProbeResult]) -> Outcome | None:
+    refusals = tuple(Refusal(one.objection, f"probe: {one.why}") for one in probed if one.objection)
+    return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
 def _refused(decisions: Iterable[Decision]) -> list[Outcome]:

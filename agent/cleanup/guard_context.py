@@ -7,6 +7,7 @@ from typing import Final
 
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.namespaces import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
@@ -67,6 +68,12 @@ class GuardContext:
     def configured(self) -> Mapping[str, Address]:
         """The addresses configured in network namespaces."""
         return {address.ip: address for address in self.snapshot.addresses.known()}
+
+    def mounted(self, container_id: str) -> str:
+        """Return where the network namespace of a sandbox is mounted; empty if it is not, or if no record names it."""
+        named = [one for one in self.snapshot.cni_results.known() if one.namespace and one.container_id == container_id]
+        mounted = self.snapshot.mounted_namespaces.known() if named else ()
+        return mounted_by_sandbox(named, mounted).get(container_id, "")
 
     @cached_property
     def claimed(self) -> Mapping[str, str]:

@@ -146,6 +146,8 @@ def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Ref
     for one in request.reservations:
         if address := context.configured.get(one.ip):
             return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
+    if place := context.mounted(request.container_id):
+        return Refusal(Reason.ADDRESS_IN_USE, f"its network namespace is still mounted: {place}")
     return None
 
 

@@ -4,12 +4,12 @@
 on the node, and the death of the agent, between any two operations.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.source_error import SourceError
 
@@ -34,12 +34,16 @@ class FileImage:
 
 
 class Recheck(Protocol):
-    """Live questions about one sandbox. Each raises SourceError if there is no definite answer."""
+    """Live questions about a sandbox or an address. Each raises SourceError if there is no definite answer."""
 
     def has_container(self, container_id: str) -> bool: ...
     def has_checkpoint(self, container_id: str) -> bool: ...
-    def holder_of(self, ips: Sequence[str]) -> str:
-        """Return who has one of the addresses configured; empty if nobody has."""
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        """Say who has one of the addresses; empty if nobody has. `container_id`: empty if it is not known."""
+        ...
+
+    def probe(self, ips: Sequence[str]) -> Mapping[str, ProbeResult]:
+        """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds."""
         ...
 
 
@@ -113,9 +117,13 @@ def run_steps(steps: Generator[Step, None, Outcome]) -> Outcome:
 
 
 def release(
-    request: ReleaseRequest, recheck: Recheck, file_ops: FileOperations, writer: JournalWriter
+    request: ReleaseRequest,
+    recheck: Recheck,
+    file_ops: FileOperations,
+    writer: JournalWriter,
+    evidence: Sequence[str] = (),
 ) -> Generator[Step, None, Outcome]:
-    """Release one request that passed every guard."""
+    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
     try:
         if refusal := (yield from _recheck(request, recheck)):
             return Outcome(request, Verdict.REFUSED, (refusal,))
@@ -133,7 +141,7 @@ def release(
     try:
         # Not under the lock, because a disk can be slow, and every ADD on the node would wait for it. What is
         # compared under the lock is, to the byte, what is journaled here.
-        entry = writer.begin(request, (*files, *cached), _EVIDENCE)
+        entry = writer.begin(request, (*files, *cached), (*_EVIDENCE, *evidence))
     except OSError as error:
         reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
         return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
@@ -153,6 +161,7 @@ _EVIDENCE = (
     "docker answered that there is no such container",
     "no sandbox checkpoint",
     "no process has the address configured",
+    "no mounted network namespace is that of the sandbox, as far as libcni's cache names it",
     "under host-local's locks the file was the one stored in this entry",
 )
 
@@ -186,8 +195,8 @@ def _recheck(request: ReleaseRequest, recheck: Recheck) -> Generator[Step, None,
         if recheck.has_checkpoint(container_id):
             return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
         yield Step.ASKED_KUBELET
-    if holder := recheck.holder_of([reservation.ip for reservation in request.reservations]):
-        return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder} has the address configured")
+    if holder := recheck.holder_of(container_id, [reservation.ip for reservation in request.reservations]):
+        return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder}")
     yield Step.ASKED_KERNEL
     return None
 

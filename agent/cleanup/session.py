@@ -13,7 +13,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
-from agent.model.release import Cleaning, Limits, Outcome, ReleaseRequest, Verdict
+from agent.model.release import Cleaning, Limits, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, Known, ReservationKey, Snapshot
 from agent.sources.source_error import SourceError
@@ -22,6 +22,9 @@ HOUR: Final = timedelta(hours=1)
 
 _MAX_BACKOFF: Final = 5
 """What keeps failing is tried every 2**5 = 32 syncs in the end."""
+
+_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
+"""Refusals of the probe and the recheck that do not pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +77,14 @@ class CleanupSession:
             self.halted = self.halted or self._reappeared(snapshot)
 
     def record(self, outcomes: Iterable[Outcome]) -> None:
-        """Remember failures. Requests that failed go last, and wait longer each time."""
+        """Remember failures. Requests that failed go last, and wait longer each time.
+
+        An address that something uses fails every time. It must neither hold up others nor be probed in every sync.
+        """
         for outcome in outcomes:
+            in_use = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
             for reservation in outcome.request.reservations:
-                if outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
+                if in_use or outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
                     self._failures[reservation.key] += 1
                 elif outcome.verdict not in {Verdict.REFUSED, Verdict.INTERRUPTED}:
                     self._failures.pop(reservation.key, None)

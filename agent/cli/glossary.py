@@ -84,6 +84,8 @@ _SOURCES: Final = {
     "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
     f"{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",
+    "mounted_namespaces": "Where network namespaces are mounted on the node, read only while libcni's cache names one "
+    f"for a reservation without an owner.{_HOST_PID}",
     "pods": f"The node's pods, from the API server.{_API_SERVER}",
     "node": f"The Node object, from the API server.{_API_SERVER}",
     "processes": "Start times of the node, the kubelet and docker, and the runtime that the kubelet names, from /proc."
@@ -129,7 +131,8 @@ ALERTS: Final = {
     "Run: nodeleak scan, nodeleak explain shared_ip",
     "NodeleakUnreservedAddress": "The address of a running pod is not reserved: the next pod may get the same one.\n"
     "Run: nodeleak scan, nodeleak explain unreserved_pod_ip",
-    "NodeleakUnmanagedAddress": "A process uses a pod address, but the container runtime does not know its container.\n"
+    "NodeleakUnmanagedAddress": "A process, or a network namespace without one, uses a pod address, but the container "
+    "runtime does not know its container.\n"
     "Run: nodeleak scan, nodeleak explain unmanaged_address",
     "NodeleakStuckTeardown": "The kubelet has retried the teardown of a sandbox for more than an hour and does not "
     "complete it: its address stays reserved.\nRun: nodeleak scan, nodeleak explain stuck_teardown",

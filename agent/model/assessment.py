@@ -36,7 +36,8 @@ class State(StrEnum):
     TEARDOWN_PENDING = "teardown_pending"
     """Its container is gone, and a sandbox checkpoint remains: the kubelet will retry the teardown."""
     UNMANAGED = "unmanaged"
-    """The runtime does not know its container, but a process or a live pod uses the address."""
+    """The runtime does not know its container, but a process, a mounted network namespace or a live pod uses the
+    address."""
     CANDIDATE = "candidate"
     """No owner of any kind, but newer than the grace period, or seen in one snapshot only."""
     LEAKED = "leaked"

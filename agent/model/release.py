@@ -28,8 +28,12 @@ class Reason(StrEnum):
     """A sandbox checkpoint exists, so the kubelet will release the address itself.
     Lifted by: nothing. If it lasts, run `nodeleak explain stuck_teardown`."""
     ADDRESS_IN_USE = "address_in_use"
-    """A process on this node has the address configured.
+    """Something on this node has the address: a process, a mounted network namespace, a route of its own, or whatever
+    answers a probe of it (run `nodeleak explain probe`).
     Lifted by: nothing. Run `nodeleak explain unmanaged_address`."""
+    PROBE_UNANSWERED = "probe_unanswered"
+    """A probe of the address got no answer, and no proof either that nobody has it: a firewall may drop the probe.
+    Lifted by: nothing. Run cleanup again. If it lasts, see the runbook NodeleakUnmanagedAddress."""
     CLAIMED_BY_POD = "claimed_by_pod"
     """According to the API server, a live pod has the address.
     Lifted by: nothing. It ends with the pod."""
@@ -63,6 +67,14 @@ class Reason(StrEnum):
     SNAPSHOT_EXPIRED = "snapshot_expired"
     """The snapshot was too old by the time this address came up for release.
     Lifted by: nothing. Run cleanup again; the daemon does so by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What a probe of one address found. It can only refuse a release."""
+
+    why: str
+    objection: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

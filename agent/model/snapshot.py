@@ -155,6 +155,8 @@ class CniResult:
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
+    namespace: str = ""
+    """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,10 @@ class Snapshot:
     node: Reading[Node | None] = field(metadata=_ADDRESSES)
     """None: the API server has no Node of this name."""
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
+    mounted_namespaces: Reading[tuple[str, ...]] = field(
+        default=NotRequested("mounted_namespaces", _NOT_RECORDED), metadata=_ADDRESSES
+    )
+    """Where network namespaces are mounted."""
     device_plugins: Reading[DevicePlugins] = field(
         default=NotRequested("device_plugins", _NOT_RECORDED), metadata=_OTHER
     )

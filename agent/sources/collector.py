@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
+from agent.model.namespaces import named_sandboxes
 from agent.model.snapshot import (
     SOURCES,
     Known,
@@ -115,12 +116,17 @@ class _Reading:
 
 def has_unowned(snapshot: Snapshot) -> bool:
     """Return whether a reservation has no owner by the containers and checkpoints that were read."""
+    return bool(_unowned(snapshot))
+
+
+def _unowned(snapshot: Snapshot) -> frozenset[str]:
+    """Return the container IDs of those reservations; empty for an empty file."""
     if not isinstance(snapshot.containers, Known):
-        return False
+        return frozenset()
     owned = {container.id for container in snapshot.containers.value}
     owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
     entries = (one for store in snapshot.reservations for one in known_or(store.reading, ()))
-    return any(reservation.container_id not in owned for reservation in entries)
+    return frozenset(reservation.container_id for reservation in entries) - owned
 
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:
@@ -128,6 +134,12 @@ def _addresses_not_needed(snapshot: Snapshot) -> str:
     if not isinstance(snapshot.containers, Known):
         return "network namespaces were not read, because docker's list of containers is missing"
     return "" if has_unowned(snapshot) else "no reservation is known to be without an owner"
+
+
+def _namespaces_not_needed(snapshot: Snapshot) -> str:
+    if _unowned(snapshot) & named_sandboxes(known_or(snapshot.cni_results, ())):
+        return ""
+    return "libcni's cache names no mounted network namespace of a sandbox without an owner"
 
 
 def _mounts_not_needed(snapshot: Snapshot) -> str:
@@ -141,6 +153,7 @@ def _attachments_not_needed(snapshot: Snapshot) -> str:
 
 _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     "addresses": _addresses_not_needed,
+    "mounted_namespaces": _namespaces_not_needed,
     "mounts": _mounts_not_needed,
     "attachments": _attachments_not_needed,
     # It may take its time, and nothing that is read before waits for it.

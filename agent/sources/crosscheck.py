@@ -57,10 +57,11 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
 
 
 def namespaces(snapshot: Snapshot) -> Snapshot:
-    """Do the same for what is read last: addresses and mounts, seen through the process table."""
+    """Do the same for what is read last, through the process table."""
     return replace(
         snapshot,
         addresses=addresses(snapshot.addresses, snapshot.processes),
+        mounted_namespaces=mounted_namespaces(snapshot.mounted_namespaces, snapshot.processes),
         mounts=mounts(snapshot.mounts, snapshot.processes),
     )
 
@@ -232,6 +233,13 @@ def addresses(reading: Reading[tuple[Address, ...]], processes: _Processes) -> R
     """Reject namespaces that were read through a container's process table."""
     if isinstance(reading, Known) and isinstance(processes, Unavailable):
         return Unavailable("addresses", processes.why)
+    return reading
+
+
+def mounted_namespaces(reading: Reading[tuple[str, ...]], processes: _Processes) -> Reading[tuple[str, ...]]:
+    """Reject a container's mount table: it lacks the node's namespaces."""
+    if isinstance(reading, Known) and isinstance(processes, Unavailable):
+        return Unavailable("mounted_namespaces", processes.why)
     return reading
 
 

@@ -1,11 +1,14 @@
 """Asks about one sandbox again, live, right before its addresses are released: the same places as a snapshot."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.sources.host import addresses
+from agent.model.namespaces import mounted_by_sandbox
+from agent.model.release import ProbeResult
+from agent.sources.host import addresses, namespaces
 from agent.sources.host.checkpoints import CheckpointDirectories
+from agent.sources.host.cni_cache import CniResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,9 @@ class NodeRecheck:
 
     container_exists: Callable[[str], bool]
     checkpoints: CheckpointDirectories
+    results: CniResults
     proc: Path
+    probe: Callable[[Sequence[str]], Mapping[str, ProbeResult]]
 
     def has_container(self, container_id: str) -> bool:
         return self.container_exists(container_id)
@@ -22,7 +27,14 @@ class NodeRecheck:
     def has_checkpoint(self, container_id: str) -> bool:
         return self.checkpoints.has(container_id)
 
-    def holder_of(self, ips: Sequence[str]) -> str:
-        """Return the process that has one of the addresses configured; empty where none has."""
-        held = (address for address in addresses.read_addresses(self.proc) if address.ip in ips)
-        return next((f"process {address.pid} ({address.command})" for address in held), "")
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted."""
+        for address in addresses.read_addresses(self.proc):
+            if address.ip in ips:
+                return f"process {address.pid} ({address.command}) has the address configured"
+        return self._mounted(container_id)
+
+    def _mounted(self, container_id: str) -> str:
+        named = [one for one in self.results.read() if one.namespace and one.container_id == container_id]
+        mounted = mounted_by_sandbox(named, namespaces.read_namespaces(self.proc)) if named else {}
+        return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""

@@ -12,6 +12,7 @@ from agent.app.sources import NodeSources, for_command
 from agent.config import load
 from agent.model.device_history import HISTORY_FILE, dump_history
 from agent.model.devices import TransitionKind
+from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import NotRequested
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
@@ -82,14 +83,48 @@ def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
 
 def test_the_process_with_a_configured_address_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
-    assert sources.holder_of(["10.244.1.9"]) == "process 71 (nginx)"
-    assert sources.holder_of(["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx)"
-    assert sources.holder_of(["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
+    (tmp_path / "cache").mkdir()
+    assert sources.holder_of(ID, ["10.244.1.9"]) == "process 71 (nginx) has the address configured"
+    assert sources.holder_of(ID, ["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx) has the address configured"
+    assert sources.holder_of(ID, ["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
+
+
+def pinned(home: Path, place: str = "/run/netns/cni-9") -> None:
+    """Write what libcni and the kernel have of a sandbox whose namespace is mounted at a place."""
+    process(home / "proc", 1, "10.244.1.1", "fd000099000000000000000000000001")
+    (home / "proc/1/mountinfo").write_text(f"1 0 0:4 net:[4026532281] {place} rw shared:1 - nsfs nsfs rw\n")
+    result = {"interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/var/run/netns/cni-9"}]}
+    (home / "cache").mkdir()
+    (home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps(result))
+
+
+def test_a_mounted_namespace_of_the_sandbox_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+    pinned(tmp_path)
+    assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
+    assert sources.holder_of("f" * 64, ["10.244.1.9"]) == ""
+    (tmp_path / "proc/1/mountinfo").write_text("")
+    assert sources.holder_of(ID, ["10.244.1.9"]) == ""
+    (tmp_path / "proc/1/mountinfo").unlink()
+    with pytest.raises(SourceError, match=r"cannot read .*/proc/1/mountinfo: no such file or directory"):
+        sources.holder_of(ID, ["10.244.1.9"])
+
+
+def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+    pinned(tmp_path)
+    assert wire().snapshot.readers["mounted_namespaces"](node()) == ("/run/netns/cni-9",)
+
+
+def test_a_disabled_probe_is_reported_as_one_that_was_not_made(wire: Callable[..., NodeSources]) -> None:
+    off = wire(probe="off").recheck.probe(["127.0.0.1", "fd00:99::9"])
+    assert off == dict.fromkeys(["127.0.0.1", "fd00:99::9"], ProbeResult("not probed: --probe=off"))
+    assert wire().recheck.probe(["127.0.0.1"]) == {
+        "127.0.0.1": ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
+    }
 
 
 def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
     with pytest.raises(SourceError, match="shows its network namespace"):
-        sources.holder_of(["10.244.1.9"])
+        sources.holder_of(ID, ["10.244.1.9"])
 
 
 def test_the_kubelet_checkpoint_is_rechecked(sources: NodeRecheck, tmp_path: Path) -> None:

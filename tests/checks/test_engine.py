@@ -12,7 +12,7 @@ from agent.checks.confirm import ConfirmationState
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Gap, LeakCause, Severity
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Node, Snapshot
+from agent.model.snapshot import SOURCES, Address, Node, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     GRACE,
@@ -212,12 +212,14 @@ def test_findings_raised_before_a_gap_are_kept() -> None:
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(source: str) -> None:
     report = scanned(without(node(), source))
     assert [one.source for one in report.unavailable] == [source]
-    assert report.complete is (source in {"cni_results", "processes", "autoscaler", "mounts", "attachments"}), (
+    assert report.complete is (source in {"processes", "autoscaler", "mounts", "attachments"}), (
         "these only name pods, or the node object is enough, or all volumes are attached"
     )
 
 
 def test_the_cni_cache_is_needed_if_only_it_knows_the_range() -> None:
+    every_owner_is_known = NotRequested("addresses", "no reservation is known to be without an owner")
+    assert scanned(without(node(addresses=every_owner_is_known), "cni_results")).complete
     assert not scanned(without(node(node=[]), "cni_results")).complete
 
 

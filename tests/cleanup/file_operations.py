@@ -12,7 +12,7 @@ from pathlib import Path
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
-from agent.model.release import ReleaseRequest, Verdict
+from agent.model.release import ProbeResult, Reason, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.source_error import SourceError
 
@@ -112,6 +112,9 @@ class Owners:
     containers: set[str] = field(default_factory=set)
     checkpoints: set[str] = field(default_factory=set)
     holders: dict[str, str] = field(default_factory=dict)
+    objections: dict[str, Reason] = field(default_factory=dict)
+    """What the probe says against the release of an address."""
+    probed: list[list[str]] = field(default_factory=list)
 
     def has_container(self, container_id: str) -> bool:
         return container_id in self.containers
@@ -119,8 +122,13 @@ class Owners:
     def has_checkpoint(self, container_id: str) -> bool:
         return container_id in self.checkpoints
 
-    def holder_of(self, ips: Sequence[str]) -> str:
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        assert len(container_id) in {0, 64}
         return next((self.holders[ip] for ip in ips if ip in self.holders), "")
+
+    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+        self.probed.append(list(ips))
+        return {ip: ProbeResult(f"{ip} was probed", self.objections.get(ip)) for ip in ips}
 
 
 class InMemoryJournal(JournalStore):

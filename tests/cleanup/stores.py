@@ -27,7 +27,7 @@ from agent.cleanup.journal import Entry, Journal, entry_name
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import FileImage, release, run_steps
 from agent.cleanup.session import Budget, CleanupSession
-from agent.model.release import Limits, Outcome, ReleaseRequest, Verdict
+from agent.model.release import Limits, Outcome, ProbeResult, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import reservations
 from agent.sources.source_error import SourceError
@@ -65,10 +65,15 @@ class NoOwners:
         self._answer("kubelet")
         return self._checkpoint
 
-    def holder_of(self, ips: Sequence[str]) -> str:
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        assert len(container_id) in {0, 64}
         assert ips
         self._answer("kernel")
         return self._holder
+
+    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+        assert ips
+        return dict.fromkeys(ips, ProbeResult("nobody has it"))
 
 
 class JournalWriter:

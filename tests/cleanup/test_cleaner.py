@@ -3,7 +3,8 @@
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,9 +20,10 @@ from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import Step, run_steps
 from agent.cleanup.session import Budget, CleanupSession
-from agent.model.release import Cleaning, Outcome, Reason, ReleaseRequest, Verdict
+from agent.model.release import Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
+from agent.sources.source_error import SourceError
 from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
@@ -186,6 +188,101 @@ def test_an_owner_found_by_the_recheck_refuses_the_release(recheck: Owners, reas
     assert (verdicts_of(cleaning), reasons_of(cleaning)) == ([(THE_IP, Verdict.REFUSED)], [[reason]])
     assert THE_IP in daemon.names
     assert daemon.journal_store.read() == Journal()
+
+
+# The probe
+
+PROBED = [Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED]
+
+
+@pytest.mark.parametrize("objection", PROBED)
+def test_an_address_that_the_probe_objects_to_is_not_released(objection: Reason) -> None:
+    daemon = Daemon(recheck=Owners(objections={THE_IP: objection}))
+    daemon.sync(LEAK, *leaks(2))
+    cleaning = daemon.sync(LEAK, *leaks(2))
+    (refused,) = (one for one in cleaning.outcomes if one.verdict is Verdict.REFUSED)
+    assert refused.refusals == (Refusal(objection, f"probe: {THE_IP} was probed"),)
+    assert cleaning.tally() == {Verdict.REFUSED: 1, Verdict.RELEASED: 2}
+    assert daemon.names == ["10.244.1.2", "10.244.1.3", THE_IP]
+
+
+def test_one_address_of_a_sandbox_that_answers_keeps_the_others() -> None:
+    daemon, dual = Daemon(recheck=Owners(objections={"fd00::9": Reason.ADDRESS_IN_USE})), reservation("fd00::9")
+    cidrs = [Node("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)]
+    daemon.sync(LEAK, dual, node=cidrs)
+    assert daemon.sync(LEAK, dual, node=cidrs).tally() == {Verdict.REFUSED: 2}
+
+
+def test_all_addresses_of_a_sync_are_probed_at_once_and_before_any_lock() -> None:
+    class Observed(Owners):
+        def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+            assert not exclusive.held
+            return super().probe(ips)
+
+    class Exclusive(InMemoryJournal):
+        held = False
+
+        @contextmanager
+        def exclusive(self, seconds: float) -> Iterator[None]:
+            with super().exclusive(seconds):
+                self.held = True
+                yield
+                self.held = False
+
+    recheck, exclusive = Observed(), Exclusive()
+    daemon = Daemon(exclusive, recheck=recheck)
+    daemon.sync(*leaks(12))
+    assert recheck.probed == []
+    assert daemon.sync(*leaks(12)).tally() == {Verdict.RELEASED: 12}
+    assert [sorted(ips) for ips in recheck.probed] == [sorted(one.ip for one in leaks(12))]
+
+
+def test_so_many_addresses_are_probed_in_turns() -> None:
+    recheck = Owners()
+    daemon = Daemon(recheck=recheck, limits=make_limits(max_share=1.0))
+    many = [reservation(f"10.244.1.{10 + n}", f"{n:064x}") for n in range(230)]
+    daemon.sync(*many)
+    assert daemon.sync(*many).tally() == {Verdict.RELEASED: 230}
+    assert [len(ips) for ips in recheck.probed] == [100, 100, 30]
+
+
+def test_a_probe_that_fails_fails_every_release() -> None:
+    class Broken(Owners):
+        def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+            raise SourceError(f"cannot ask the kernel for the route to {ips[0]}: no buffer space available")
+
+    daemon = Daemon(recheck=Broken())
+    daemon.sync(*leaks(2))
+    cleaning = daemon.sync(*leaks(2))
+    assert cleaning.tally() == {Verdict.FAILED: 2}
+    assert "no buffer space available" in cleaning.outcomes[1].why
+    assert len(daemon.names) == 4
+
+
+def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_less_and_less() -> None:
+    ghosts = [one.ip for one in leaks(2)]
+    recheck = Owners(objections=dict.fromkeys(ghosts, Reason.ADDRESS_IN_USE))
+    daemon = Daemon(recheck=recheck, budget=Budget(per_sync=("--max-per-sync", 2)))
+    left = leaks(4)
+    for _ in range(20):
+        daemon.sync(*left)
+        left = [one for one in left if one.ip in daemon.names]
+    assert [one.ip for one in left] == ghosts
+    assert 2 <= sum(ghosts[0] in ips for ips in recheck.probed) <= 5
+
+
+def test_an_expired_snapshot_is_not_probed() -> None:
+    recheck = Owners()
+    daemon = Daemon(recheck=recheck)
+    daemon.sync(LEAK)
+    daemon.session.observe(())
+    late = ApplyingCleaner(
+        daemon.session, recheck, lambda: daemon.files, daemon.journal_store,
+        lambda: daemon.now + cleaner.MAX_SNAPSHOT_AGE + timedelta(minutes=1), lock_timeout=0,
+    )  # fmt: skip
+    daemon.cleaner = late
+    assert reasons_of(daemon.sync(LEAK)) == [[Reason.SNAPSHOT_EXPIRED]]
+    assert recheck.probed == []
 
 
 # A restoration

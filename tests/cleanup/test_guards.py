@@ -16,8 +16,19 @@ from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import (
+    SOURCES,
+    Address,
+    Checkpoint,
+    Container,
+    InsufficientData,
+    NotRequested,
+    Reservation,
+    Snapshot,
+    Unavailable,
+)
 from tests.builders import (
+    CIDR,
     GRACE,
     NON_ADDRESS_SOURCES,
     NOW,
@@ -67,6 +78,8 @@ def situation(reason: Reason, *snapshots: Snapshot, limits: Limits | None = None
 
 HALF_THE_RANGE = leaks(127)
 OUTSIDE = reservation("10.250.0.9")
+PINNED = cni_result(THE_ID, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
+"""What libcni keeps of a sandbox whose network namespace was mounted."""
 SITUATIONS = (
     situation(Reason.HALTED, node(LEAK), halted="container 999999999999 is there again"),
     situation(Reason.SOURCE_UNAVAILABLE, without(node(LEAK), "node")),
@@ -93,6 +106,7 @@ SITUATIONS = (
         )
         for name, (limits, spent, _) in BUDGETS.items()
     ),
+    situation(Reason.ADDRESS_IN_USE, node(LEAK, PINNED, mounted_namespaces=["/run/netns/cni-9"])),
 )
 each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)
 
@@ -111,8 +125,9 @@ def test_each_problem_is_one_refusal_with_its_reason(wrong: Situation) -> None:
 
 def test_every_reason_can_occur() -> None:
     # What docker lists is never requested: only a wrong request, or the recheck, gives this reason.
-    # A snapshot expires between the guards and the release, which `test_cleaner.py` tests.
-    assert set(Reason) == {one.reason for one in SITUATIONS} | {Reason.CONTAINER_EXISTS, Reason.SNAPSHOT_EXPIRED}
+    # A snapshot expires between the guards and the release, and addresses are probed there: see `test_cleaner.py`.
+    later = {Reason.SNAPSHOT_EXPIRED, Reason.PROBE_UNANSWERED}
+    assert set(Reason) == {one.reason for one in SITUATIONS} | {Reason.CONTAINER_EXISTS} | later
     assert reason_of(guards.no_container, RESERVATIONS[0]) is Reason.CONTAINER_EXISTS
 
 
@@ -193,11 +208,25 @@ def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situat
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
         (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
         (SITUATIONS[15], "--max allows 2 addresses now; this is number 3 in line"),
+        (SITUATIONS[-1], "its network namespace is still mounted: /run/netns/cni-9"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )
 def test_a_refusal_has_the_relevant_numbers_and_names(wrong: Situation, why: str) -> None:
     assert wrong.refusals[0].why == why
+
+
+@pytest.mark.parametrize("unread", [unavailable("mounted_namespaces"), NotRequested("mounted_namespaces", "no")])
+def test_without_the_mount_table_no_named_namespace_counts_as_unmounted(unread: Unavailable | NotRequested) -> None:
+    named, other = ReleaseRequest((LEAK,)), ReleaseRequest((reservation("10.244.1.8", "8" * 64),))
+    context = guard_context(node(LEAK, PINNED, mounted_namespaces=unread))
+    with pytest.raises(InsufficientData, match="mounted_namespaces: "):
+        guards.no_configured_address(named, context)
+    assert guards.no_configured_address(other, context) is None
+
+
+def test_a_namespace_that_was_unmounted_is_no_objection() -> None:
+    assert reason_of(guards.no_configured_address, LEAK, snapshot=node(LEAK, PINNED)) is None
 
 
 def test_all_refusals_are_returned_the_most_important_first() -> None:

@@ -57,9 +57,9 @@ def test_a_recording_is_read_from_standard_input(
         (without_api(node(LEAK)), FOUND),
         (without(node(), "containers"), UNAVAILABLE),
         (without(node(LEAK), "pods"), UNAVAILABLE),
-        (without(node(LEAK), "cni_results"), FOUND),
+        (without(node(LEAK), "cni_results"), UNAVAILABLE),
     ],
-    ids=["healthy", "leak", "api off", "leak, api off", "no containers", "no pods", "no pod names"],
+    ids=["healthy", "leak", "api off", "leak, api off", "no containers", "no pods", "no cache"],
 )
 def test_exit_codes(snapshot: Snapshot, code: int, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(snapshot, snapshot)

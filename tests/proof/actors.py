@@ -11,6 +11,7 @@ from agent.model.snapshot import DOCKER
 from tests.proof.world import Sandbox, World, changed, made, spent, without
 
 OTHER: Final = "unix:///run/containerd/containerd.sock"
+WIPE: Final = "the runtime is wiped"
 MIGRATION: Final = "the kubelet changes its runtime"
 
 Move = tuple[str, World]
@@ -159,6 +160,20 @@ def operator_removes(world: World) -> Iterator[Move]:
             )
 
 
+def runtime_is_wiped(world: World) -> Iterator[Move]:
+    """Its records and those of the kubelet are deleted, and its processes end; mounted network namespaces stay."""
+    if world.may(WIPE):
+        after = spent(world, WIPE)
+        for index, sandbox in enumerate(world.sandboxes):
+            if sandbox.setup == "ready":
+                held = (ip for ip in sandbox.configured if ip in sandbox.ips)
+                after = after._replace(pinned=(*after.pinned, *held))
+                after = changed(after, index, container="", checkpoint=False, configured=())
+        yield WIPE, after
+    if world.pinned:
+        yield "the network namespaces are unmounted", world._replace(pinned=())
+
+
 def late_del(world: World) -> Iterator[Move]:
     """A DEL of a sandbox that is gone, by a retry or a script."""
     if world.may("late DEL") and not world.lock:
@@ -224,6 +239,7 @@ ALL_ACTORS: tuple[Actor, ...] = (
     host_local_dies,
     kubelet_restarts,
     operator_removes,
+    runtime_is_wiped,
     late_del,
     docker_forgets,
     time_passes,
@@ -232,6 +248,7 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     host_local_dies: frozenset({"host-local dies"}),
     kubelet_restarts: frozenset({"kubelet restarts"}),
     operator_removes: frozenset({"docker rm -f"}),
+    runtime_is_wiped: frozenset({WIPE}),
     late_del: frozenset({"late DEL"}),
     docker_forgets: frozenset({"docker restarts", "docker forgets"}),
     time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),

@@ -12,7 +12,7 @@ from datetime import datetime
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import FileImage, Locked
-from agent.model.release import Verdict
+from agent.model.release import ProbeResult, Verdict
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -99,13 +99,18 @@ class DirectoryIgnored(InMemory):
 
 
 class KernelNotRechecked(InMemory):
-    def holder_of(self, _ips: Sequence[str]) -> str:
+    def holder_of(self, _container_id: str, _ips: Sequence[str]) -> str:
         return ""
 
 
 class KernelIgnored(KernelNotRechecked):
     def addresses(self) -> tuple[Address, ...]:
         return (Address("10.244.1.1", 1, "systemd"),)
+
+
+class NotProbed(InMemory):
+    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+        return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
 
 
 class PodsIgnored(InMemory):

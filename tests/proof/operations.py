@@ -84,7 +84,7 @@ _MAY_BE_UNAVAILABLE: Final = {
     "containers",
     "processes",
     "addresses",
-    *("has_container", "has_checkpoint", "holder_of"),
+    *("has_container", "has_checkpoint", "holder_of", "probe"),
 }
 
 
@@ -208,6 +208,10 @@ def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
     yield any(set(ips).intersection(sandbox.active) for sandbox in world.sandboxes), world
 
 
+def probe(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
+    yield tuple(ip for ip in ips if ip in world.pinned), world
+
+
 # File operations.
 
 
@@ -320,7 +324,7 @@ _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
     operation.__name__: operation
     for operation in (
         moment, wait, reservations, checkpoints, containers, processes, addresses, pods,
-        has_container, has_checkpoint, holder_of,
+        has_container, has_checkpoint, holder_of, probe,
         read, lock, unlock, remove, put_back, present, addresses_of,
         journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored,
     )

@@ -24,7 +24,7 @@ from agent.cleanup.restore import RestoreError, RestoreOperations, recover_and_r
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.cleanup.session import Budget, CleanupSession
 from agent.model.ranges import subnet_range
-from agent.model.release import Limits, ReleaseRequest, Verdict
+from agent.model.release import Limits, ProbeResult, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
     Address,
@@ -131,6 +131,8 @@ class Setup:
     """The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner."""
     nearly_full: bool = False
     """Whether the room of the journal matters."""
+    pinning: bool = False
+    """Whether a network namespace may be left without a process: then it matters when the probe asks."""
     syncs: int = 0
     """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
 
@@ -186,7 +188,12 @@ class InMemory:
     def has_checkpoint(self, container_id: str) -> bool:
         return self._ask("has_checkpoint", container_id)  # type: ignore[no-any-return]
 
-    def holder_of(self, ips: Sequence[str]) -> str:
+    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+        free, taken = ProbeResult("nobody has it"), ProbeResult("somebody has it", Reason.ADDRESS_IN_USE)
+        answering = self._ask("probe", tuple(ips)) if self._setup.pinning else ()
+        return {ip: taken if ip in answering else free for ip in ips}
+
+    def holder_of(self, _container_id: str, ips: Sequence[str]) -> str:
         return "process 7 (pause)" if self._ask("holder_of", tuple(ips)) else ""
 
     # File operations

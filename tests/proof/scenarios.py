@@ -11,7 +11,7 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.session import Budget
 from agent.model.release import Verdict
 from agent.model.snapshot import DOCKER as DOCKERS
-from tests.proof.actors import ALL_ACTORS, MIGRATION, OTHER, Move, docker_forgets, status_follows
+from tests.proof.actors import ALL_ACTORS, MIGRATION, OTHER, WIPE, Move, docker_forgets, status_follows
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, at_most, untouched
 from tests.proof.operations import START, image
@@ -160,6 +160,11 @@ FORGETFUL = replace(
     name="docker restarts or loses part of its list, and recovers; the kubelet restarts; docker rm -f",
     start=PARTLY.start._replace(left=(*LYING, *rarely("docker forgets", "docker rm -f"))),
     releases=True,
+)
+PINNED = Scenario(
+    name="the runtime's records are wiped, and the network namespace of a sandbox stays mounted",
+    start=node(running(ONE, "10.244.1.2", leaves=False), sandbox(TWO), left=rarely(WIPE)),
+    setup=Setup(pinning=True),
 )
 CLOCK = Scenario(
     name="the default settings, while the clock is set and time passes",
@@ -348,7 +353,8 @@ RETURNED = Scenario(
 )  # fmt: skip
 
 PROOF = (
-    CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, CLOCK, SETTLED,
+    CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, PINNED, CLOCK,
+    SETTLED,
     SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED, RESTORING, RESTORING_DISK, NEARLY_FULL,
 )  # fmt: skip
 DEEP = (

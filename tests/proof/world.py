@@ -79,6 +79,8 @@ class World(NamedTuple):
     sandboxes: tuple[Sandbox, ...]
     files: tuple[File, ...] = ()
     families: tuple[tuple[str, ...], ...] = (("10.244.1.2", "10.244.1.3"),)
+    pinned: tuple[str, ...] = ()
+    """The addresses in network namespaces that are mounted, and that no process is in."""
     lock: str = ""
     """The holder of host-local's lock."""
     exclusive: str = ""

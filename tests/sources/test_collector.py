@@ -23,10 +23,13 @@ from agent.model.snapshot import (
 from agent.sources.collector import Moment, take_snapshot
 from tests import builders
 from tests.builders import (
+    CIDR,
     DISK,
     GONE,
     NON_ADDRESS_SOURCES,
+    WEB_ID,
     WORKER,
+    cni_result,
     last_seen,
     node,
     node_using,
@@ -55,7 +58,9 @@ def read(sources: RecordedSources) -> Snapshot:
 
 
 ORPHAN = reservation("10.244.1.9", GONE)
-ALL_SOURCES_NEEDED = node(ORPHAN, waiting_pod(), node=[node_using(DISK)])
+MOUNTED = "/var/run/netns/cni-9"
+PINNED = cni_result(GONE, "shop/gone", CIDR, namespace=MOUNTED)
+ALL_SOURCES_NEEDED = node(ORPHAN, PINNED, waiting_pod(), node=[node_using(DISK)])
 """A node for which every source is read."""
 
 
@@ -101,6 +106,24 @@ def test_the_snapshot_contains_what_was_read() -> None:
     assert list(snapshot.readings()) == list(with_history(replace(recorded, uptime=NOW.uptime)).readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
     assert snapshot.unavailable() == ()
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        node(PINNED),
+        node(ORPHAN),
+        node(ORPHAN, cni_result(WEB_ID, "shop/web", CIDR, namespace=MOUNTED)),
+        node(ORPHAN, PINNED, cni_results=Unavailable("cni_results", "no")),
+    ],
+    ids=["no reservation", "not named", "only an owned one is named", "no cache"],
+)
+def test_mounted_namespaces_are_not_read_unless_the_cache_names_one_of_an_orphan(snapshot: Snapshot) -> None:
+    sources = RecordedSources(snapshot)
+    assert read(sources).mounted_namespaces == NotRequested(
+        "mounted_namespaces", "libcni's cache names no mounted network namespace of a sandbox without an owner"
+    )
+    assert "mounted_namespaces" not in sources.requested
 
 
 def test_on_a_healthy_node_namespaces_are_not_read() -> None:

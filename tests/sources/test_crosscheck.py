@@ -79,6 +79,11 @@ def test_a_mount_table_needs_the_process_table_of_the_node() -> None:
     assert crosscheck.mounts(mounts, Unavailable("processes", "not the node's")) == Unavailable(
         "mounts", "not the node's"
     )
+    mounted = Known(("/run/netns/cni-1",))
+    assert crosscheck.mounted_namespaces(mounted, Known(processes())) == mounted
+    assert crosscheck.mounted_namespaces(mounted, Unavailable("processes", "not the node's")) == Unavailable(
+        "mounted_namespaces", "not the node's"
+    )
     left_alone = NotRequested("mounts", "--kubelet-dir=off")
     assert crosscheck.mounts(left_alone, Unavailable("processes", "not the node's")) == left_alone
 

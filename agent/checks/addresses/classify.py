@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 from agent.model.text import format_age
 from agent.model.times import from_mtime
@@ -57,10 +58,15 @@ class _Evidence:
     addresses: Mapping[str, str]
     claims: Mapping[str, str]
     pods: Mapping[str, str]
+    named: frozenset[str]
+    """The sandboxes whose network namespace was mounted when they were made."""
+    mounted: Mapping[str, str]
+    """Where it still is."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
         containers, checkpoints = known_or(snapshot.containers, ()), known_or(snapshot.checkpoints, ())
+        results = known_or(snapshot.cni_results, ())
         return cls(
             snapshot=snapshot,
             containers={container.id: container for container in containers},
@@ -70,6 +76,8 @@ class _Evidence:
             },
             claims=_claims(snapshot),
             pods={**remembered, **_pods_by_id(snapshot)},
+            named=named_sandboxes(results),
+            mounted=mounted_by_sandbox(results, known_or(snapshot.mounted_namespaces, ())),
         )
 
 
@@ -109,9 +117,8 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
                 State.TEARDOWN_PENDING,
                 "its container is gone, but its checkpoint remains: the kubelet will retry the teardown",
             )
-    snapshot.addresses.known()
-    if holder := evidence.addresses.get(reservation.ip):
-        return State.UNMANAGED, f"the runtime does not know its container, but {holder} has the address"
+    if holder := _in_namespace(reservation, evidence):
+        return State.UNMANAGED, f"the runtime does not know its container, but {holder}"
     # Pod status can only prove use. Not requested (no credentials), the other evidence decides; unavailable, none does.
     if not isinstance(snapshot.pods, NotRequested):
         snapshot.pods.known()
@@ -123,6 +130,20 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
             if not isinstance(store.reading, NotRequested):
                 store.reading.known()
     return None
+
+
+def _in_namespace(reservation: Reservation, evidence: _Evidence) -> str:
+    """Say who has the address in a network namespace; empty if nobody has."""
+    snapshot = evidence.snapshot
+    snapshot.addresses.known()
+    if process := evidence.addresses.get(reservation.ip):
+        return f"{process} has the address"
+    if reservation.container_id:
+        snapshot.cni_results.known()
+    if reservation.container_id in evidence.named:
+        snapshot.mounted_namespaces.known()
+    place = evidence.mounted.get(reservation.container_id)
+    return f"its network namespace is still mounted, without a process: {place}" if place else ""
 
 
 def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[State, str]:

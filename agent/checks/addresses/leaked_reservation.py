@@ -4,7 +4,8 @@ host-local keeps one file for each address. The kubelet removes it when it tears
 lost the sandbox and the kubelet has dropped its checkpoint (for example because it restarted before it knew its pod
 CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses available in range set`.
 
-Means: the file outlived its container: no container, no checkpoint, no process and no live pod has the address.
+Means: the file outlived its container: no container, no checkpoint, no process, no mounted network namespace that
+libcni's cache names, and no live pod has the address.
 Do: release the address with `nodeleak clean`; afterwards find out what restarted or removed containers at the time
 shown, or addresses will leak again. Never delete reservation files by hand: comparing `docker ps` with a directory
 listing takes addresses that are in use.
@@ -17,7 +18,7 @@ from typing import Final
 from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
-from agent.model.snapshot import ProcessStartTimes, Reservation, Unavailable, known_or
+from agent.model.snapshot import NotRequested, ProcessStartTimes, Reservation, Snapshot, Unavailable, known_or
 from agent.model.text import format_time
 
 NAME = "leaked_reservation"
@@ -48,9 +49,16 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for network in assessment.networks:
         assessment.of(network)
     snapshot.containers.known()
-    for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.pods):
+    _check_evidence(snapshot)
+
+
+def _check_evidence(snapshot: Snapshot) -> None:
+    """Raise InsufficientData where an unavailable source may hide a leak."""
+    for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods):
         if isinstance(reading, Unavailable):
             reading.known()
+    if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
+        snapshot.cni_results.known()
 
 
 def _owner(classified: ClassifiedReservation) -> str:

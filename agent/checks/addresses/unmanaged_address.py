@@ -1,11 +1,14 @@
-"""A process still uses an address, and the container runtime does not know its container.
+"""A process or a network namespace still uses an address, and the container runtime does not know its container.
 
 A docker upgrade that moves its data directory, or a daemon that failed to load a container, leaves processes that
-nobody manages. The kubelet cannot stop them, and their addresses look leaked to anyone who asks only the runtime.
+nobody manages. A runtime whose data was deleted leaves mounted network namespaces: without any process, the kernel
+still answers for the address. The addresses look leaked to anyone who asks only the runtime.
 
-Means: the address is configured in the network namespace of a process, and no container has the reservation's id.
-Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Do not release the
-address before, or the next pod shares it.
+Means: no container has the reservation's id, and a process has the address configured, or the network namespace that
+libcni's cache names for the sandbox is still mounted.
+Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Delete a namespace
+that has no process: `ip netns delete NAME`, or `umount PATH` and `rm PATH`. Do not release the address before, or the
+next pod shares it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from typing import Final
 
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import NotRequested
+from agent.model.namespaces import mounted_by_sandbox
+from agent.model.snapshot import NotRequested, Snapshot, known_or
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -26,10 +30,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
-    holders = {address.ip: address for address in snapshot.addresses.known()}
+    processes = {one.ip: f"process {one.pid} ({one.command})" for one in snapshot.addresses.known()}
+    namespaces = _namespaces(snapshot)
 
     for classified in assessment.reservations:
-        holder = holders.get(classified.name)
+        holder = processes.get(classified.name) or namespaces.get(classified.container_id)
         if classified.state is not State.UNMANAGED or holder is None:
             continue
         pod = f" of pod {classified.pod}" if classified.pod else ""
@@ -38,10 +43,19 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(
             detector=NAME,
             subject=f"{classified.network}/{classified.name}",
-            message=f"process {holder.pid} ({holder.command}) uses {classified.name}, which is reserved for {owner}",
+            message=f"{holder} uses {classified.name}, which is reserved for {owner}",
             network=classified.network,
             pod=classified.pod,
             identity=(classified.container_id,),
         )
     # After the findings: without the checkpoints it is not known which containers are gone for good.
     snapshot.checkpoints.known()
+    snapshot.cni_results.known()
+    if not isinstance(snapshot.mounted_namespaces, NotRequested):
+        snapshot.mounted_namespaces.known()
+
+
+def _namespaces(snapshot: Snapshot) -> dict[str, str]:
+    """Describe the mounted network namespaces, by the container ID of their sandbox."""
+    mounted = mounted_by_sandbox(known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ()))
+    return {one: f"network namespace {place} (without a process)" for one, place in mounted.items()}

@@ -1,8 +1,8 @@
-"""Reads libcni's cache: which pod an id belonged to, and which ranges a network has. Changes nothing.
+"""Reads libcni's cache: a sandbox's pod and network namespace, and a network's ranges. Changes nothing.
 
 Two places (`/var/lib/cni/cache/results` of dockershim and cri-dockerd, `/var/lib/cni/results` of others) and two
-formats: a bare result (libcni < 0.8), and `cniCacheV1` with the configuration and the CNI arguments. The cache is
-used for names and ranges only: whether an entry exists says nothing about an address being in use.
+formats: a bare result (libcni < 0.8), and `cniCacheV1` with the configuration and the CNI arguments. Whether an entry
+exists says nothing about an address being in use; whether the namespace that it names is mounted does.
 """
 
 import base64
@@ -104,7 +104,9 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     if not isinstance(tree, dict):
         return None
     if tree.get("kind") != "cniCacheV1":
-        return CniResult(network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns)
+        return CniResult(
+            network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns, _namespace({"result": tree})
+        )
     if tree.get("networkName") != network or tree.get("containerId") != container_id:
         return None
     plugins = _plugins(tree.get("config"))
@@ -119,7 +121,22 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
+        namespace=_namespace(tree),
     )
+
+
+def _namespace(cached: Mapping[str, Any]) -> str:
+    """Return where the namespace of the sandbox is mounted. Interfaces of the host have none."""
+    try:
+        paths = [one.get("sandbox") for one in cached["result"].get("interfaces") or []]
+    except (KeyError, AttributeError, TypeError):
+        paths = []
+    return next(filter(None, map(_mounted, [*paths, cached.get("netns")])), "")
+
+
+def _mounted(path: Any) -> str:
+    """Return the path of a mounted namespace. kubenet names that of a process: `/proc/<pid>/ns/net`."""
+    return path if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/") else ""
 
 
 def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:

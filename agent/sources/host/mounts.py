@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.model.volumes import Mount
+from agent.sources.host.mount_table import read_mount_table
 from agent.sources.kube import volume_names
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -28,17 +29,16 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
 
     `kubelet_dir`: where the kubelet keeps its volumes, on the node and for the agent.
     """
-    table = proc / "1" / "mountinfo"
     try:
         if not (kubelet_dir / "plugins").is_dir():
             raise SourceError(f"{kubelet_dir}/plugins does not exist: check --kubelet-dir, and that it is mounted")
-        lines = table.read_bytes().decode(errors="replace").splitlines()
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
+    everywhere = [one.place for one in read_mount_table(proc)]
     start = f"{kubelet_dir}/"
-    places = [place for line in lines if (place := _place(line)).startswith(start)]
+    places = [place for place in everywhere if place.startswith(start)]
     if not places:
-        _check_none_elsewhere(map(_place, lines), kubelet_dir)
+        _check_none_elsewhere(everywhere, kubelet_dir)
     found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
     return tuple(dict.fromkeys(found))
 
@@ -49,12 +49,6 @@ def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
         raise SourceError(
             f"volumes are mounted below {matched[1]}, not below {kubelet_dir}: set --kubelet-dir to the real path"
         )
-
-
-def _place(line: str) -> str:
-    """Return the mount point of a line; the kernel escapes a space in octal."""
-    fields = line.split(" ")
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]) if len(fields) > 4 else ""  # noqa: PLR2004 (it is the fifth)
 
 
 def _mount(place: str, kubelet_dir: Path) -> Mount | None:

@@ -149,6 +149,31 @@ def test_an_old_empty_file_is_leaked() -> None:
     assert state(node(empty_file("10.244.1.9")), "10.244.1.9") is State.LEAKED
 
 
+PINNED = cni_result(GONE, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
+"""What libcni keeps of a sandbox whose network namespace was mounted."""
+
+
+def test_an_address_whose_namespace_is_mounted_is_in_use_and_so_is_its_whole_sandbox() -> None:
+    snapshot = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=["/run/netns/cni-9"])
+    for ip in (LOST.ip, "fd00::9"):
+        one = classify_one(snapshot, ip)
+        assert one.state is State.UNMANAGED
+        assert one.why.endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
+
+
+def test_an_address_whose_namespace_was_unmounted_is_leaked() -> None:
+    snapshot = node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"])
+    assert classify_one(snapshot, LOST.ip).state is State.LEAKED
+
+
+def test_without_the_mount_table_only_reservations_with_a_named_namespace_are_unknown() -> None:
+    other = reservation("10.244.1.8", "8" * 64)
+    blind = without(node(LOST, other, PINNED), "mounted_namespaces")
+    assert classify_one(blind, LOST.ip).state is State.UNKNOWN
+    assert classify_one(blind, LOST.ip).why == "mounted_namespaces: it gave no word"
+    assert classify_one(blind, other.ip).state is State.LEAKED
+
+
 def test_an_empty_file_whose_address_is_configured_is_in_use() -> None:
     assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.UNMANAGED
 
@@ -206,7 +231,14 @@ def test_with_the_api_disabled_the_other_owners_decide() -> None:
     assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED
 
 
-@pytest.mark.parametrize("source", ["cni_results", "node", "processes"])
+def test_without_libcnis_cache_it_is_unknown_whether_the_namespace_is_mounted() -> None:
+    blind = without(node(LOST, empty_file("10.244.1.8")), "cni_results")
+    assert classify_one(blind, LOST.ip).why == "cni_results: it gave no word"
+    assert state(blind, LOST.ip) is State.UNKNOWN
+    assert state(blind, "10.244.1.8") is State.LEAKED, "an empty file names no sandbox"
+
+
+@pytest.mark.parametrize("source", ["node", "processes"])
 def test_sources_that_only_name_pods_change_no_state(source: str) -> None:
     snapshot = without(node(LOST), source)
     assert [one.state for one in assessment(snapshot).reservations] == [

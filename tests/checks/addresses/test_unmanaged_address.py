@@ -38,6 +38,36 @@ def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:
     )
 
 
+PINNED = cni_result(GONE, "shop/cart", CIDR, namespace="/var/run/netns/cni-9")
+MOUNTED = ["/run/netns/cni-8", "/run/netns/cni-9"]
+
+
+def test_a_mounted_namespace_without_a_process_is_reported_with_its_path() -> None:
+    (finding,) = findings_of(unmanaged_address, node(LOST, PINNED, mounted_namespaces=MOUNTED))
+    assert finding.message == (
+        "network namespace /run/netns/cni-9 (without a process) uses 10.244.1.9, which is reserved for container "
+        "999999999999 of pod shop/cart, which the runtime does not know"
+    )
+
+
+def test_a_process_is_named_before_its_namespace() -> None:
+    (finding,) = findings_of(unmanaged_address, node(LOST, JAVA, PINNED, mounted_namespaces=MOUNTED))
+    assert finding.message.startswith("process 4711 (java) uses 10.244.1.9")
+
+
+def test_every_address_of_a_mounted_namespace_is_reported() -> None:
+    both = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=MOUNTED)
+    assert [one.subject for one in findings_of(unmanaged_address, both)] == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
+
+
+def test_without_the_mount_table_the_detector_has_a_gap() -> None:
+    blind = without(node(LOST, JAVA, reservation("10.244.1.8", "8" * 64), PINNED), "mounted_namespaces")
+    found = unmanaged_address.find(assessment(blind))
+    assert next(found).subject == "kubenet/10.244.1.9"
+    with pytest.raises(InsufficientData, match="mounted_namespaces: it gave no word"):
+        next(found)
+
+
 def test_another_process_is_the_same_finding() -> None:
     (one,) = findings_of(unmanaged_address, node(LOST, JAVA))
     (two,) = findings_of(unmanaged_address, node(LOST, Address(JAVA.ip, 4712, "java")))
@@ -60,10 +90,21 @@ def test_an_empty_file_has_no_owner_to_be_unmanaged() -> None:
         node(LOST, JAVA, sandbox(GONE, "shop/cart", "exited")),
         node(LOST, JAVA, Checkpoint(GONE, "shop/cart")),
         node(LOST),
+        node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]),
+        node(LOST, PINNED, sandbox(GONE, "shop/cart"), mounted_namespaces=MOUNTED),
         node(LOST, pod("shop/cart", "10.244.1.9")),
         node(JAVA),
     ],
-    ids=["container runs", "container stopped", "checkpoint", "leaked", "alive by its pod only", "not reserved"],
+    ids=[
+        "container runs",
+        "container stopped",
+        "checkpoint",
+        "leaked",
+        "unmounted",
+        "mounted, and its container runs",
+        "alive by its pod only",
+        "not reserved",
+    ],
 )
 def test_managed_or_unconfigured_addresses_are_no_finding(harmless: Snapshot) -> None:
     assert findings_of(unmanaged_address, harmless) == []

@@ -69,6 +69,28 @@ def test_a_result_of_libcni_0_8_has_the_pod_ranges_and_path() -> None:
     assert usable(result.ranges) == 253
 
 
+POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "namespace"),
+    [
+        (cached(SUBNET), ""),
+        (cached(SUBNET, result={"interfaces": [{"name": "cni0"}, POD]}), "/var/run/netns/cni-1"),
+        (json.dumps({"cniVersion": "0.4.0", "interfaces": [{"name": "cni0"}, POD]}).encode(), "/var/run/netns/cni-1"),
+        (cached(SUBNET, result=RESULT_02, netns="/run/netns/cni-2"), "/run/netns/cni-2"),
+        (cached(SUBNET, result=RESULT_02, netns="/proc/7/ns/net"), ""),
+        (cached(SUBNET, result={"interfaces": [POD]}, netns="/run/netns/cni-2"), "/var/run/netns/cni-1"),
+        (cached(SUBNET, result={"interfaces": [{"sandbox": 7}, "eth0"]}), ""),
+        (cached(SUBNET, result={"interfaces": [{"sandbox": "VirtualBox"}]}, netns=["/run"]), ""),
+        (cached(SUBNET, result={"interfaces": 7}), ""),
+        (cached(SUBNET, result=None), ""),
+    ],
+)
+def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(content: bytes, namespace: str) -> None:
+    assert parsed(content).namespace == namespace
+
+
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
     assert (result.pod, result.data_dir) == ("", "")

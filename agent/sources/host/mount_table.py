@@ -1,0 +1,49 @@
+"""Reads the mount table of the node's first process. Changes nothing, and needs no capability."""
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
+
+_LARGEST: Final = 16 * 1024 * 1024
+"""More than 50,000 mounts; a node has some hundred."""
+_DELETED: Final = "//deleted"
+
+
+class MountEntry(NamedTuple):
+    root: str
+    """What of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`."""
+    place: str
+    """The mount point, without symbolic links."""
+    kind: str
+    """The type of the file system."""
+
+
+def read_mount_table(proc: Path) -> tuple[MountEntry, ...]:
+    """Return every mount; raises SourceError."""
+    table = proc / "1" / "mountinfo"
+    try:
+        with table.open("rb") as opened:
+            text = opened.read(_LARGEST + 1)
+    except OSError as error:
+        raise SourceError(cannot_read(table, error)) from error
+    if len(text) > _LARGEST:
+        raise SourceError(f"{table}: larger than {_LARGEST >> 20} MiB")
+    return tuple(entry for line in text.decode(errors="replace").split("\n") if (entry := _entry(line)))
+
+
+def _entry(line: str) -> MountEntry | None:
+    """Parse a line, see proc_pid_mountinfo(5). The kernel escapes spaces in octal."""
+    before, _, after = line.partition(" - ")
+    match before.split(" "):
+        case [_, _, _, root, place, *_]:
+            # A mount outlives the file below it, which then is marked so.
+            return MountEntry(root, _unescaped(place).removesuffix(_DELETED), after.partition(" ")[0])
+        case _:
+            return None
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

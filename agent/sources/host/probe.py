@@ -1,0 +1,149 @@
+"""Asks the addresses themselves whether somebody has them: one UDP datagram each, all at once. Needs no capability.
+
+A network namespace without a process is in no list, and a pod that gets its address shares it. But the kernel in it
+answers: the port is closed. Where nobody has the address, the node's own kernel reports after three unanswered requests
+(ARP or NDP, one a second) that the host is unreachable.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from agent.model.release import ProbeResult, Reason
+from agent.sources.host.routes import Route, find_route
+from agent.sources.source_error import SourceError
+
+_PORT: Final = 9
+"""Of the discard service, which nobody runs."""
+_DATAGRAM: Final = b"nodeleak"
+_APART: Final = 0.002
+"""The kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others."""
+_EVERY: Final = 4.5
+"""Longer than the search for a neighbor, because each datagram that waits for one is reported."""
+_LONGEST: Final = 13.0
+"""Three datagrams. Where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s."""
+_ORIGIN_ICMP: Final = frozenset({2, 3})
+_ERROR: Final = struct.Struct("IBBBxII")
+"""`struct sock_extended_err`; the address of who reports the error follows."""
+_FAMILIES: Final = {
+    socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),
+}
+"""The level of the options, `RECVERR`, the limit of hops, and where the address is in a socket address."""
+
+
+def probe(ips: Iterable[str], clock: Callable[[], float]) -> dict[str, ProbeResult]:
+    """Return what is known of each address; raises SourceError if the kernel cannot be asked. `clock`: seconds."""
+    routes = {ip: find_route(ip) for ip in ips}
+    results = {ip: _by_route(ip, route) for ip, route in routes.items()}
+    asked = [ip for ip, result in results.items() if result is None]
+    with contextlib.ExitStack() as open_sockets:
+        try:
+            probes = [_Probe(ip, routes[ip].link, open_sockets) for ip in asked]
+        except OSError as error:
+            raise SourceError(f"cannot probe addresses: {error}") from error
+        _ask_all(probes, clock)
+    return {ip: result for ip, result in results.items() if result} | {one.ip: one.result() for one in probes}
+
+
+def _by_route(ip: str, route: Route) -> ProbeResult | None:
+    """Return what the route tells; None: the address is on a link and can be asked."""
+    if route.local:
+        return ProbeResult(f"{ip} is an address of the node itself", Reason.ADDRESS_IN_USE)
+    if route.alone:
+        return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
+    return None if route.link else ProbeResult(f"{ip} was not probed: the node has it on no link")
+
+
+class _Probe:
+    """One address, and the socket that asks it."""
+
+    def __init__(self, ip: str, link: str, open_sockets: contextlib.ExitStack) -> None:
+        """Raises OSError."""
+        self.ip, self._link = ip, link
+        self._found: ProbeResult | None = None
+        self._unsent = ""
+        self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+        self.socket = open_sockets.enter_context(
+            socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        )
+        level, reports, hops, _ = _FAMILIES[self._family]
+        self.socket.setsockopt(level, reports, 1)
+        self.socket.setsockopt(level, hops, 1)  # the route may have changed: no gateway forwards it
+        self.socket.connect((ip, _PORT))
+
+    def result(self) -> ProbeResult:
+        why = self._unsent or f"no answer within {_LONGEST:.0f} s, and the node does not report it unreachable"
+        return self._found or ProbeResult(f"{self.ip} on {self._link}: {why}", Reason.PROBE_UNANSWERED)
+
+    def send(self) -> None:
+        # Any other error is one that was received, and is read from the queue.
+        with contextlib.suppress(OSError):
+            try:
+                self.socket.send(_DATAGRAM)
+            except PermissionError:
+                self._unsent = "a firewall of the node does not let the probe pass"
+
+    def receive(self) -> bool:
+        """Read what has arrived, and return whether it settles the question."""
+        with contextlib.suppress(BlockingIOError):
+            _, reports, _, _ = self.socket.recvmsg(1, 512, socket.MSG_ERRQUEUE)
+            for _, _, report in reports:
+                self._read_report(report)
+        with contextlib.suppress(OSError):  # errors are those of the queue
+            self.socket.recv(1)
+            self._found = self._found or self._in_use("it sent a datagram")
+        return self._found is not None
+
+    def _read_report(self, report: bytes) -> None:
+        code, origin, _, _, _, _ = _ERROR.unpack_from(report)
+        if origin not in _ORIGIN_ICMP:
+            return
+        *_, at = _FAMILIES[self._family]
+        size = 4 if self._family == socket.AF_INET else 16
+        sender = socket.inet_ntop(self._family, report[_ERROR.size + at :][:size])
+        if sender != self.ip and find_route(sender).local:  # not the address itself, behind a firewall
+            if code == errno.EHOSTUNREACH and not self._unsent:
+                self._found = ProbeResult(f"nobody on {self._link} has {self.ip}: host unreachable")
+        else:
+            by = "" if sender == self.ip else f" by {sender}"
+            self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
+
+    def _in_use(self, what: str) -> ProbeResult:
+        return ProbeResult(f"{self.ip} answers on {self._link} ({what})", Reason.ADDRESS_IN_USE)
+
+
+class _Waiting:
+    """The probes that are not settled yet."""
+
+    def __init__(self, probes: Iterable[_Probe]) -> None:
+        self.probes = {one.socket.fileno(): one for one in probes}
+        self._poll = select.poll()
+        for number in self.probes:
+            self._poll.register(number, select.POLLIN)
+
+    def receive(self, seconds: float) -> None:
+        """Wait for one or more reports or answers, and read them."""
+        for number, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            if self.probes[number].receive():
+                self._poll.unregister(number)
+                del self.probes[number]
+
+
+def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:
+    """Ask until every question is settled, for `_LONGEST` at most."""
+    waiting = _Waiting(probes)
+    began, sent = clock(), 0
+    while waiting.probes and (passed := clock() - began) < _LONGEST:
+        if passed < sent * _EVERY:
+            waiting.receive(sent * _EVERY - passed)
+            continue
+        for one in tuple(waiting.probes.values()):
+            one.send()
+            waiting.receive(_APART)
+        sent += 1

@@ -1,0 +1,98 @@
+"""Asks the kernel how it would reach an address (RTM_GETROUTE over netlink). Sends nothing; needs no capability."""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from agent.sources.source_error import SourceError
+
+# linux/rtnetlink.h, linux/netlink.h, linux/if.h
+_RTM_GETROUTE, _NLM_F_REQUEST, _NLMSG_ERROR = 26, 1, 2
+_RTM_F_FIB_MATCH: Final = 0x2000
+"""Return the entry of the routing table, with its prefix. A kernel before 4.13 ignores it."""
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP = 1, 4, 5, 9, 18, 22
+_ELSEWHERE: Final = frozenset({_RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP})
+_UNICAST, _LOCAL = 1, 2
+_SIOCGIFFLAGS, _IFF_NOARP = 0x8913, 0x80
+_HEADER, _ROUTE, _ATTRIBUTE = struct.Struct("IHHII"), struct.Struct("8BI"), struct.Struct("HH")
+_NO_ROUTE: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL}
+"""Also for the routes of the types unreachable, prohibit and blackhole."""
+_TIMEOUT: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    local: bool = False
+    """It is an address of the node itself."""
+    link: str = ""
+    """The interface on whose link the address is; empty: not on a link, or on one without neighbors (a tunnel)."""
+    alone: bool = False
+    """The route is for this address alone, as each pod has one with ptp and Calico."""
+
+
+def find_route(ip: str) -> Route:
+    """Return how the node would reach an address; raises SourceError."""
+    try:
+        found = _ask(ip, 0)
+        if found is None or found.kind not in {_UNICAST, _LOCAL} or found.attributes & _ELSEWHERE:
+            return Route()
+        if found.kind == _LOCAL:
+            return Route(local=True)
+        name = socket.if_indextoname(found.device)
+        entry = _ask(ip, _RTM_F_FIB_MATCH)
+        # Where the flag is ignored, every answer is about the address alone.
+        alone = entry is not None and entry != found and entry.prefix == ip_address(ip).max_prefixlen
+        return Route(link=name if alone or _has_neighbors(name) else "", alone=alone)
+    except (OSError, struct.error) as error:
+        raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
+
+
+class _Found(NamedTuple):
+    kind: int
+    prefix: int
+    flags: int
+    attributes: frozenset[int]
+    device: int
+
+
+def _ask(ip: str, flags: int) -> _Found | None:
+    """Ask for one route; None: there is none."""
+    address = ip_address(ip)
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 (a version)
+    body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(_TIMEOUT)
+        kernel.send(_HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body)
+        return _parse(kernel.recv(1 << 16))
+
+
+def _parse(answer: bytes) -> _Found | None:
+    length, kind, *_ = _HEADER.unpack_from(answer)
+    if kind == _NLMSG_ERROR:
+        (code,) = struct.unpack_from("i", answer, _HEADER.size)
+        if -code in _NO_ROUTE:
+            return None
+        raise OSError(-code, os.strerror(-code))
+    _, prefix, _, _, _, _, _, route_kind, flags = _ROUTE.unpack_from(answer, _HEADER.size)
+    attributes, device, at = set[int](), 0, _HEADER.size + _ROUTE.size
+    while at < min(length, len(answer)):
+        size, name = _ATTRIBUTE.unpack_from(answer, at)
+        if name == _RTA_OIF:
+            (device,) = struct.unpack_from("I", answer, at + _ATTRIBUTE.size)
+        attributes.add(name)
+        at += max(size + 3 & ~3, _ATTRIBUTE.size)
+    return _Found(route_kind, prefix, flags, frozenset(attributes), device)
+
+
+def _has_neighbors(interface: str) -> bool:
+    """Return whether the kernel resolves addresses on this interface (ARP, NDP)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH22x", interface.encode(), 0))
+    (flags,) = struct.unpack_from("H", answer, 16)
+    return not flags & _IFF_NOARP

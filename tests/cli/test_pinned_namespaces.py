@@ -1,0 +1,162 @@
+"""Leaks whose network namespace is still mounted, without a process: what scan says, and that clean releases none.
+
+The pods, their bridge and the mount table are real; docker and the process table are fakes.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.cli.exit_codes import DONE, UNAVAILABLE
+from tests.cli.test_failures import LEAKED, Done, SmallNode, engine, nodeleak
+from tests.deploy.monitoring import RUNBOOKS
+from tests.network import Network, network, sniffer
+from tests.wire import ID, Answer, FakeServer, Request, http, run
+
+IP = "10.244.1.9"
+ON = {"NODELEAK_PROBE": ""}
+"""The default, which the other tests of commands replace."""
+
+
+def docker(request: Request) -> Answer:
+    asked = request.path.split("/")[-2]
+    if len(asked) != len(ID) or asked == ID:
+        return engine(request)
+    return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
+
+
+@dataclass
+class Pinned:
+    """A small node with a leak, in a network of its own."""
+
+    node: SmallNode
+    net: Network
+
+    def run(self, *command: str, **more: str) -> Done:
+        options = [*self.node.options, "--api=off"]
+        return nodeleak(*command, *options, prefix=self.net.enter(), **(ON | more))
+
+    def clean(self, *arguments: str, **more: str) -> tuple[str, str, float]:
+        """Return the verdict for the leak, why, and how long it took."""
+        done = self.run("clean", "-o", "json", "--max-share=100%", *arguments, **more)
+        assert done.code in {DONE, UNAVAILABLE}, done
+        (release,) = json.loads(done.out)["addresses"]
+        refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]
+        return release["verdict"], refusals[0] if refusals else release["why"], done.seconds
+
+    def named_by_cache(self, namespace: str) -> None:
+        """Let libcni's cache name the namespace of the leaked sandbox."""
+        result = {"ips": [{"address": f"{IP}/24"}], "interfaces": [{"name": "eth0", "sandbox": namespace}]}
+        (self.node.home / "cache" / f"kubenet-{LEAKED}-eth0").write_text(json.dumps(result))
+
+    @property
+    def reserved(self) -> bool:
+        return (self.node.home / "networks/kubenet" / IP).exists()
+
+    @property
+    def evidence(self) -> list[str]:
+        line, *_ = (self.node.home / "state/journal/journal.jsonl").read_text().splitlines()
+        return list(json.loads(line)["evidence"])
+
+
+@pytest.fixture
+def pinned(tmp_path: Path) -> Iterator[Pinned]:
+    with FakeServer(docker, at=tmp_path / "docker.sock") as server, network() as net:
+        node = SmallNode(tmp_path, server)
+        (node.proc / "1").mkdir()
+        (node.proc / "1/mountinfo").symlink_to(f"/proc/{net.pid}/mountinfo")
+        net.pod("cni-9", 9)
+        net.pod("cni-2", 2)
+        yield Pinned(node, net)
+
+
+def test_an_address_that_answers_is_released_only_when_nobody_has_it(pinned: Pinned) -> None:
+    verdict, why, _ = pinned.clean("--apply")
+    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
+    assert pinned.reserved
+    pinned.net.ip("netns delete cni-9", f"neigh flush to {IP}")
+    verdict, why, seconds = pinned.clean("--apply")
+    assert (verdict, pinned.reserved) == ("released", False)
+    assert 3 < seconds < 12
+    assert pinned.evidence[-1] == f"nobody on cbr0 has {IP}: host unreachable"
+
+
+def test_what_the_probe_cannot_settle_is_refused_for_now(pinned: Pinned) -> None:
+    pinned.net.ip("netns delete cni-9", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent")
+    verdict, why, _ = pinned.clean("--apply")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why.startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 13 s")
+
+
+def test_an_address_with_a_route_of_its_own_is_not_released(pinned: Pinned) -> None:
+    pinned.net.ip("netns delete cni-9", f"route add {IP}/32 dev h-cni-2")
+    verdict, why, _ = pinned.clean("--apply")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
+
+
+def test_without_the_probe_nothing_is_sent_and_the_journal_says_so(pinned: Pinned) -> None:
+    verdict, _, _ = pinned.clean("--apply", "--probe=off")
+    assert (verdict, pinned.net.udp_received("cni-9")) == ("released", 0)
+    assert pinned.evidence[-1] == "not probed: --probe=off"
+
+
+def test_only_a_release_sends_a_probe(pinned: Pinned) -> None:
+    assert pinned.run("scan").code == DONE
+    assert pinned.clean()[0] == "would_release"
+    assert pinned.net.udp_received("cni-9") == 0
+    assert pinned.clean("--apply")[0] == "refused"
+    assert pinned.net.udp_received("cni-9") == 1
+
+
+def test_an_address_on_no_link_is_released_without_a_datagram_and_without_waiting(pinned: Pinned) -> None:
+    # As in all other tests of commands, if this machine has no pods: then only a gateway leads to such an address.
+    pinned.net.ip(
+        "link delete cbr0", "netns add gateway", "link add up0 type veth peer name eth0 netns gateway",
+        "link set up0 up", "-n gateway link set eth0 up", "addr add 198.18.0.2/24 dev up0",
+        "-n gateway addr add 198.18.0.1/24 dev eth0", "route add default via 198.18.0.1",
+    )  # fmt: skip
+    with sniffer(pinned.net, "gateway", "eth0") as arrived:
+        verdict, _, seconds = pinned.clean("--apply")
+    assert (verdict, arrived) == ("released", [0])
+    assert seconds < 3
+    assert pinned.evidence[-1] == f"{IP} was not probed: the node has it on no link"
+
+
+# What libcni's cache and the mount table show, without a probe
+
+
+def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pinned: Pinned) -> None:
+    pinned.named_by_cache("/var/run/netns/cni-9")
+    report = json.loads(pinned.run("scan", "-o", "json").out)
+    (finding,) = (one for one in report["findings"] if one["subject"] == f"kubenet/{IP}")
+    assert finding["detector"] == "unmanaged_address"
+    assert "network namespace /run/netns/cni-9 (without a process)" in finding["message"]
+    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why == "address_in_use: its network namespace is still mounted: /run/netns/cni-9"
+
+
+def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(pinned: Pinned) -> None:
+    pinned.named_by_cache("/var/run/netns/cni-9")
+    page = (RUNBOOKS / "NodeleakUnmanagedAddress.md").read_text()
+    (extract,) = re.findall(r"nodeleak scan -o json \| (.+) > namespaces$", page, re.MULTILINE)
+    (delete,) = re.findall(r"^ *ssh root@\$NODE '(.+)' < namespaces$", page, re.MULTILINE)
+    found = run("sh", "-c", extract, given=pinned.run("scan", "-o", "json").out)
+    assert found == "/run/netns/cni-9\n"
+    run(*pinned.net.enter("sh", "-c", delete), given=found)
+    pinned.net.ip(f"neigh flush to {IP}")
+    assert pinned.clean("--apply")[0] == "released"
+
+
+def test_an_unreadable_mount_table_is_no_proof(pinned: Pinned) -> None:
+    pinned.named_by_cache("/var/run/netns/cni-9")
+    (pinned.node.proc / "1/mountinfo").unlink()
+    assert "mounted_namespaces: cannot read" in pinned.run("scan").out
+    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why.startswith("source_unavailable: ")

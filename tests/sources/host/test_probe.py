@@ -1,0 +1,192 @@
+"""The probe of addresses, in real network namespaces: who answers, who does not, and who is never asked."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.network import BRIDGE4, BRIDGE6, Network, network, sniffer
+from tests.wire import needs
+
+IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
+CODE = """
+import dataclasses, json, sys, time
+from agent.sources.host.probe import probe
+began = time.monotonic()
+results = probe(sys.argv[1:], time.monotonic)
+print(json.dumps([time.monotonic() - began, {ip: [one.objection, one.why] for ip, one in results.items()}]))
+"""
+
+
+@dataclass(frozen=True)
+class Probed:
+    seconds: float
+    objections: dict[str, str | None]
+    whys: dict[str, str]
+
+
+def probed(net: Network, *ips: str, within: tuple[str, ...] = ()) -> Probed:
+    seconds, results = json.loads(net.python(CODE, *ips, within=within))
+    assert set(results) == set(ips)
+    return Probed(seconds, {ip: one[0] for ip, one in results.items()}, {ip: one[1] for ip, one in results.items()})
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    with network() as made:
+        yield made
+
+
+def test_a_namespace_without_a_process_answers_at_once(net: Network) -> None:
+    net.pod("ghost", 9)
+    found = probed(net, "10.244.1.9", "fd00:244::9")
+    assert found.objections == {"10.244.1.9": IN_USE, "fd00:244::9": IN_USE}
+    assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (connection refused)"
+    assert found.whys["fd00:244::9"] == "fd00:244::9 answers on cbr0 (connection refused)"
+    assert found.seconds < 2
+
+
+def test_a_whole_round_of_addresses_that_nobody_has_takes_three_seconds(net: Network) -> None:
+    net.pod("ghost", 9)
+    nobody = [*(f"10.244.1.{number}" for number in range(20, 40)), *(f"fd00:244::{number}" for number in range(20, 40))]
+    found = probed(net, "10.244.1.9", *nobody)
+    assert found.objections == {"10.244.1.9": IN_USE} | dict.fromkeys(nobody)
+    assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
+    assert 2.5 < found.seconds < 6
+
+
+def test_a_bridge_without_any_pod_has_nobody(net: Network) -> None:
+    found = probed(net, "10.244.1.20", "fd00:244::20")
+    assert found.objections == {"10.244.1.20": None, "fd00:244::20": None}
+
+
+def test_no_capability_is_needed(net: Network) -> None:
+    needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
+    net.pod("ghost", 9)
+    net.ip("route add 10.7.0.1/32 dev h-ghost")
+    dropped = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+    found = probed(net, "10.244.1.9", "10.244.1.20", "10.7.0.1", within=dropped)
+    assert found.objections == {"10.244.1.9": IN_USE, "10.244.1.20": None, "10.7.0.1": IN_USE}
+
+
+def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network) -> None:
+    for name, number in (("lost", 8), ("drops", 9), ("other", 7)):
+        net.pod(name, number)
+    needs(shutil.which("iptables") is not None, "iptables, for a firewall")
+    net.run("ip", "netns", "exec", "drops", "iptables", "-A", "INPUT", "-p", "udp", "-j", "DROP")
+    net.ip("neigh add 10.244.1.6 lladdr 02:00:00:00:00:06 dev cbr0 nud permanent")
+    net.ip("neigh add fd00:244::6 lladdr 02:00:00:00:00:06 dev cbr0 nud permanent")
+    # The kernel still knows where the address was, as it does of each pod that the kubelet has probed.
+    gone = ("10.244.1.8", "fd00:244::8")
+    assert probed(net, *gone).objections == dict.fromkeys(gone, IN_USE)
+    net.ip("netns del lost", *(f"neigh change {ip} dev cbr0 nud stale" for ip in gone))
+    silent = ("10.244.1.6", "fd00:244::6", "10.244.1.9")
+    found = probed(net, *gone, *silent)
+    assert found.objections == dict.fromkeys(gone) | dict.fromkeys(silent, UNANSWERED)
+    assert found.whys["10.244.1.6"] == (
+        "10.244.1.6 on cbr0: no answer within 13 s, and the node does not report it unreachable"
+    )
+    assert found.seconds < 16
+
+
+@pytest.mark.parametrize("reject", ["icmp-host-prohibited", "icmp-host-unreachable", "icmp-net-prohibited"])
+def test_a_firewall_that_calls_its_own_host_unreachable_is_somebody(net: Network, reject: str) -> None:
+    needs(shutil.which("iptables") is not None, "iptables, for a firewall")
+    net.pod("ghost", 9)
+    rule = ("iptables", "-A", "INPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
+    net.run("ip", "netns", "exec", "ghost", *rule)
+    assert probed(net, "10.244.1.9").objections == {"10.244.1.9": IN_USE}
+
+
+@pytest.mark.parametrize("reject", ["icmp-port-unreachable", "icmp-host-unreachable"])
+def test_a_firewall_of_the_node_is_no_proof(net: Network, reject: str) -> None:
+    needs(shutil.which("iptables") is not None, "iptables, for a firewall")
+    net.run("iptables", "-A", "OUTPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
+    found = probed(net, "10.244.1.20")
+    assert found.objections == {"10.244.1.20": UNANSWERED}
+    assert found.whys["10.244.1.20"] == ("10.244.1.20 on cbr0: a firewall of the node does not let the probe pass")
+
+
+ECHO = """
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("10.244.1.9", 9))
+print("ready", flush=True)
+_, sender = server.recvfrom(100)
+server.sendto(b"hello", sender)
+"""
+
+
+def test_any_answer_is_somebody(net: Network) -> None:
+    net.pod("ghost", 9)
+    command = net.enter("ip", "netns", "exec", "ghost", sys.executable, "-c", ECHO)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603 (a command of ours)
+        assert server.stdout
+        assert server.stdout.readline() == "ready\n"
+        found = probed(net, "10.244.1.9")
+    assert found.objections == {"10.244.1.9": IN_USE}
+    assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (it sent a datagram)"
+
+
+def test_an_address_with_a_route_of_its_own_is_somebodys_and_is_not_asked(net: Network) -> None:
+    net.pod("ghost", 9)
+    net.ip("route add 10.244.1.77/32 dev h-ghost", "-6 route add fd00:244::77/128 dev h-ghost")
+    with sniffer(net, "ghost", "eth0") as arrived:
+        found = probed(net, "10.244.1.77", "fd00:244::77")
+    assert found.objections == {"10.244.1.77": IN_USE, "fd00:244::77": IN_USE}
+    assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
+    assert (arrived, found.seconds < 2) == ([0], True)
+
+
+def test_an_address_of_the_node_is_in_use(net: Network) -> None:
+    found = probed(net, BRIDGE4, BRIDGE6, "127.0.0.1")
+    assert found.objections == {BRIDGE4: IN_USE, BRIDGE6: IN_USE, "127.0.0.1": IN_USE}
+    assert found.whys[BRIDGE4] == f"{BRIDGE4} is an address of the node itself"
+    assert found.seconds < 2
+
+
+@pytest.fixture
+def gateway(net: Network) -> Network:
+    """Make a node whose default gateway is a namespace, which would see every datagram."""
+    net.ip(
+        "netns add gateway", "link add up0 type veth peer name eth0 netns gateway", "link set up0 up",
+        "-n gateway link set eth0 up", "addr add 198.18.0.2/24 dev up0", "-n gateway addr add 198.18.0.1/24 dev eth0",
+        "addr add fd00:18::2/64 dev up0 nodad", "-n gateway addr add fd00:18::1/64 dev eth0 nodad",
+        "route add default via 198.18.0.1", "-6 route add default via fd00:18::1",
+        "route add 10.11.0.0/16 nexthop via 198.18.0.1 nexthop via 198.18.0.3",
+        "-6 route add fd11::/16 nexthop via fd00:18::1 nexthop via fd00:18::3",
+        "route add 10.12.0.1/32 via 198.18.0.1", "-6 route add fd12::1/128 via fd00:18::1",
+        "route add blackhole 10.13.0.0/16", "-6 route add unreachable fd13::/16", "route add prohibit 10.14.0.0/16",
+        "link add tunnel0 type veth peer name tunnel1", "link set tunnel1 up",
+        "link set tunnel0 arp off up", "route add 10.15.0.0/16 dev tunnel0",
+    )  # fmt: skip
+    return net
+
+
+OFF_LINK = (
+    "10.9.9.9", "fd99::9", "10.11.0.1", "fd11::1", "10.12.0.1", "fd12::1", "10.13.0.1", "fd13::1", "10.14.0.1",
+    "10.15.0.1", "224.0.0.9", "10.244.1.255",
+)  # fmt: skip
+
+
+def test_nothing_is_sent_off_the_link_and_nothing_is_waited_for(gateway: Network) -> None:
+    with sniffer(gateway, "gateway", "eth0") as control:
+        code = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'', ('10.9.9.9', 9))"
+        gateway.python(code)
+    with sniffer(gateway, "gateway", "eth0") as arrived:
+        found = probed(gateway, *OFF_LINK)
+    assert found.objections == dict.fromkeys(OFF_LINK)
+    assert set(found.whys.values()) == {f"{ip} was not probed: the node has it on no link" for ip in OFF_LINK}
+    assert (control, arrived) == ([1], [0])
+    assert found.seconds < 2
+
+
+def test_without_any_route_nothing_is_sent(net: Network) -> None:
+    found = probed(net, "10.9.9.9", "fd99::9")
+    assert found.objections == {"10.9.9.9": None, "fd99::9": None}
+    assert found.seconds < 2
