@@ -133,6 +133,13 @@ class ContainerdNode:
                 if namespaces:
                     self.run("sh", "-c", "for one in /run/netns/cni-*; do umount $one && rm $one; done")
 
+    def forget_results(self) -> None:
+        """Remove libcni's cached results of sandboxes that no longer have a record."""
+        records = set(self.records())
+        for path in (self.state / "cni/results").iterdir():
+            if not any(record in path.name for record in records):
+                path.unlink()
+
 
 _LOSE_STATE: Final = """
 pkill -KILL -x containerd-shim

@@ -1,5 +1,6 @@
 """A real node with containerd: every address is judged as on a node with docker."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -83,6 +84,35 @@ def test_lost_runtime_state_leaks_every_address_and_all_of_them_can_be_released(
     assert {ip for ip, verdict in cleaned.verdicts.items() if verdict == "released"} == leaked
     assert not leaked & set(node.reserved)
     assert set(node.scan("--grace=0s").states.values()) <= {"in_use"}
+
+
+def test_namespaces_without_a_process_keep_their_addresses_until_they_are_deleted(node: ContainerdNode) -> None:
+    before = set(node.pods(3))
+    node.lose_runtime_state(namespaces=False)
+    report = node.scan("--grace=0s")
+    assert {ip for ip, state in report.states.items() if state == "unmanaged"} == before
+    found = report.subjects("unmanaged_address")
+    assert set(found) == {f"cbr0/{ip}" for ip in before}
+    refused = node.clean("--apply").verdicts
+    assert {ip: refused[ip] for ip in before} == dict.fromkeys(before, "address_in_use")
+    assert before <= set(node.reserved)
+
+    for one in found.values():
+        (name,) = re.findall(r"/netns/(\S+) ", one["message"])
+        node.run("ip", "netns", "delete", name)
+    released = node.clean("--apply").verdicts
+    assert {ip for ip, verdict in released.items() if verdict == "released"} == before
+
+
+def test_a_namespace_that_libcni_does_not_name_answers_the_probe(node: ContainerdNode) -> None:
+    before = set(node.pods(2))
+    node.lose_runtime_state(namespaces=False)
+    node.forget_results()
+    assert {ip for ip, state in node.scan("--grace=0s").states.items() if state == "leaked"} == before
+    refused = node.clean("--apply").addresses
+    assert {ip: refused[ip]["reason"] for ip in before} == dict.fromkeys(before, "address_in_use")
+    assert all("answers on cni0" in refused[ip]["why"] for ip in before), refused
+    assert before <= set(node.reserved)
 
 
 def test_a_containerd_that_is_stopped_or_silent_makes_everything_unknown(node: ContainerdNode) -> None:
