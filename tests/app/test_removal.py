@@ -12,7 +12,7 @@ from agent.app.sources import node_sources
 from agent.config import Config, load
 from agent.model.device_history import StoredHistory
 from agent.model.registration import LastSeen, Removal
-from agent.model.snapshot import Snapshot
+from agent.model.snapshot import Known, Snapshot
 from agent.sources.collector import Moment, take_snapshot
 from tests.builders import NOW, UPTIME
 from tests.wire import CHUNKED, Answer, FakeServer, Request, chunk, http, kubeconfig, until
@@ -85,7 +85,7 @@ def last_seen(snapshot: Snapshot) -> LastSeen:
 def test_a_node_drained_and_deleted_between_two_snapshots_was_removed_on_purpose(tmp_path: Path) -> None:
     cluster = FakeCluster()
     with FakeServer(cluster) as server, watching(configured(tmp_path, server.url), cluster) as snapshot:
-        until(lambda: server.requested("watch=1") and snapshot().node.known(), "the Node")
+        until(lambda: server.requested("watch=1") and isinstance(snapshot().node, Known), "the Node")
         assert last_seen(snapshot()).removal is Removal.NONE
         cluster.removed.set()
         until(lambda: snapshot().node.known() is None, "the deletion")

@@ -12,6 +12,8 @@ from tests.soak.steps import STEPS, Node, Step
 
 OPTIONS: Final = ("--interval=3s", "--grace=0s")
 """Sharper than the defaults: five times as many snapshots, and no minimum age that hides a wrong verdict."""
+_AFTERWARDS: Final = 600.0
+"""Seconds to wait for the findings of a step that has restored the node, which are not those of the next one."""
 _REST: Final = 45.0
 """Seconds of rest after a step: longer than --confirm-after, so that its last state is judged too."""
 
@@ -37,13 +39,16 @@ def _run_step(step: Step, node: Node, daemon: Daemon) -> Done:
     step.change(node)
     node.cluster.start()
     time.sleep(_REST)
-    still_open = _wait_until_closed(daemon)
+    still_open = _wait_until_closed(daemon, 60)
     node.pods.clear()
     lines = daemon.lines()[seen:]
+    minutes = round((time.monotonic() - began) / 60, 1)
+    step.afterwards(node)
+    _wait_until_closed(daemon, _AFTERWARDS)
     opened = [line for line in lines if line["event"] == "finding.opened"]
     return Done(
         step=step.name,
-        minutes=round((time.monotonic() - began) / 60, 1),
+        minutes=minutes,
         reported=_unique(f"{line['detector']}: {line['subject']}" for line in opened),
         unprovoked=_unique(_describe(line) for line in opened if not _is_expected(line, step)),
         still_open=still_open,
@@ -55,17 +60,18 @@ def _is_expected(line: dict[str, Any], step: Step) -> bool:
     return line["detector"] in step.provokes or line["severity"] == "info"
 
 
-def _wait_until_closed(daemon: Daemon) -> tuple[str, ...]:
-    """Wait for up to a minute until no finding is left; return those that are."""
-
-    def check() -> None:
-        assert not _findings(daemon)
+def _wait_until_closed(daemon: Daemon, seconds: float) -> tuple[str, ...]:
+    """Wait for so long until no finding is left; return those that are."""
 
     try:
-        eventually(check, 60)
+        eventually(lambda: _nothing_found(daemon), seconds)
     except AssertionError:
         return _findings(daemon)
     return ()
+
+
+def _nothing_found(daemon: Daemon) -> None:
+    assert not _findings(daemon)
 
 
 def _findings(daemon: Daemon) -> tuple[str, ...]:
