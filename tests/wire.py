@@ -217,7 +217,7 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
     return context, certificate
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = 8.0) -> None:
+def until(true: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
     """Wait until another thread or process makes a condition true."""
     pause = threading.Event()
     for _ in range(int(seconds / 0.01)):

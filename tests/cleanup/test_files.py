@@ -89,12 +89,12 @@ def test_a_lock_that_is_never_released_times_out_and_nothing_changes(store: Stor
 
 def test_after_a_timeout_the_same_lock_is_not_waited_for_again(store: Store) -> None:
     first, second = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
-    file_ops = store.file_ops(0.2)
+    file_ops = store.file_ops(1)
     with another_process_locks(store.network() / "lock"):
         assert store.release(first, file_ops=file_ops).verdict is Verdict.BUSY
         start = time.perf_counter()
         assert file_ops.lock([second.network]) is None
-        assert time.perf_counter() - start < 0.1, "it is tried once more, and not waited for"
+        assert time.perf_counter() - start < 0.9, "it is tried once more, and not waited for"
     assert store.release(second, file_ops=file_ops).verdict is Verdict.RELEASED, "tried once is not given up for good"
 
 
@@ -612,7 +612,7 @@ def test_without_a_timeout_a_lock_is_tried_once(store: Store) -> None:
     with another_process_locks(store.network()):
         start = time.perf_counter()
         assert store.file_ops(0).lock(["kubenet"]) is None
-        assert time.perf_counter() - start < 0.05
+        assert time.perf_counter() - start < 1
 
 
 def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
