@@ -48,8 +48,7 @@ def name_of(snapshot: Snapshot) -> str:
 
 def keeps_checkpoints(snapshot: Snapshot) -> bool:
     """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has."""
-    found = of_the_kubelet(snapshot)
-    return not found or any(one.name == DOCKER for one in found)
+    return not other_than_docker(snapshot) or any(one.name == DOCKER for one in of_the_kubelet(snapshot))
 
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
