@@ -176,7 +176,8 @@ def _without_checkpoints(snapshot: Snapshot) -> NotRequested | None:
     """Judge no left-over directory: only docker's kubelets have checkpoints."""
     if runtimes.keeps_checkpoints(snapshot):
         return None
-    return NotRequested("checkpoints", f"a kubelet with {runtimes.name_of(snapshot)} has none")
+    runtime = runtimes.not_asked(snapshot) or runtimes.name_of(snapshot)
+    return NotRequested("checkpoints", f"a kubelet with {runtime} has none")
 
 
 def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:

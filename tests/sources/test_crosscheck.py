@@ -196,12 +196,21 @@ def test_docker_is_not_requested_if_the_node_names_another_runtime(
     )
 
 
+def test_a_mount_table_of_a_container_lacks_the_namespaces_of_the_node() -> None:
+    snapshot = replace(builders.node(), mounted_namespaces=Known(("/run/netns/cni-9",)))
+    assert crosscheck.namespaces(snapshot).mounted_namespaces == snapshot.mounted_namespaces
+    foreign = replace(snapshot, processes=Unavailable("processes", "not the node's"))
+    assert crosscheck.namespaces(foreign).mounted_namespaces == Unavailable("mounted_namespaces", "not the node's")
+
+
 def test_a_runtime_that_was_not_found_leaves_one_source_unavailable() -> None:
     """Such as that of k3s while it restarts, beside docker or without."""
     down = replace(
         builders.node(reservation("10.244.1.9"), containers=REFUSED), node=CONTAINERD, checkpoints=NO_DIRECTORY
     )
-    assert [one.source for one in crosscheck.all_sources(down).unavailable_about_addresses()] == ["containers"]
+    seen = crosscheck.all_sources(down)
+    assert [one.source for one in seen.unavailable_about_addresses()] == ["containers"]
+    assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd://1.6.20 has none")
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
