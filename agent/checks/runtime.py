@@ -93,7 +93,9 @@ def is_named(snapshot: Snapshot) -> bool:
     """Return whether anything shows that the kubelet's runtime was asked, other than its list itself."""
     if of_the_kubelet(snapshot):
         return True
-    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
+    # A checkpoint directory is one of docker, and may be a remnant: it counts where the kubelet cannot be asked.
+    if not any(one.name == DOCKER for one in asked(snapshot)):
+        return False
     processes = known_or(snapshot.processes, None)
     return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)
 

@@ -9,7 +9,7 @@ from agent.checks import engine, runtime
 from agent.checks.addresses.classify import UNORDERED_GRACE, classify
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable
 from agent.sources import crosscheck
 from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
 
@@ -96,6 +96,13 @@ def test_an_unordered_runtime_has_a_longer_grace_period(version: str, state: Sta
         snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
         (found,) = (one for one in classify(snapshot, timedelta(minutes=5)).reservations if one.name == OLD)
         assert found.state is expected
+
+
+def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
+    for one, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
+        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), one, named=None)
+        assert runtime.is_named(stopped) is expected
+        assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
 
 
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
