@@ -49,7 +49,7 @@ def for_command(config: Config) -> NodeSources:
 
 def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
-    runtimes = _runtimes(config)
+    runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
@@ -68,7 +68,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
-        "runtimes": lambda _: runtimes.asked,
+        "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
         "cni_results": lambda _: results.read(),
         # The search is expensive, and its result matters where something may be released.
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),

@@ -18,13 +18,15 @@ def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     return _BEFORE_CRI if isinstance(snapshot.runtimes, NotRequested) else known_or(snapshot.runtimes, ())
 
 
-def of_the_kubelet(snapshot: Snapshot) -> ContainerRuntime | None:
-    """Return the runtime that the kubelet uses; None: it is not known, or it was not asked."""
+def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
+    """Return the runtime that the kubelet uses; empty: it is not known, or it was not asked.
+
+    The Node does not tell two of the same name apart: then it is one of them.
+    """
     if contradiction(snapshot):
-        return None
+        return ()
     named, reported = _named(snapshot), _reported(snapshot)
-    found = [one for one in asked(snapshot) if _is(one, named, reported)]
-    return found[0] if len(found) == 1 else None
+    return tuple(one for one in asked(snapshot) if _is(one, named, reported))
 
 
 def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
@@ -35,8 +37,7 @@ def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the name of the kubelet's runtime, or, where that is not known, of each that was asked."""
-    one = of_the_kubelet(snapshot)
-    return tuple(dict.fromkeys(each.name for each in ((one,) if one else asked(snapshot))))
+    return tuple(dict.fromkeys(one.name for one in of_the_kubelet(snapshot) or asked(snapshot)))
 
 
 def name_of(snapshot: Snapshot) -> str:
@@ -47,14 +48,12 @@ def name_of(snapshot: Snapshot) -> str:
 
 def keeps_checkpoints(snapshot: Snapshot) -> bool:
     """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has."""
-    one = of_the_kubelet(snapshot)
-    return one is None or one.name == DOCKER
+    return not other_than_docker(snapshot) or any(one.name == DOCKER for one in of_the_kubelet(snapshot))
 
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes whose list may lack a sandbox that has an address already."""
-    one = of_the_kubelet(snapshot)
-    return tuple(each for each in ((one,) if one else asked(snapshot)) if not _keeps_order(each))
+    return tuple(one for one in of_the_kubelet(snapshot) or asked(snapshot) if not _keeps_order(one))
 
 
 def _keeps_order(runtime: ContainerRuntime) -> bool:
@@ -94,7 +93,9 @@ def is_named(snapshot: Snapshot) -> bool:
     """Return whether anything shows that the kubelet's runtime was asked, other than its list itself."""
     if of_the_kubelet(snapshot):
         return True
-    # A checkpoint directory may be a remnant: it counts where the kubelet cannot be asked.
+    # A checkpoint directory is one of docker, and may be a remnant: it counts where the kubelet cannot be asked.
+    if not any(one.name == DOCKER for one in asked(snapshot)):
+        return False
     processes = known_or(snapshot.processes, None)
     return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)
 

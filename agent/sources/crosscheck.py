@@ -77,7 +77,10 @@ def runtime(snapshot: Snapshot) -> _Containers:
     if why := runtimes.contradiction(snapshot):
         return Unavailable("containers", f"it is unknown whose pods run here: {why}")
     if other := runtimes.not_asked(snapshot):
-        return NotRequested("containers", f"the runtime of this node is {other}, and it was not asked")
+        why = f"the runtime of this node is {other}, and it was not asked"
+        if isinstance(snapshot.runtimes, NotRequested):  # only docker was to be asked
+            return NotRequested("containers", why)
+        return Unavailable("containers", f"{why}: no socket of it was found (if it runs, set --cri-endpoint)")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
     if any(one.sandbox and one.running for one in reading.value) or runtimes.is_named(snapshot):
@@ -173,7 +176,8 @@ def _without_checkpoints(snapshot: Snapshot) -> NotRequested | None:
     """Judge no left-over directory: only docker's kubelets have checkpoints."""
     if runtimes.keeps_checkpoints(snapshot):
         return None
-    return NotRequested("checkpoints", f"a kubelet with {runtimes.name_of(snapshot)} has none")
+    runtime = runtimes.not_asked(snapshot) or runtimes.name_of(snapshot)
+    return NotRequested("checkpoints", f"a kubelet with {runtime} has none")
 
 
 def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:

@@ -115,6 +115,11 @@ def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., No
     assert wire().snapshot.readers["mounted_namespaces"](node()) == ("/run/netns/cni-9",)
 
 
+def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[..., NodeSources]) -> None:
+    assert wire().snapshot.readers["runtimes"](node()) == NotRequested("runtimes", "--runtime=docker")
+    assert wire(runtime="auto").snapshot.readers["runtimes"](node()) == ()
+
+
 def test_a_disabled_probe_is_reported_as_one_that_was_not_made(wire: Callable[..., NodeSources]) -> None:
     off = wire(probe="off").recheck.probe(["127.0.0.1", "fd00:99::9"])
     assert off == dict.fromkeys(["127.0.0.1", "fd00:99::9"], ProbeResult("not probed: --probe=off"))

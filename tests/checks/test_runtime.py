@@ -9,13 +9,14 @@ from agent.checks import engine, runtime
 from agent.checks.addresses.classify import UNORDERED_GRACE, classify
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable
 from agent.sources import crosscheck
 from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
 
 SOCKET = "/run/containerd/containerd.sock"
 OF_DOCKER = ContainerRuntime(DOCKER)
 OF_CONTAINERD = ContainerRuntime(CONTAINERD, "1.7.24", SOCKET)
+OF_K3S = ContainerRuntime(CONTAINERD, "v1.7.23-k3s2", "/run/k3s/containerd/containerd.sock")
 OF_CRI_O = ContainerRuntime(CRI_O, "1.28.11", "/run/crio/crio.sock")
 OLD = "10.244.1.9"
 
@@ -35,24 +36,24 @@ def with_runtimes(
 @pytest.mark.parametrize(
     ("asked", "named", "reported", "expected"),
     [
-        ([OF_DOCKER], DOCKER, "", OF_DOCKER),
-        ([OF_CONTAINERD, OF_DOCKER], DOCKER, "", OF_DOCKER),
-        ([OF_CONTAINERD, OF_DOCKER], f"unix://{SOCKET}", "", OF_CONTAINERD),
-        ([OF_CONTAINERD], f"unix:///var{SOCKET}", "containerd://1.7.24", OF_CONTAINERD),
-        ([OF_CRI_O, OF_CONTAINERD], None, "cri-o://1.28.11", OF_CRI_O),
-        ([OF_CONTAINERD, OF_DOCKER], "", "docker://20.10.24", OF_DOCKER),
-        ([OF_CONTAINERD], None, "", None),
-        ([OF_DOCKER], f"unix://{SOCKET}", "", None),
-        ([OF_DOCKER], None, "containerd://1.7.24", None),
-        ([OF_CONTAINERD, replace(OF_CONTAINERD, endpoint="/run/k3s.sock")], None, "containerd://1.7.24", None),
-        ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", None),
+        ([OF_DOCKER], DOCKER, "", [OF_DOCKER]),
+        ([OF_CONTAINERD, OF_DOCKER], DOCKER, "", [OF_DOCKER]),
+        ([OF_CONTAINERD, OF_DOCKER], f"unix://{SOCKET}", "", [OF_CONTAINERD]),
+        ([OF_CONTAINERD], f"unix:///var{SOCKET}", "containerd://1.7.24", [OF_CONTAINERD]),
+        ([OF_CRI_O, OF_CONTAINERD], None, "cri-o://1.28.11", [OF_CRI_O]),
+        ([OF_CONTAINERD, OF_DOCKER], "", "docker://20.10.24", [OF_DOCKER]),
+        ([OF_CONTAINERD], None, "", []),
+        ([OF_DOCKER], f"unix://{SOCKET}", "", []),
+        ([OF_DOCKER], None, "containerd://1.7.24", []),
+        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.24", [OF_K3S, OF_CONTAINERD]),
+        ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", []),
     ],
 )
 def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked(
-    asked: list[ContainerRuntime], named: str | None, reported: str, expected: ContainerRuntime | None
+    asked: list[ContainerRuntime], named: str | None, reported: str, expected: list[ContainerRuntime]
 ) -> None:
     snapshot = with_runtimes(node(), *asked, named=named, reported=reported)
-    assert runtime.of_the_kubelet(snapshot) == expected
+    assert runtime.of_the_kubelet(snapshot) == tuple(expected)
 
 
 def test_a_recording_that_does_not_say_what_was_asked_is_one_of_docker() -> None:
@@ -95,6 +96,27 @@ def test_an_unordered_runtime_has_a_longer_grace_period(version: str, state: Sta
         snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
         (found,) = (one for one in classify(snapshot, timedelta(minutes=5)).reservations if one.name == OLD)
         assert found.state is expected
+
+
+def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
+    for one, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
+        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), one, named=None)
+        assert runtime.is_named(stopped) is expected
+        assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
+
+
+def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
+    """That of k3s, whose kubelet names none, and the one of the distribution, which serves CRI as well."""
+    beside = replace(OF_CONTAINERD, version="1.6.8")
+    both = with_runtimes(
+        node(reservation(OLD), checkpoints=unavailable("checkpoints")),
+        beside, OF_K3S, named="", reported="containerd://1.7.23-k3s2",
+    )  # fmt: skip
+    seen = crosscheck.all_sources(both)
+    assert seen.containers == both.containers
+    assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
+    assert (runtime.name_of(both), runtime.unordered(both)) == (CONTAINERD, (beside,))
+    assert runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O)))) == "containerd://1.7.23-k3s2"
 
 
 def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:

@@ -279,8 +279,13 @@ def test_volumes_do_not_affect_addresses() -> None:
 def test_with_another_runtime_no_address_is_leaked_whatever_docker_lists() -> None:
     elsewhere = replace(WORKER, runtime="containerd://1.6.20")
     snapshot = read(
-        RecordedSources(node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere]))
-    )
+        RecordedSources(
+            node(
+                ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere],
+                runtimes=NotRequested("runtimes", "--runtime=docker"),
+            )
+        )
+    )  # fmt: skip
     assert isinstance(snapshot.containers, NotRequested)
     assessment = classify(snapshot, timedelta(0))
     assert {one.state for one in assessment.reservations} == {State.UNKNOWN}

@@ -181,14 +181,36 @@ SOCKET = "unix:///run/containerd/containerd.sock"
 EVERY_READING = [SILENT, REFUSED, NO_CONTAINERS, Known(CONTAINERS)]
 
 
+ONLY_DOCKER = NotRequested("runtimes", "--runtime=docker")
+
+
 @pytest.mark.parametrize("reading", EVERY_READING)
 @pytest.mark.parametrize("named", [None, "", SOCKET])
 def test_docker_is_not_requested_if_the_node_names_another_runtime(
     reading: Reading[tuple[Container, ...]], named: str | None
 ) -> None:
-    assert identified(reading, CONTAINERD, named) == NotRequested(
-        "containers", f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
+    why = f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
+    assert identified(reading, CONTAINERD, named, runtimes=ONLY_DOCKER) == NotRequested("containers", why)
+    assert identified(reading, CONTAINERD, named) == Unavailable(
+        "containers", f"{why}: no socket of it was found (if it runs, set --cri-endpoint)"
     )
+
+
+def test_a_mount_table_of_a_container_lacks_the_namespaces_of_the_node() -> None:
+    snapshot = replace(builders.node(), mounted_namespaces=Known(("/run/netns/cni-9",)))
+    assert crosscheck.namespaces(snapshot).mounted_namespaces == snapshot.mounted_namespaces
+    foreign = replace(snapshot, processes=Unavailable("processes", "not the node's"))
+    assert crosscheck.namespaces(foreign).mounted_namespaces == Unavailable("mounted_namespaces", "not the node's")
+
+
+def test_a_runtime_that_was_not_found_leaves_one_source_unavailable() -> None:
+    """Such as that of k3s while it restarts, beside docker or without."""
+    down = replace(
+        builders.node(reservation("10.244.1.9"), containers=REFUSED), node=CONTAINERD, checkpoints=NO_DIRECTORY
+    )
+    seen = crosscheck.all_sources(down)
+    assert [one.source for one in seen.unavailable_about_addresses()] == ["containers"]
+    assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd://1.6.20 has none")
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
@@ -223,7 +245,7 @@ def test_kubelets_that_contradict_each_other_leave_the_runtime_unknown(
 def test_docker_is_not_requested_if_the_kubelet_names_another_runtime(
     reading: Reading[tuple[Container, ...]], node: Reading[Node | None]
 ) -> None:
-    assert identified(reading, node, SOCKET) == NotRequested(
+    assert identified(reading, node, SOCKET, runtimes=ONLY_DOCKER) == NotRequested(
         "containers", f"the runtime of this node is {SOCKET}, and it was not asked"
     )
 

@@ -82,14 +82,13 @@ class CniResults:
 
 
 def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | None:
+    """Return one result; None: it was removed, or is none. Raises OSError: what it names may still be mounted."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         content = os.read(handle, _LARGEST)
-    except OSError:
-        return None
     finally:
         os.close(handle)
     return parse_result(content, matched["network"], matched["id"], matched["ifname"], mtime_ns)

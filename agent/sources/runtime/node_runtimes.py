@@ -5,7 +5,6 @@ of them are asked, because any may own a reservation; one that should answer and
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -70,7 +69,8 @@ class NodeRuntimes:
                 self.asked = (*before, runtime.identify())
                 found.extend(runtime.containers(reserved.difference(one.id for one in found)))
             except NoCri:
-                self.asked = before
+                if not self._must_answer(runtime):
+                    self.asked = before
                 raise
 
         self._ask(ask)
@@ -82,14 +82,23 @@ class NodeRuntimes:
         return not self.asked or any(one.name == DOCKER for one in self.asked)
 
     def has(self, container_id: str) -> bool:
-        """Return whether one of the runtimes has it; raises SourceError if one of them fails."""
-        return any(self._ask(lambda runtime: runtime.has(container_id)))
+        """Return whether one of the runtimes has it; raises SourceError if one of them fails.
+
+        One that was asked for the last list has to be asked again: the others cannot deny what is in it.
+        """
+        answers = dict(self._ask(lambda runtime: (runtime.expected.endpoint, runtime.has(container_id))))
+        if not any(answers.values()) and (silent := [one for one in self.asked if one.endpoint not in answers]):
+            raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
+        return any(answers.values())
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []
         for runtime in self._runtimes():
-            with suppress(NoCri):
+            try:
                 answers.append(question(runtime))
+            except NoCri as error:
+                if self._must_answer(runtime):
+                    raise SourceError(str(error)) from error
         if not answers and self._choice == CRI:
             raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
         return answers or [question(self._docker())]
@@ -108,6 +117,10 @@ class NodeRuntimes:
             return found
         # Where nothing else runs, docker's error says why it does not answer.
         return [*found, self._docker()] if not found or self._runs_docker() else found
+
+    def _must_answer(self, runtime: Runtime) -> bool:
+        """Tell whether a runtime without CRI is a fault: somebody named its endpoint."""
+        return Path(runtime.expected.endpoint) in {self._endpoint, endpoint_path(self._named())}
 
     def _named(self) -> str:
         try:

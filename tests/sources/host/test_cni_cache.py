@@ -258,13 +258,15 @@ def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
         CniResults([open_dir, closed]).read()
 
 
-def test_an_unreadable_file_is_skipped(open_dir: Path) -> None:
-    for container_id, mode in (("a" * 64, 0o000), ("b" * 64, 0o644)):
-        path = open_dir / name(container_id=container_id)
-        path.write_text(json.dumps(RESULT_02))
-        path.chmod(mode)
+def test_an_unreadable_file_may_name_a_mounted_namespace(open_dir: Path) -> None:
+    path, cache = open_dir / name(), CniResults([open_dir])
+    path.write_bytes(cached(SUBNET))
+    path.chmod(0o000)
+    with as_nobody(), pytest.raises(SourceError, match=f"cannot read {open_dir}: permission denied"):
+        cache.read()
+    path.chmod(0o644)
     with as_nobody():
-        assert [one.container_id for one in CniResults([open_dir]).read()] == ["b" * 64]
+        assert len(cache.read()) == 1
 
 
 def test_an_entry_that_is_no_file_is_skipped_and_not_followed(tmp_path: Path) -> None:

@@ -457,3 +457,14 @@ def test_without_a_kubelet_the_network_plugin_is_unknown(proc: Path) -> None:
     process(proc, 80, "kubelet", 31)
     write_cmdline(proc, 80)  # it is ending
     assert ProcessTable(proc).read().network_plugin is None
+
+
+def test_a_second_runtime_that_ended_is_looked_for_until_it_returns(proc: Path) -> None:
+    for pid, command in ((70, "containerd"), (71, "dockerd"), (80, "kubelet")):
+        process(proc, pid, command, 20)
+    table = ProcessTable(proc)
+    assert table.read().docker == after(20)
+    end(proc, 71)
+    assert table.read(complete=False).docker is None
+    process(proc, 72, "dockerd", 50)
+    assert table.read(complete=False).docker == after(50)

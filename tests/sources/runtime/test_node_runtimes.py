@@ -149,6 +149,36 @@ def test_a_containerd_without_cri_is_no_runtime(machine: Machine) -> None:
     assert not machine.runtimes().has(WEB_ID)
 
 
+@pytest.mark.parametrize(("named", "endpoint"), [(f"unix://{SOCKET}", ""), ("", SOCKET)], ids=["kubelet", "option"])
+def test_an_endpoint_that_was_named_must_serve_cri(machine: Machine, named: str, endpoint: str) -> None:
+    machine.serve(SOCKET, error=NoCri("CRI is disabled here, or failed to start"))
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet=named)
+    runtimes = machine.runtimes(endpoint=endpoint)
+    for question in (lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)):
+        with pytest.raises(SourceError, match="CRI is disabled here") as raised:
+            question()
+        assert not isinstance(raised.value, NoCri)
+    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET),)
+    assert machine.docker.asked == []
+
+
+@pytest.mark.parametrize("gone", ["socket", "CRI"])
+def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine, gone: str) -> None:
+    containerd = machine.serve(SOCKET)
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
+    runtimes = machine.runtimes()
+    runtimes.containers(node())
+    assert not runtimes.has(WEB_ID)
+    if gone == "CRI":
+        containerd.error = NoCri("CRI failed to start")
+    else:
+        write_sockets(machine.proc, "/run/docker.sock")
+    with pytest.raises(SourceError, match=r"containerd 1\.7\.24 no longer serves its socket"):
+        runtimes.has(WEB_ID)
+    machine.docker.listed = (sandbox(WEB_ID, "shop/web"),)
+    assert runtimes.has(WEB_ID)
+
+
 def test_a_runtime_that_runs_and_fails_makes_the_list_unavailable(machine: Machine) -> None:
     machine.serve(SOCKET, error=SourceError("server is not initialized yet"))
     machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
