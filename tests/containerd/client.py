@@ -26,8 +26,8 @@ _PROTO: Final = messages(
         "Security": {"namespace_options": (1, "NamespaceOption")},
         "Linux": {"cgroup_parent": (1, "string"), "security_context": (2, "Security")},
         "Config": {
-            "metadata": (1, "Metadata"), "hostname": (2, "string"), "log_directory": (3, "string"), "labels": (6, "map"),
-            "annotations": (7, "map"), "linux": (8, "Linux"),
+            "metadata": (1, "Metadata"), "hostname": (2, "string"), "log_directory": (3, "string"),
+            "labels": (6, "map"), "linux": (8, "Linux"),
         },
         "RunRequest": {"config": (1, "Config")},
         "RunResponse": {"id": (1, "string")},

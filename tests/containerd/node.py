@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +74,7 @@ class ContainerdNode:
         self.kubelet = Kubelet(home / "run/containerd.sock", f"/{home.name}", str(home / "logs"))
         self._first: subprocess.Popen[bytes] | None = None
         self._containerd: subprocess.Popen[bytes] | None = None
+        self._children: list[subprocess.Popen[bytes]] = []
 
     # The node as a whole
 
@@ -86,7 +87,16 @@ class ContainerdNode:
         (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
         image.build(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
-        own = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private")
+        own = (
+            "unshare",
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--propagation=private",
+        )
         self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
         self._wait(lambda: self._comm(self.first) == "pause", "its first process")
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
@@ -100,7 +110,8 @@ class ContainerdNode:
         """End every process of it, and remove its cgroups."""
         if self._first is not None:
             self._first.kill()
-            self._first.wait(20)
+        for child in self._children:
+            child.wait(20)
         for controller in Path("/sys/fs/cgroup").glob(f"**/{self.home.name}"):
             for directory in sorted(controller.glob("**/"), reverse=True):
                 with suppress(OSError):
@@ -134,6 +145,17 @@ class ContainerdNode:
     def ctr(self, *arguments: str) -> str:
         return self.run(str(self.packages.binaries / "ctr"), "-n", NAMESPACE, *arguments)
 
+    def collect(self, keep: Iterable[str] = ()) -> None:
+        """Stop and remove every other sandbox that is listed, as a kubelet does after a restart. Raises SourceError."""
+        for sandbox in set(self.kubelet.sandboxes()).difference(keep):
+            self.kubelet.stop(sandbox)
+            self.kubelet.remove(sandbox)
+
+    def lose_record(self, sandbox: str) -> None:
+        """Kill a sandbox and delete its records. CRI lists it until containerd starts again, and then nobody does."""
+        self.ctr("tasks", "kill", "-s", "KILL", sandbox)
+        self.kubelet.forget(sandbox)
+
     # Its network
 
     def configure_network(
@@ -143,9 +165,9 @@ class ContainerdNode:
         span = {"subnet": SUBNET} | (dict(zip(("rangeStart", "rangeEnd"), addresses, strict=True)) if addresses else {})
         ipam = {"type": "host-local", "ranges": [[span]]}
         plugins = [{"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": ipam}, *chained]
-        written = self.home / "etc-cni/network.new"
-        written.write_text(json.dumps({"cniVersion": "0.4.0", "name": name, "plugins": plugins}))
-        written.rename(self.home / "etc-cni/net.d/10-pods.conflist")
+        # Written in place: containerd ignores a file that is moved here.
+        configuration = {"cniVersion": "0.4.0", "name": name, "plugins": plugins}
+        (self.home / "etc-cni/net.d/10-pods.conflist").write_text(json.dumps(configuration))
 
     def turn(self, **knobs: str | None) -> None:
         """Set how host-local behaves: `before_add="0.5"`, and so on; None removes a knob."""
@@ -174,6 +196,10 @@ class ContainerdNode:
         """Return the processes of CNI plugins, as they are seen from outside."""
         at = str(self.home / "plugins")
         return [pid for pid in self._pids() if any(word.startswith(at) for word in _command_line(pid)[:2])]
+
+    def forget_result(self, sandbox: str) -> None:
+        """Remove libcni's cached result of a sandbox."""
+        (self.results / f"{NETWORK}-{sandbox}-eth0").unlink()
 
     def namespace_of(self, sandbox: str) -> str:
         """Return the name of the network namespace in libcni's cached result; empty: there is none."""
@@ -206,11 +232,12 @@ class ContainerdNode:
         return _child(self._first.pid)
 
     def _pids(self) -> list[int]:
-        own = os.stat(f"/proc/{self.first}/ns/pid").st_ino
+        """Return its processes, as they are seen from outside."""
+        own = Path(f"/proc/{self.first}/ns/pid").readlink()
         found = []
         for name in os.listdir("/proc"):
             with suppress(OSError):
-                if name.isdecimal() and os.stat(f"/proc/{name}/ns/pid").st_ino == own:
+                if name.isdecimal() and Path(f"/proc/{name}/ns/pid").readlink() == own:
                     found.append(int(name))
         return found
 
@@ -225,9 +252,11 @@ class ContainerdNode:
 
     def _spawn(self, name: str, *command: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
         with (self.home / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env and dict(env), start_new_session=True
             )
+        self._children.append(child)
+        return child
 
     def _log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(errors="replace")
