@@ -97,7 +97,10 @@ class ContainerdNode:
             "--mount-proc",
             "--propagation=private",
         )
-        self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
+        # It ends with this program too.
+        self._first = self._spawn(
+            "first", "setpriv", "--pdeathsig=KILL", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home)
+        )
         self._wait(lambda: self._comm(self.first) == "pause", "its first process")
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
         endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"

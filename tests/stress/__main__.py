@@ -16,10 +16,10 @@ from tests.stress.run import StressRun, run_stress
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stress test and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    signal.signal(signal.SIGTERM, _leave)
     if containerd.SELECTED_BY in arguments:
         return containerd.main([one for one in arguments if one != containerd.SELECTED_BY])
     given = options.parse(arguments)
-    signal.signal(signal.SIGTERM, _leave)
     _print_options(given)
     try:
         finished = run_stress(given)

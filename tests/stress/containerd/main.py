@@ -57,7 +57,7 @@ def _parse(arguments: Sequence[str]) -> Options:
     add("--cleaner", choices=commands.NAMES, default="nodeleak", help="the cleaner that is run in a loop (nodeleak)")
     add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
     add("--workers", type=int, default=10, help="concurrent sandboxes (10)")
-    add("--addresses", type=int, default=20, help="size of the address range (20)")
+    add("--addresses", type=int, default=12, help="size of the address range (12)")
     add("--lose", type=float, default=3.0, help="percentage of sandboxes whose records are deleted (3)")
     add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
     add("--reclaim", type=float, default=60.0, help="seconds for the cleaner after the churn (60)")
@@ -82,6 +82,7 @@ def _document(finished: ContainerdRun) -> dict[str, Any]:
             "all": counts.leaked, "record deleted": lost, "by hand": forged, "killed": counts.leaked - lost - forged
         },
         "reclaimed": counts.reclaimed,
+        "namespaces_left_behind": finished.outages.left_behind,
         "leak_seconds": {"p50": quantile(lifetimes, 0.5), "most": lifetimes[-1] if lifetimes else 0.0},
         "cleaner": cleaner and {
             "name": cleaner.command.name,
@@ -98,7 +99,7 @@ def _document(finished: ContainerdRun) -> dict[str, Any]:
 def _table(result: Mapping[str, Any]) -> Iterator[str]:
     leaked, kills, cleaner = result["leaked"], result["kills"], result["cleaner"]
     by_kind = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if kind != "all")
-    lifetimes = result["leak_seconds"]
+    lifetimes, left = result["leak_seconds"], result["namespaces_left_behind"]
     yield f"{'containerd':18}{result['containerd']}; {result['seconds']:.0f} s of churn"
     yield f"{'allocations':18}{result['allocations']}; the range was exhausted {result['exhausted']} times"
     yield (
@@ -107,6 +108,7 @@ def _table(result: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"{'leaked':18}{leaked['all']} ({by_kind}), reclaimed {result['reclaimed']}"
     yield f"{'leak lifetime':18}{lifetimes['p50']:.1f} s (p50), {lifetimes['most']:.1f} s (max)"
+    yield f"{'namespaces':18}{left} left behind by containerd, and deleted after the churn"
     if cleaner:
         results = f"{cleaner['runs']} runs, codes {cleaner['codes']}, {cleaner['verdicts']}"
         yield f"{'cleaner':18}{cleaner['name']}: {results}"

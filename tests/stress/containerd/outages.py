@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from random import Random
 from typing import Final
 
+from agent.sources.source_error import SourceError
 from tests import processes
 from tests.stress.containerd.sandboxes import Sandboxes
 from tests.stress.events import Action
@@ -41,6 +42,8 @@ class Outages:
         self._to_lose: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._pinned: list[Lost] = []
         self.kills = self.lost = 0
+        self.left_behind = 0
+        """Network namespaces that containerd forgot: their sandboxes were never made, or are gone."""
 
     def lose(self, sandbox: str, ip: str) -> None:
         """Let the next outage delete the records of a sandbox."""
@@ -59,6 +62,9 @@ class Outages:
         """Remove everything that is left but the leaks; no thread makes sandboxes any more."""
         self.outage()
         self._unpin(float("inf"))
+        for namespace in self._node.mounted_namespaces():
+            self.left_behind += 1
+            self._node.run("ip", "netns", "delete", namespace)
         # The kernel would believe for up to a minute that they are still there.
         self._node.run("ip", "neigh", "flush", "dev", "cni0")
 
@@ -74,10 +80,22 @@ class Outages:
             if not self._node.plugins_running():
                 break
         self._node.start_containerd()
-        self._node.collect(keep=self._sandboxes.known)
+        self._collect()
         self._mark_leaks()
         self._pinned += lost
         self._sandboxes.resume()
+
+    def _collect(self) -> None:
+        """Remove what the killed containerd left, as often as it takes: plugins are killed at this time, too."""
+        end = time.monotonic() + _PLUGINS
+        while True:
+            try:
+                self._node.collect(keep=self._sandboxes.known)
+            except SourceError:
+                if time.monotonic() > end:
+                    raise
+            else:
+                return
 
     def _lose_records(self) -> list[Lost]:
         lost = []
@@ -89,7 +107,6 @@ class Outages:
                 self._node.forget_result(sandbox)
             until = time.monotonic() + self._chance.uniform(0, _LONGEST_PINNED)
             lost.append(Lost(sandbox, ip, namespace, until))
-            self.lost += 1
         return lost
 
     def _mark_leaks(self) -> None:
@@ -101,6 +118,7 @@ class Outages:
     def _unpin(self, now: float) -> None:
         for one in [one for one in self._pinned if one.until <= now]:
             self._pinned.remove(one)
+            self.lost += 1
             self._sandboxes.store.read(one.ip)
             self._sandboxes.ledger.action(Action.RM_CALLED, one.sandbox)
             self._sandboxes.gone.add(one.sandbox)

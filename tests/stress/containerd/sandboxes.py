@@ -63,7 +63,8 @@ class Sandboxes:
         with self._changed:
             self._paused += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._up or self.state.over.is_set())
+            while not self._up and not self.state.over.is_set():
+                self._changed.wait(_BEFORE_RETRY)
             self._paused -= 1
 
     def _persist(self, call: Callable[[], _T], what: str) -> _T:
