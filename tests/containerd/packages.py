@@ -69,13 +69,13 @@ def _fetch(suite: str, packages: Packages) -> None:
     shutil.rmtree(private)
 
 
-def mirror() -> str:
+def mirror(configuration: Path = Path("/etc/apt")) -> str:
     """Return the address of Debian's packages in apt's own configuration; raises CannotRun."""
-    for file in [*sorted(Path("/etc/apt/sources.list.d").glob("*")), Path("/etc/apt/sources.list")]:
+    for file in [*sorted((configuration / "sources.list.d").glob("*")), configuration / "sources.list"]:
         text = file.read_text(errors="replace") if file.suffix in {".sources", ".list"} and file.is_file() else ""
         for address in re.findall(r"(?m)^(?:URIs:\s*|deb (?:\[.*\] )?)(\S+/debian)/?(?:\s|$)", text):
             return str(address)
-    raise CannotRun("a mirror of Debian in apt's configuration (/etc/apt/sources.list.d)")
+    raise CannotRun(f"a mirror of Debian in apt's configuration ({configuration})")
 
 
 def _run(*command: str, at: Path | None = None) -> str:

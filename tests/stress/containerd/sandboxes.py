@@ -97,12 +97,13 @@ class Sandboxes:
         return sandbox, ip
 
     def _failed(self, error: SourceError) -> None:
-        if _EXHAUSTED in str(error):
+        message = error.message if isinstance(error, GrpcError) else ""
+        if _EXHAUSTED in message:
             self.ledger.action(Action.EXHAUSTED, "")
         else:
             self.interrupted += 1
         # Of an interrupted call nobody knows the id: who restarts containerd removes what it finds.
-        if isinstance(error, GrpcError) and (named := _NAMED.search(error.message)):
+        if named := _NAMED.search(message):
             sandbox = named[0]
             if sandbox in self._persist(self.node.kubelet.sandboxes, "ListPodSandbox"):
                 self.remove(sandbox)
