@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.sources.runtime.grpc_unary import GrpcConnection, GrpcError
+from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from tests.fakes.protobuf import messages
 
 READY: Final = "ready"
 NOT_READY: Final = "not ready"
 NAMESPACE: Final = "k8s.io"
-_NOT_FOUND: Final = 5
+_CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
+_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
+"""Since 1.7."""
 _POD: Final = "io.kubernetes.pod."
 _OF_CONTAINER: Final = 1
 """The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
@@ -85,20 +87,22 @@ class Kubelet:
 
     def records(self) -> set[str]:
         """Return every id that containerd has a record of: containers, and sandboxes since 1.7."""
-        found = self._records("/containerd.services.containers.v1.Containers/List")
+        found = self._records(f"{_CONTAINERS}/List")
         try:
-            return found | self._records("/containerd.services.sandbox.v1.Store/List")
-        except GrpcError:
+            return found | self._records(f"{_SANDBOXES}/List")
+        except GrpcError as error:
+            if error.code != Code.UNIMPLEMENTED:
+                raise
             return found
 
     def forget(self, sandbox: str) -> None:
         """Delete the records of a sandbox, as people do with `ctr containers rm`."""
         request = _PROTO["Id"](id=sandbox)
-        for method in ("/containerd.services.containers.v1.Containers", "/containerd.services.sandbox.v1.Store"):
+        for service in (_CONTAINERS, _SANDBOXES):
             try:
-                self._containerd(f"{method}/Delete", request)
+                self._containerd(f"{service}/Delete", request)
             except GrpcError as error:
-                if "containers.v1" in method and error.code != _NOT_FOUND:
+                if error.code not in {Code.NOT_FOUND, Code.UNIMPLEMENTED}:
                     raise
 
     def _records(self, method: str) -> set[str]:

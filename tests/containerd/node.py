@@ -32,6 +32,7 @@ _TOOLS: Final = ("unshare", "nsenter", "setpriv", "runc", "ip", "mount", "jq")
 _CNI: Final = Path("/usr/lib/cni")
 _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
+_NAMESPACES: Final = "--mount --net --pid --fork --kill-child --mount-proc --propagation=private".split()
 _START: Final = 30.0
 
 _FIRST_PROCESS: Final = """
@@ -87,20 +88,9 @@ class ContainerdNode:
         (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
         image.build(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
-        own = (
-            "unshare",
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--propagation=private",
-        )
         # It ends with this program too.
-        self._first = self._spawn(
-            "first", "setpriv", "--pdeathsig=KILL", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home)
-        )
+        own = ("setpriv", "--pdeathsig=KILL", "unshare", *_NAMESPACES)
+        self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
         self._wait(lambda: self._comm(self.first) == "pause", "its first process")
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
         endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"

@@ -8,7 +8,10 @@ from typing import Final
 from tests.containerd.node import NODELEAK, ContainerdNode
 from tests.stress.command import AT_ONCE, Command
 
-NAMES: Final = ("nodeleak", "one-liner", "none")
+WITHOUT_PROBE: Final = "without-probe"
+"""nodeleak with `--probe=off`, which takes addresses of network namespaces that nothing names: this shows that the
+checker notices."""
+NAMES: Final = ("nodeleak", WITHOUT_PROBE, "one-liner", "none")
 
 
 def named(name: str, node: ContainerdNode) -> Command | None:
@@ -17,7 +20,8 @@ def named(name: str, node: ContainerdNode) -> Command | None:
         return None
     if name == "one-liner":
         return Command(name, shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]))
-    options = ("--network=pods", "--cleanup-network=pods", "--output=json", *AT_ONCE)
+    probe = "off" if name == WITHOUT_PROBE else "on"
+    options = (f"--probe={probe}", "--network=pods", "--cleanup-network=pods", "--output=json", *AT_ONCE)
     return Command(name, shlex.join(node.enter(str(NODELEAK), "clean", "--apply", *options)))
 
 
