@@ -32,7 +32,7 @@ _TOOLS: Final = ("unshare", "nsenter", "setpriv", "runc", "ip", "mount", "jq")
 _CNI: Final = Path("/usr/lib/cni")
 _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
-_NAMESPACES: Final = "--mount --net --pid --fork --kill-child --mount-proc --propagation=private".split()
+_NAMESPACES: Final = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
 _START: Final = 30.0
 
 _FIRST_PROCESS: Final = """
