@@ -47,7 +47,8 @@ class Forger:
         self._sandboxes.mark_gone(sandbox)
         with (directory / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            with suppress(FileExistsError), file.open("x") as written:
-                written.write(f"{sandbox}\r\neth0")
+            with suppress(FileExistsError):
+                with file.open("x") as written:
+                    written.write(f"{sandbox}\r\neth0")
+                self._sandboxes.store.read(file.name)
                 self.forged += 1
-        self._sandboxes.store.read(file.name)
