@@ -59,10 +59,11 @@ class Outages:
             self._sandboxes.state.stopping.wait(_EMPTY_TURN)
 
     def finish(self) -> None:
-        """Remove everything that is left but the leaks; no thread makes sandboxes any more."""
+        """Remove what is left of sandboxes that are gone, but their leaks; no thread makes sandboxes any more."""
         self.outage()
         self._unpin(float("inf"))
-        for namespace in self._node.mounted_namespaces():
+        remaining = {self._node.namespace_of(sandbox) for sandbox in self._sandboxes.known}
+        for namespace in self._node.mounted_namespaces() - remaining:
             self.left_behind += 1
             self._node.run("ip", "netns", "delete", namespace)
         # The kernel would believe for up to a minute that they are still there.

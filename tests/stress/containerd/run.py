@@ -99,8 +99,12 @@ class ContainerdRun:
     def execute(self) -> None:
         """Run all phases; no thread is left behind, whatever happens."""
         try:
+            # As on any node, one pod stays: libcni's cache has the range of the network while there is one.
+            staying = self.sandboxes.run("stays")
             self._churn()
             self._reclaim()
+            if staying and not self.state.failures:
+                self.sandboxes.delete(staying[0])
         except BaseException:
             self.state.abort()
             raise
@@ -136,7 +140,7 @@ class ContainerdRun:
         """Give the cleaner time to reclaim the leaks."""
         if self.cleaner:
             for _ in processes.until(time.monotonic() + self.options.reclaim):
-                if self.state.over.is_set() or self.sandboxes.store.is_empty():
+                if self.state.over.is_set() or set(self.node.reserved.values()) <= self.sandboxes.known:
                     return
                 self.workspace.age_journal()
 
