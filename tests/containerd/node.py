@@ -105,10 +105,19 @@ class ContainerdNode:
             self._first.kill()
         for child in self._children:
             child.wait(20)
-        for controller in Path("/sys/fs/cgroup").glob(f"**/{self.home.name}"):
-            for directory in sorted(controller.glob("**/"), reverse=True):
-                with suppress(OSError):
-                    directory.rmdir()
+        # The kernel keeps a cgroup for a moment after its last process has ended.
+        for _ in processes.until(time.monotonic() + _START):
+            if not self._remove_cgroups():
+                return
+
+    def _remove_cgroups(self) -> bool:
+        """Return whether some of them are left."""
+        found = list(Path("/sys/fs/cgroup").glob(f"*/{self.home.name}"))
+        found += Path("/sys/fs/cgroup").glob(self.home.name)
+        for directory in sorted((one for each in found for one in each.glob("**/")), reverse=True):
+            with suppress(OSError):
+                directory.rmdir()
+        return any(one.exists() for one in found)
 
     # containerd
 
