@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tests.stress import options, report
+from tests.stress.containerd import main as containerd
 from tests.stress.engine import BROKEN
 from tests.stress.options import Options
 from tests.stress.run import StressRun, run_stress
@@ -14,8 +15,11 @@ from tests.stress.run import StressRun, run_stress
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stress test and return the exit code."""
-    given = options.parse(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, _leave)
+    if containerd.SELECTED_BY in arguments:
+        return containerd.main([one for one in arguments if one != containerd.SELECTED_BY])
+    given = options.parse(arguments)
     _print_options(given)
     try:
         finished = run_stress(given)

@@ -88,7 +88,7 @@ class Cleaner:
 
 
 def _verdicts(output: Path) -> Iterator[tuple[str, str]]:
-    """Find the verdict for each address in the JSON output of a run, if it has any."""
+    """Find the verdict for each address, with its reason, in the JSON output of a run, if it has any."""
     try:
         document = json.loads(output.read_bytes())
     except ValueError:
@@ -99,7 +99,8 @@ def _verdicts(output: Path) -> Iterator[tuple[str, str]]:
 def _find(tree: Any) -> Iterator[tuple[str, str]]:
     if isinstance(tree, dict):
         if "ip" in tree and isinstance(tree.get("verdict"), str):
-            yield str(tree["ip"]), tree["verdict"]
+            reason = tree.get("reason")
+            yield str(tree["ip"]), f"{tree['verdict']}: {reason}" if reason else tree["verdict"]
         for branch in tree.values():
             yield from _find(branch)
     elif isinstance(tree, list):

@@ -22,7 +22,7 @@ timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {restore}
 code=$?
 [ $code -eq 2 ] || exit $code  # 2: nothing is released yet
 """
-_AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
+AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No waiting periods and no share limit: only the read order and the lock protect an address then."""
 _WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 
@@ -38,7 +38,7 @@ class Command:
 def cleaner(text: str) -> Command:
     """Return the command that is run in a loop."""
     if text == NODELEAK:
-        return Command(text, shlex.join([_nodeleak(), "clean", "--apply", "--output=json", *_AT_ONCE]))
+        return Command(text, shlex.join([_nodeleak(), "clean", "--apply", "--output=json", *AT_ONCE]))
     if text == _ONE_LINER:
         return Command(text, shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]))
     if text == _RESTORE:
@@ -53,7 +53,7 @@ def daemon(text: str) -> Command:
         return Command(text, text)
     settings = ("--cleanup=auto", "--interval=100ms", "--listen=127.0.0.1:0", "--log-format=json")
     # exec: otherwise the shell would hide the exit code.
-    return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *_AT_ONCE, *_WITHOUT_CAPS]))
+    return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *AT_ONCE, *_WITHOUT_CAPS]))
 
 
 def _nodeleak() -> str:

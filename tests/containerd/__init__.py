@@ -1,0 +1,1 @@
+"""Real containerd of several versions, each in namespaces of its own, driven by CRI."""

@@ -1,0 +1,124 @@
+"""What a kubelet asks of a runtime by CRI: the agent's own gRPC client, and messages of protobuf's own library."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from tests.fakes.protobuf import messages
+
+READY: Final = "ready"
+NOT_READY: Final = "not ready"
+NAMESPACE: Final = "k8s.io"
+_CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
+_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
+"""Since 1.7."""
+_POD: Final = "io.kubernetes.pod."
+_OF_CONTAINER: Final = 1
+"""The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
+
+_PROTO: Final = messages(
+    "kubelet",
+    {
+        "Metadata": {"name": (1, "string"), "uid": (2, "string"), "namespace": (3, "string"), "attempt": (4, "int32")},
+        "NamespaceOption": {"network": (1, "int32"), "pid": (2, "int32"), "ipc": (3, "int32")},
+        "Security": {"namespace_options": (1, "NamespaceOption")},
+        "Linux": {"cgroup_parent": (1, "string"), "security_context": (2, "Security")},
+        "Config": {
+            "metadata": (1, "Metadata"), "hostname": (2, "string"), "log_directory": (3, "string"),
+            "labels": (6, "map"), "linux": (8, "Linux"),
+        },
+        "RunRequest": {"config": (1, "Config")},
+        "RunResponse": {"id": (1, "string")},
+        "Id": {"id": (1, "string")},
+        "PodSandbox": {"id": (1, "string"), "metadata": (2, "Metadata"), "state": (3, "int32")},
+        "Sandboxes": {"items": (1, "*PodSandbox")},
+        "Network": {"ip": (1, "string")},
+        "Status": {"id": (1, "string"), "state": (3, "int32"), "network": (5, "Network")},
+        "StatusResponse": {"status": (1, "Status")},
+        "Record": {"id": (1, "string")},
+        "Records": {"records": (1, "*Record")},
+    },
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """The calls of a kubelet. Each has a connection of its own, so every thread may use it. All raise SourceError."""
+
+    socket: Path
+    cgroup: str
+    logs: str
+    """Directories of the sandboxes' cgroups and logs."""
+
+    def run(self, pod: str, timeout: float = 60.0) -> str:
+        """Make a sandbox and return its id."""
+        labels = {f"{_POD}name": pod, f"{_POD}namespace": "default", f"{_POD}uid": f"uid-{pod}"}
+        options = _PROTO["NamespaceOption"](pid=_OF_CONTAINER)
+        config = _PROTO["Config"](
+            metadata=_PROTO["Metadata"](name=pod, uid=f"uid-{pod}", namespace="default"),
+            hostname=pod,
+            log_directory=self.logs,
+            labels=labels,
+            linux=_PROTO["Linux"](
+                cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=options)
+            ),
+        )
+        answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=config), timeout)
+        return str(_PROTO["RunResponse"].FromString(answer).id)
+
+    def stop(self, sandbox: str, timeout: float = 60.0) -> None:
+        self._cri("StopPodSandbox", _PROTO["Id"](id=sandbox), timeout)
+
+    def remove(self, sandbox: str, timeout: float = 60.0) -> None:
+        self._cri("RemovePodSandbox", _PROTO["Id"](id=sandbox), timeout)
+
+    def sandboxes(self) -> dict[str, str]:
+        """Return the state of each sandbox that CRI lists, by id."""
+        listed = _PROTO["Sandboxes"].FromString(self._cri("ListPodSandbox"))
+        return {one.id: NOT_READY if one.state else READY for one in listed.items}
+
+    def address(self, sandbox: str) -> str:
+        answer = self._cri("PodSandboxStatus", _PROTO["Id"](id=sandbox))
+        return str(_PROTO["StatusResponse"].FromString(answer).status.network.ip)
+
+    def records(self) -> set[str]:
+        """Return every id that containerd has a record of: containers, and sandboxes since 1.7."""
+        found = self._records(f"{_CONTAINERS}/List")
+        try:
+            return found | self._records(f"{_SANDBOXES}/List")
+        except GrpcError as error:
+            if error.code != Code.UNIMPLEMENTED:
+                raise
+            return found
+
+    def forget(self, sandbox: str) -> None:
+        """Delete the records of a sandbox, as people do with `ctr containers rm`."""
+        request = _PROTO["Id"](id=sandbox)
+        for service in (_CONTAINERS, _SANDBOXES):
+            try:
+                self._containerd(f"{service}/Delete", request)
+            except GrpcError as error:
+                if error.code not in {Code.NOT_FOUND, Code.UNIMPLEMENTED}:
+                    raise
+
+    def _records(self, method: str) -> set[str]:
+        return {one.id for one in _PROTO["Records"].FromString(self._containerd(method)).records}
+
+    def _cri(self, method: str, request: Any = None, timeout: float = 10.0) -> bytes:
+        encoded = request.SerializeToString() if request else b""
+        with self._connected(timeout) as connection:
+            return connection.call(f"/runtime.v1.RuntimeService/{method}", encoded)
+
+    def _containerd(self, method: str, request: Any = None) -> bytes:
+        encoded = request.SerializeToString() if request else b""
+        with self._connected(10.0) as connection:
+            return connection.call(method, encoded, {"containerd-namespace": NAMESPACE})
+
+    @contextmanager
+    def _connected(self, timeout: float) -> Iterator[GrpcConnection]:
+        with GrpcConnection(self.socket, timeout, time.perf_counter) as connection:
+            yield connection
