@@ -176,11 +176,11 @@ COVERED: Final[dict[str, Covered]] = {
     ),
     "the records in the snapshot": Covered(
         holds=_part(mutants.RecordsNotListed, CRI_SMALL),
-        because="a record is looked up before the lock",
+        because="the records are rechecked",
         detected=DETECTED["the runtime's records"],
-        also="the look-up of a record before the lock",
+        also="the recheck of the records",
     ),
-    "the look-up of a record before the lock": Covered(
+    "the recheck of the records": Covered(
         holds=_part(mutants.RecordsNotRechecked, CRI_SMALL),
         because="a record is written before an address is reserved, and never later",
         detected=DETECTED["the runtime's records"],
@@ -188,11 +188,11 @@ COVERED: Final[dict[str, Covered]] = {
     ),
     "mounted network namespaces in the snapshot": Covered(
         holds=_part(mutants.MountsNotListed, CRI_MOUNTED),
-        because="they are looked up before the lock",
+        because="they are rechecked",
         detected=DETECTED["mounted network namespaces"],
-        also="the look-up of mounted network namespaces",
+        also="the recheck of mounted network namespaces",
     ),
-    "the look-up of mounted network namespaces": Covered(
+    "the recheck of mounted network namespaces": Covered(
         holds=_part(mutants.MountsNotRechecked, CRI_MOUNTED),
         because="a namespace loses its process only together with a record, which the snapshot has",
         detected=DETECTED["mounted network namespaces"],
