@@ -122,13 +122,18 @@ def runtime_is_killed(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         if sandbox.setup in {"started", "writing", "reserved", "configured"} and not sandbox.orphaned:
             after = _killed(after, index, sandbox)
-    there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.setup == "ready" and sandbox.listed]
-    for some in chain.from_iterable(combinations(there, many) for many in range(len(there) + 1)):
+    for not_loaded in _some_of(after):
         loaded = after
-        for index in some:
+        for index in not_loaded:
             loaded = changed(loaded, index, hidden=True)
-        names = ", ".join(world.sandboxes[index].pod for index in some)
+        names = ", ".join(world.sandboxes[index].pod for index in not_loaded)
         yield f"{KILL} and starts again{f', without {names}' if names else ''}", loaded
+
+
+def _some_of(world: World) -> Iterator[tuple[int, ...]]:
+    """All, some or none of the sandboxes that run."""
+    there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.setup == "ready" and sandbox.listed]
+    return chain.from_iterable(combinations(there, many) for many in range(len(there) + 1))
 
 
 def _killed(world: World, index: int, sandbox: Sandbox) -> World:
