@@ -16,9 +16,10 @@ SUMMARY: Final = "list what happened on this node, oldest first"
 OPERANDS: Final = ""
 SETTINGS: Final = "scan"
 DESCRIPTION: Final = """\
-Lists what happened on the node, oldest first: starts of the node, docker and the kubelet, device
-plugins, rejected pods, leaks and releases. It changes nothing. A ~ before a time means that it is
-approximate. Some of the history is known only if the daemon was running and kept it in --state-dir.
+Lists what happened on the node, oldest first: starts of the node, the container runtime and the
+kubelet, device plugins, rejected pods, leaks and releases. It changes nothing. A ~ before a time
+means that it is approximate. Some of the history is known only if the daemon was running and kept
+it in --state-dir.
 """
 EPILOG: Final = """\
 examples:

@@ -8,10 +8,11 @@ from itertools import chain, combinations
 from typing import Final
 
 from agent.model.runtime import DOCKER
-from tests.proof.world import Sandbox, World, changed, made, spent, without
+from tests.proof.world import Pinned, Sandbox, World, changed, made, spent, without
 
 OTHER: Final = "unix:///run/containerd/containerd.sock"
 WIPE: Final = "the runtime is wiped"
+KILL: Final = "the runtime is killed"
 MIGRATION: Final = "the kubelet changes its runtime"
 
 Move = tuple[str, World]
@@ -22,18 +23,14 @@ def setting_up(world: World) -> Iterator[Move]:
     """RunPodSandbox, with host-local's ADD."""
     for index, sandbox in enumerate(world.sandboxes):
         match sandbox.setup:
-            case "new" if sandbox.docker:
+            case "new" if sandbox.asked:
                 yield f"{sandbox.pod}: docker create", changed(world, index, setup="created", container="created")
             case "created":
                 yield f"{sandbox.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
             case "noted":
                 yield f"{sandbox.pod}: docker start", changed(world, index, setup="started", container="running")
-            case "started" if not world.lock:
-                yield _add(world, index, sandbox)
-            case "writing":
-                more = len(sandbox.ips) < len(sandbox.families or world.families)
-                written = changed(_write(world, sandbox), index, setup="started" if more else "reserved")
-                yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", written._replace(lock="")
+            case "started" | "writing":
+                yield from adding(world, index)
             case "reserved" if sandbox.container != "running":
                 yield f"{sandbox.pod}: ADD finds no namespace to configure", changed(world, index, setup="failed")
             case "reserved":
@@ -41,6 +38,17 @@ def setting_up(world: World) -> Iterator[Move]:
                 yield f"{sandbox.pod}: ADD configures {', '.join(sandbox.ips)}", configured
             case _:
                 pass
+
+
+def adding(world: World, index: int) -> Iterator[Move]:
+    """host-local's part of ADD: one address of each family, each under its lock."""
+    sandbox = world.sandboxes[index]
+    if sandbox.setup == "started" and not world.lock:
+        yield _add(world, index, sandbox)
+    elif sandbox.setup == "writing":
+        more = len(sandbox.ips) < len(sandbox.families or world.families)
+        written = changed(_write(world, sandbox), index, setup="started" if more else "reserved")
+        yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", written._replace(lock="")
 
 
 def _add(world: World, index: int, sandbox: Sandbox) -> Move:
@@ -102,7 +110,7 @@ def tearing_down(world: World) -> Iterator[Move]:
 def other_runtime(world: World) -> Iterator[Move]:
     """Pods of another runtime come and go; and the kubelet starts again with that runtime."""
     for index, sandbox in enumerate(world.sandboxes):
-        if sandbox.docker:
+        if sandbox.asked:
             continue
         if sandbox.setup == "new" and world.runtime != DOCKER:
             yield f"{sandbox.pod}: containerd run", changed(world, index, setup="started", container="running")
@@ -161,15 +169,22 @@ def operator_removes(world: World) -> Iterator[Move]:
 
 
 def runtime_is_wiped(world: World) -> Iterator[Move]:
-    """Its records and those of the kubelet are deleted, and its processes end; mounted network namespaces stay."""
+    """Its records and those of the kubelet are deleted, and its processes end; mounted network namespaces stay.
+
+    libcni's cache names those of containerd and CRI-O. kubenet has no cache.
+    """
     if world.may(WIPE):
         after = spent(world, WIPE)
         for index, sandbox in enumerate(world.sandboxes):
             if sandbox.setup == "ready":
-                held = (ip for ip in sandbox.configured if ip in sandbox.ips)
+                named = sandbox.id if sandbox.record else ""
+                held = (Pinned(ip, named) for ip in sandbox.configured if ip in sandbox.ips)
                 after = after._replace(pinned=(*after.pinned, *held))
-                after = changed(after, index, container="", checkpoint=False, configured=())
+                after = changed(after, index, container="", record=False, checkpoint=False, configured=())
         yield WIPE, after
+
+
+def namespaces_are_unmounted(world: World) -> Iterator[Move]:
     if world.pinned:
         yield "the network namespaces are unmounted", world._replace(pinned=())
 
@@ -195,10 +210,10 @@ def _has_container(world: World, container_id: str) -> bool:
 def docker_forgets(world: World) -> Iterator[Move]:
     """docker restarts, or loses containers without a restart. Its list lacks some or all of them for a while."""
     there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.listed]
-    for why, started in (("docker restarts", world.clock), ("docker forgets", world.docker_started)):
+    for why, started in (("docker restarts", world.clock), ("docker forgets", world.runtime_started)):
         if world.may(why):
             for some in chain.from_iterable(combinations(there, many) for many in range(1, len(there) + 1)):
-                after = spent(world, why)._replace(docker_started=started)
+                after = spent(world, why)._replace(runtime_started=started)
                 for index in some:
                     after = changed(after, index, hidden=True)
                 yield f"{why}, without {', '.join(world.sandboxes[index].pod for index in some)}", after
@@ -240,6 +255,7 @@ ALL_ACTORS: tuple[Actor, ...] = (
     kubelet_restarts,
     operator_removes,
     runtime_is_wiped,
+    namespaces_are_unmounted,
     late_del,
     docker_forgets,
     time_passes,
@@ -249,6 +265,7 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     kubelet_restarts: frozenset({"kubelet restarts"}),
     operator_removes: frozenset({"docker rm -f"}),
     runtime_is_wiped: frozenset({WIPE}),
+    namespaces_are_unmounted: frozenset({WIPE, KILL}),
     late_del: frozenset({"late DEL"}),
     docker_forgets: frozenset({"docker restarts", "docker forgets"}),
     time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),

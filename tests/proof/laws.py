@@ -10,7 +10,7 @@ Law = Callable[[World], str]
 
 
 def reserved(world: World) -> str:
-    """A sandbox whose container exists has its reservation, from when the file is created until DEL."""
+    """A sandbox that exists or is being made has its reservation, from when the file is created until DEL."""
     for sandbox in world.sandboxes:
         if not sandbox.exists:
             continue
@@ -48,7 +48,7 @@ def owned_once(world: World) -> str:
 
 def answering(world: World) -> str:
     """An address that a network namespace without a process has stays reserved."""
-    gone = [ip for ip in world.pinned if world.file(ip) is None]
+    gone = [one.ip for one in world.pinned if world.file(one.ip) is None]
     return f"a network namespace has {gone[0]}, which is no longer reserved" if gone else ""
 
 
@@ -100,14 +100,15 @@ def _partly_released(world: World, entry: Entry) -> str:
 
 
 def clean(before: World, after: World) -> str:
-    """Every leak is gone, if docker's list is complete, the API server is up to date, and the journal has room."""
+    """Every leak is gone, if the runtime's list is complete, the API server is up to date, and the journal has room."""
     truthful = before.room >= len(unowned(before)) and all(
         not sandbox.hidden
         and (not sandbox.status or sandbox.listed)
-        and (sandbox.container != "running" or sandbox.checkpoint)
+        and (sandbox.container != "running" or sandbox.checkpoint or sandbox.record)
         for sandbox in before.sandboxes
     )  # fmt: skip
-    if truthful and (left := [one for one in unowned(before) if one in after.files and one.ip not in before.pinned]):
+    held = {one.ip for one in before.pinned}
+    if truthful and (left := [one for one in unowned(before) if one in after.files and one.ip not in held]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"
     return ""
 

@@ -81,6 +81,16 @@ class KubeletIgnored(KubeletNotRechecked):
         return ()
 
 
+class RecordsNotRechecked(InMemory):
+    def has_record(self, _container_id: str) -> bool:
+        return False
+
+
+class RecordsNotListed(InMemory):
+    def records(self, _container_ids: Sequence[str]) -> tuple[Container, ...]:
+        return ()
+
+
 class RuntimeIgnored(InMemory):
     """Does not see what the kubelet names as its runtime."""
 
@@ -111,6 +121,16 @@ class KernelIgnored(KernelNotRechecked):
 class NotProbed(InMemory):
     def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
         return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
+
+
+class MountsNotRechecked(InMemory):
+    def is_mounted(self, _container_id: str) -> bool:
+        return False
+
+
+class MountsNotListed(InMemory):
+    def mounted_namespaces(self) -> tuple[str, ...]:
+        return ()
 
 
 class PodsIgnored(InMemory):

@@ -82,9 +82,11 @@ _MAY_FAIL: Final = {"begin", "end", "restoring", "restored", "remove", "put_back
 _MAY_BE_UNAVAILABLE: Final = {
     "checkpoints",
     "containers",
+    "records",
+    "named_namespaces",
     "processes",
     "addresses",
-    *("has_container", "has_checkpoint", "holder_of", "probe"),
+    *("has_container", "has_record", "has_checkpoint", "holder_of", "is_mounted", "probe"),
 }
 
 
@@ -160,17 +162,28 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
     return tuple(Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some)
 
 
+def records(world: World, _who: str, container_ids: tuple[str, ...]) -> Answers:
+    """What the runtime's own records have of these sandboxes: more than its list."""
+    recorded = (one for one in world.sandboxes if one.asked and one.record and one.id in container_ids)
+    yield _containers(tuple((sandbox.id, "being created", sandbox.pod) for sandbox in recorded)), world
+
+
+def named_namespaces(world: World, _who: str) -> Answers:
+    """The sandboxes of which libcni's cache names the network namespace."""
+    yield tuple(sorted({one.named for one in world.pinned if one.named})), world
+
+
 def processes(world: World, _who: str) -> Answers:
-    kubelet, docker = world.kubelet_started + world.jumped, world.docker_started + world.jumped
-    yield _start_times(kubelet, docker, world.jumped, world.runtime), world
+    kubelet, runtime = world.kubelet_started + world.jumped, world.runtime_started + world.jumped
+    yield _start_times(kubelet, runtime, world.jumped, world.runtime), world
 
 
 @cache
-def _start_times(kubelet: int, docker: int, jumped: int, runtime: str | None) -> ProcessStartTimes:
+def _start_times(kubelet: int, runtime: int, jumped: int, named: str | None) -> ProcessStartTimes:
     """The kernel records start times by the boot clock: when the wall clock is set, they move with it."""
     booted = START - UPTIME + timedelta(seconds=jumped)
-    started = (START + timedelta(seconds=kubelet), START + timedelta(seconds=docker))
-    return ProcessStartTimes(booted, "boot", *started, runtime=runtime)
+    kubelets, runtimes = START + timedelta(seconds=kubelet), START + timedelta(seconds=runtime)
+    return ProcessStartTimes(booted, "boot", kubelets, runtimes, runtime=named, containerd=runtimes, crio=runtimes)
 
 
 def addresses(world: World, _who: str) -> Answers:
@@ -200,6 +213,10 @@ def has_container(world: World, _who: str, container_id: str) -> Answers:
     yield any(sandbox.id == container_id and sandbox.listed for sandbox in world.sandboxes), world
 
 
+def has_record(world: World, _who: str, container_id: str) -> Answers:
+    yield any(one.id == container_id and one.asked and one.record for one in world.sandboxes), world
+
+
 def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
     yield any(sandbox.id == container_id and sandbox.checkpoint for sandbox in world.sandboxes), world
 
@@ -209,7 +226,11 @@ def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
 
 
 def probe(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield tuple(ip for ip in ips if ip in world.pinned), world
+    yield tuple(ip for ip in ips if any(one.ip == ip for one in world.pinned)), world
+
+
+def is_mounted(world: World, _who: str, container_id: str) -> Answers:
+    yield container_id != "" and any(one.named == container_id for one in world.pinned), world
 
 
 # File operations.
@@ -323,8 +344,8 @@ def _changed(world: World, name: str, change: Callable[[Entry], Entry]) -> World
 _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
     operation.__name__: operation
     for operation in (
-        moment, wait, reservations, checkpoints, containers, processes, addresses, pods,
-        has_container, has_checkpoint, holder_of, probe,
+        moment, wait, reservations, checkpoints, containers, records, named_namespaces, processes, addresses, pods,
+        has_container, has_record, has_checkpoint, holder_of, is_mounted, probe,
         read, lock, unlock, remove, put_back, present, addresses_of,
         journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored,
     )

@@ -26,6 +26,7 @@ from agent.cleanup.session import Budget, CleanupSession
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
+from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -107,6 +108,9 @@ class Answered:
         return answer
 
 
+_DOCKER: Final = ContainerRuntime(DOCKER)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """How a cleaner runs."""
@@ -131,8 +135,14 @@ class Setup:
     """The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner."""
     nearly_full: bool = False
     """Whether the room of the journal matters."""
+    runtime: ContainerRuntime = _DOCKER
+    """The runtime that it asks."""
     pinning: bool = False
     """Whether a network namespace may be left without a process: then it matters when the probe asks."""
+    probe: bool = True
+    """Whether addresses are probed."""
+    cached: bool = False
+    """Whether libcni's cache may name a network namespace that is left: then it matters when it is read."""
     syncs: int = 0
     """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
 
@@ -144,12 +154,16 @@ class InMemory:
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         self._ask, self._setup = ask, setup
+        self._reserved: frozenset[str] = frozenset()
 
     # Sources
 
     def sources(self) -> Sources:
         """Return the readers of what has a say in addresses; the model has nothing else."""
-        names = ("reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "pods", "node")
+        names = (
+            "reservations", "checkpoints", "containers", "runtimes", "cni_results", "processes", "addresses",
+            "mounted_namespaces", "pods", "node",
+        )  # fmt: skip
         return Sources({name: self._reader(name) for name in names})
 
     def _reader(self, name: str) -> Reader:
@@ -157,16 +171,35 @@ class InMemory:
         return lambda _: getattr(self, name)()
 
     def reservations(self) -> tuple[NetworkStore, ...]:
-        return self._ask("reservations", self._setup.networks)  # type: ignore[no-any-return]
+        stores: tuple[NetworkStore, ...] = self._ask("reservations", self._setup.networks)
+        self._reserved = frozenset(one.container_id for store in stores for one in store.reading.known())
+        return stores
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        return self._ask("checkpoints")  # type: ignore[no-any-return]
+        return () if self._asks_cri else self._ask("checkpoints")
 
     def containers(self) -> tuple[Container, ...]:
-        return self._ask("containers")  # type: ignore[no-any-return]
+        """Ask containerd and CRI-O for records too, of the sandboxes that their list lacks."""
+        listed: tuple[Container, ...] = self._ask("containers")
+        missing = self._reserved.difference({""}, (one.id for one in listed))
+        return (*listed, *self.records(sorted(missing))) if self._asks_cri and missing else listed
+
+    @property
+    def _asks_cri(self) -> bool:
+        return self._setup.runtime.name != DOCKER
+
+    def records(self, container_ids: Sequence[str]) -> tuple[Container, ...]:
+        return self._ask("records", tuple(container_ids))  # type: ignore[no-any-return]
+
+    def runtimes(self) -> tuple[ContainerRuntime, ...]:
+        return (self._setup.runtime,)
 
     def cni_results(self) -> tuple[CniResult, ...]:
-        return _cni_results(self._setup.subnet, self._setup.networks)
+        named = self._ask("named_namespaces") if self._setup.cached else ()
+        return _cni_results(self._setup.subnet, self._setup.networks, named)
+
+    def mounted_namespaces(self) -> tuple[str, ...]:
+        return tuple(map(_place, self._ask("named_namespaces")))
 
     def processes(self) -> ProcessStartTimes:
         return self._ask("processes")  # type: ignore[no-any-return]
@@ -183,18 +216,28 @@ class InMemory:
     # Recheck
 
     def has_container(self, container_id: str) -> bool:
-        return self._ask("has_container", container_id)  # type: ignore[no-any-return]
+        return self._ask("has_container", container_id) or (self._asks_cri and self.has_record(container_id))
+
+    def has_record(self, container_id: str) -> bool:
+        return self._ask("has_record", container_id)  # type: ignore[no-any-return]
 
     def has_checkpoint(self, container_id: str) -> bool:
-        return self._ask("has_checkpoint", container_id)  # type: ignore[no-any-return]
+        return not self._asks_cri and self._ask("has_checkpoint", container_id)
 
     def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
         free, taken = ProbeResult("nobody has it"), ProbeResult("somebody has it", Reason.ADDRESS_IN_USE)
+        if not self._setup.probe:
+            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
         answering = self._ask("probe", tuple(ips)) if self._setup.pinning else ()
         return {ip: taken if ip in answering else free for ip in ips}
 
-    def holder_of(self, _container_id: str, ips: Sequence[str]) -> str:
-        return "process 7 (pause)" if self._ask("holder_of", tuple(ips)) else ""
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        if self._ask("holder_of", tuple(ips)):
+            return "process 7 (pause)"
+        return "its network namespace" if self._setup.cached and self.is_mounted(container_id) else ""
+
+    def is_mounted(self, container_id: str) -> bool:
+        return self._ask("is_mounted", container_id)  # type: ignore[no-any-return]
 
     # File operations
 
@@ -234,9 +277,14 @@ class InMemory:
 
 
 @cache
-def _cni_results(subnet: str, networks: tuple[str, ...]) -> tuple[CniResult, ...]:
+def _cni_results(subnet: str, networks: tuple[str, ...], named: tuple[str, ...]) -> tuple[CniResult, ...]:
     ranges = ((subnet_range(subnet),), (subnet_range("fd00::/64"),))
-    return tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in networks)
+    results = tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in networks)
+    return (*results, *(CniResult(NETWORK, one, "eth0", "", ranges, "", 0, _place(one)) for one in named))
+
+
+def _place(container_id: str) -> str:
+    return f"/run/netns/cni-{container_id[:8]}"
 
 
 class InMemoryJournal(JournalStore):

@@ -10,11 +10,13 @@ from datetime import timedelta
 from agent.cleanup.journal import Entry
 from agent.cleanup.session import Budget
 from agent.model.release import Verdict
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.runtime import DOCKER as DOCKERS
-from tests.proof.actors import ALL_ACTORS, MIGRATION, OTHER, WIPE, Move, docker_forgets, status_follows
+from tests.proof.actors import ALL_ACTORS, KILL, MIGRATION, OTHER, WIPE, Move, docker_forgets, status_follows
+from tests.proof.cri import CRI_ACTORS, DEADLINE, SURVIVE
 from tests.proof.explorer import Scenario
-from tests.proof.laws import IN_USE, at_most, untouched
-from tests.proof.operations import START, image
+from tests.proof.laws import IN_USE, answering, at_most, journaled, kept, owned_once, reserved, untouched
+from tests.proof.operations import START, UNAVAILABILITY, image
 from tests.proof.process import Setup
 from tests.proof.world import LONG_AGO, File, Sandbox, World
 
@@ -235,8 +237,8 @@ NEARLY_FULL = Scenario(
 UNRECOGNIZED = Scenario(
     name="sandboxes of another runtime: in a network of their own, and in kubenet outside its range",
     start=node(
-        sandbox(ONE, docker=False, setup="started", container="running", network="podman"),
-        sandbox(TWO, docker=False, setup="started", container="running", families=(("10.99.0.2",),)),
+        sandbox(ONE, asked=False, setup="started", container="running", network="podman"),
+        sandbox(TWO, asked=False, setup="started", container="running", families=(("10.99.0.2",),)),
         leaks=(leak("10.244.1.2"),),
     ),
     setup=Setup(networks=("kubenet", "podman")),
@@ -244,8 +246,8 @@ UNRECOGNIZED = Scenario(
 OTHER_RUNTIME = Scenario(
     name="every sandbox belongs to containerd, its address is on no interface, and docker's checkpoints are left over",
     start=node(
-        sandbox(ONE, docker=False, shown=False),
-        running(TWO, "10.244.1.3", docker=False, shown=False, checkpoint=False),
+        sandbox(ONE, asked=False, shown=False),
+        running(TWO, "10.244.1.3", asked=False, shown=False, checkpoint=False),
         leaks=(leak("10.244.1.4"),),
         runtime=OTHER,
     ),
@@ -267,7 +269,7 @@ MIGRATED = Scenario(
     name="the kubelet changes from docker to containerd, at any time",
     start=node(
         running(TWO, "10.244.1.3"),
-        sandbox(ONE, docker=False, shown=False),
+        sandbox(ONE, asked=False, shown=False),
         leaks=(leak("10.244.1.2"),),
         left=rarely(MIGRATION, "docker rm -f"),
         runtime=DOCKERS,
@@ -352,10 +354,104 @@ RETURNED = Scenario(
     releases=False,
 )  # fmt: skip
 
+SOCKET = OTHER.removeprefix("unix://")
+RECORDS_FIRST = Setup(runtime=ContainerRuntime(CONTAINERD, "1.7.24", SOCKET))
+LISTS_ONLY = Setup(runtime=ContainerRuntime(CONTAINERD, "1.6.8", SOCKET))
+CRIO = "/run/crio/crio.sock"
+
+
+def cri_running(container_id: str, ip: str, **more: object) -> Sandbox:
+    return running(container_id, ip, **({"checkpoint": False, "record": True} | more))
+
+
+def cri_adding(container_id: str, **more: object) -> Sandbox:
+    return sandbox(container_id, **({"setup": "started", "record": True, "mounted": True} | more))
+
+
+def cri_node(*sandboxes: Sandbox, **more: object) -> World:
+    return node(*sandboxes, **({"runtime": OTHER} | more))  # type: ignore[arg-type]
+
+
+CRI_CHURN = Scenario(
+    name="containerd: pods come and go beside a leak",
+    start=cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
+    setup=RECORDS_FIRST,
+    actors=CRI_ACTORS,
+)
+CRI_SMALL = replace(
+    CRI_CHURN,
+    name="containerd: one pod comes and goes beside a leak",
+    start=cri_node(sandbox(ONE), leaks=(leak("10.244.1.4"),)),
+)
+CRI_DEADLINE = Scenario(
+    name="containerd: the deadline of ADD passes, and host-local reserves afterwards",
+    start=cri_node(sandbox(ONE), sandbox(TWO), families=(V4,), left=rarely(DEADLINE)),
+    setup=RECORDS_FIRST,
+    actors=CRI_ACTORS,
+)
+CRI_DEADLINE_DUAL = replace(
+    CRI_DEADLINE,
+    name="containerd, dual stack: the deadline of ADD has passed, and host-local reserves afterwards",
+    start=cri_node(cri_adding(ONE, orphaned=True, mounted=False), families=(V4, V6)),
+    cleaners=2,
+    laws=(reserved, owned_once, answering, journaled, kept),
+    check_recovery=False,
+)
+CRI_KILLED = Scenario(
+    name="containerd is killed during ADD, does not load every sandbox, and a network namespace stays mounted",
+    start=cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), left=rarely(KILL)),
+    setup=replace(RECORDS_FIRST, pinning=True),
+    actors=CRI_ACTORS,
+)
+CRI_SURVIVED = Scenario(
+    name="CRI-O is killed, its ADD continues; --settle is the default",
+    start=cri_node(
+        cri_adding(ONE),
+        families=(V4,),
+        left=rarely(KILL, SURVIVE, "ten minutes pass"),
+        runtime=f"unix://{CRIO}",
+    ),
+    setup=replace(
+        DEFAULTS,
+        runtime=ContainerRuntime(CRI_O, "1.35.6", CRIO),
+        pinning=True,
+        grace=timedelta(0),
+        confirm=timedelta(0),
+    ),
+    actors=CRI_ACTORS,
+    check_recovery=False,
+)
+CRI_UNAVAILABLE = Scenario(
+    name="containerd: one source is unavailable, once, at any time",
+    start=cri_node(cri_adding(ONE), leaks=(leak("10.244.1.4"),), left=rarely(UNAVAILABILITY)),
+    setup=RECORDS_FIRST,
+    actors=CRI_ACTORS,
+)
+CRI_MOUNTED = Scenario(
+    name="containerd's records are wiped, libcni's cache names a network namespace that stays mounted; --probe=off",
+    start=cri_node(cri_running(ONE, "10.244.1.2", leaves=False), sandbox(TWO), left=rarely(WIPE)),
+    setup=replace(RECORDS_FIRST, cached=True, probe=False),
+    actors=CRI_ACTORS,
+)
+LISTED_LAST = Scenario(
+    name="an old containerd records a sandbox after its address, and the wall clock is set forward",
+    start=cri_node(
+        sandbox(ONE),
+        leaks=(leak("10.244.1.4"),),
+        record_first=False,
+        left=rarely("the wall clock is set forward"),
+    ),
+    setup=replace(LISTS_ONLY, clock=True),
+    actors=CRI_ACTORS,
+    check_recovery=False,
+    releases=False,
+)
+
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, PINNED, CLOCK,
     SETTLED,
     SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED, RESTORING, RESTORING_DISK, NEARLY_FULL,
+    CRI_CHURN, CRI_DEADLINE, CRI_KILLED, CRI_SURVIVED, CRI_UNAVAILABLE, CRI_MOUNTED, LISTED_LAST,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,
@@ -380,6 +476,17 @@ DEEP = (
         start=DUAL.start._replace(
             left=(("the cleaner is killed", 2), ("late DEL", 1)),
         ),
+    ),
+    replace(
+        CRI_DEADLINE,
+        name="containerd: two cleaners, the deadline of ADD, host-local dies, and reuse",
+        start=CRI_DEADLINE.start._replace(left=rarely(DEADLINE, "host-local dies")),
+        cleaners=2,
+    ),
+    replace(
+        CRI_KILLED,
+        name="containerd is killed, and the deadline of ADD passes, while two pods come and go beside a leak",
+        start=cri_node(sandbox(ONE), sandbox(TWO), leaks=(leak("10.244.1.4"),), left=rarely(KILL, DEADLINE)),
     ),
 )
 POLICY = (BY_NAME, CANDIDATE, BUDGETED)

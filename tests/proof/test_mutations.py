@@ -9,7 +9,7 @@ from agent.cleanup import guards
 from tests.proof.explorer import Counterexample, Explored, Explorer, Scenario
 from tests.proof.mutants import made_of, without_guards
 from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED, Without
-from tests.proof.scenarios import CLAIMED, DOCKER, PARTLY, SMALL, UNAVAILABLE
+from tests.proof.scenarios import CLAIMED, CRI_SMALL, DOCKER, PARTLY, SMALL, UNAVAILABLE
 
 pytestmark = pytest.mark.proof
 
@@ -41,7 +41,7 @@ def test_without_the_others_too_the_checker_finds_a_counterexample(name: str) ->
         explore(together)
 
 
-@pytest.mark.parametrize("scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED, CRI_SMALL], ids=lambda one: one.name)
 def test_without_all_covered_guards_the_others_suffice(scenario: Scenario) -> None:
     assert explore(Without(scenario=scenario, guards=ALL_COVERED_GUARDS)).states > 0
 

@@ -8,7 +8,21 @@ import pytest
 
 from tests.proof.explorer import Counterexample, Explorer, Scenario
 from tests.proof.laws import IN_USE, LAWS
-from tests.proof.scenarios import ASSUMED, DEEP, DOCKER, POLICY, PROOF, SMALL, UNSETTLED
+from tests.proof.mutants import without_guards
+from tests.proof.scenarios import (
+    ASSUMED,
+    CRI_DEADLINE_DUAL,
+    CRI_SMALL,
+    CRI_UNAVAILABLE,
+    DEEP,
+    DOCKER,
+    LISTED_LAST,
+    POLICY,
+    PROOF,
+    SMALL,
+    UNSETTLED,
+    rarely,
+)
 
 pytestmark = pytest.mark.proof
 
@@ -60,7 +74,28 @@ def test_without_settle_a_wrong_list_loses_the_reservation_of_a_sandbox_that_nev
     assert not any("configures" in step for step in found.value.steps)
 
 
-@pytest.mark.parametrize("scenario", [SMALL, DOCKER], ids=lambda one: one.name)
+def test_host_local_may_reserve_after_its_sandbox_is_gone_and_then_cleanup_halts() -> None:
+    explored = Explorer(CRI_DEADLINE_DUAL).explore()
+
+    assert explored.removals > 0
+    assert explored.halted
+
+
+def test_if_a_runtime_records_a_sandbox_later_than_its_version_says_an_address_is_lost() -> None:
+    late = replace(CRI_SMALL, start=CRI_SMALL.start._replace(record_first=False))
+
+    with pytest.raises(Counterexample, match="pod-1 exists and has lost its reservation"):
+        Explorer(late).explore()
+
+
+def test_without_ordered_runtime_the_longer_grace_period_suffices_while_no_clock_is_set() -> None:
+    timed = replace(LISTED_LAST, start=LISTED_LAST.start._replace(left=rarely("ten minutes pass")))
+
+    with without_guards(["ordered_runtime"]):
+        assert Explorer(timed).explore().removals > 0
+
+
+@pytest.mark.parametrize("scenario", [SMALL, DOCKER, CRI_UNAVAILABLE], ids=lambda one: one.name)
 def test_merging_states_changes_nothing_that_can_happen(scenario: Scenario) -> None:
     merging, complete = (
         Explorer(replace(scenario, setup=replace(scenario.setup, merged=merged))) for merged in (True, False)

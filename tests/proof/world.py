@@ -1,6 +1,6 @@
 """The node in memory: one hashable value that every actor changes one operation at a time.
 
-Nothing here is agent code: it models docker, the kubelet's checkpoints, namespaces, host-local's directory and locks.
+Nothing here is agent code: it models runtimes, the kubelet's checkpoints, namespaces, host-local's directory and locks.
 """
 
 from collections.abc import Iterable
@@ -24,35 +24,40 @@ class Sandbox(NamedTuple):
     container: str = ""
     """Its true state: created, running, exited; empty: it does not exist."""
     hidden: bool = False
-    """docker has its container and does not list it."""
+    """Its runtime has the container and does not list it."""
+    record: bool = False
+    """containerd or CRI-O has its record: before ADD, if the runtime records first, and until after DEL."""
     checkpoint: bool = False
     ips: tuple[str, ...] = ()
     """Its addresses, from when ADD creates the file until DEL."""
     configured: tuple[str, ...] = ()
     """The addresses in its namespace, until its process ends."""
     setup: str = "new"
-    """new, created, noted, started, writing, reserved, ready; failed, killed."""
+    """new, created, noted, started, writing, reserved, configured, ready; failed, killed."""
     orphaned: bool = False
-    """Its ADD continues although the kubelet that started it is gone."""
+    """Its ADD continues although the kubelet or the runtime that started it is gone."""
+    mounted: bool = False
+    """Its network namespace stays mounted if nobody ends it in an orderly way."""
     teardown: str = ""
-    """torn, untorn, stopped, removed; empty: not begun, or to be begun again."""
+    """torn, untorn, stopped, removed, gone; empty: not begun, or to be begun again."""
     status: tuple[str, ...] = ()
     """The addresses of its pod according to the API server, which lags."""
     network: str = NETWORK
     families: tuple[tuple[str, ...], ...] = ()
     """What ADD allocates from for this sandbox, if not the default: one address of each family."""
-    docker: bool = True
-    """Its container belongs to docker, not to another runtime."""
+    asked: bool = True
+    """Its container belongs to the runtime that the agent asks, not to another one."""
     shown: bool = True
     """Its addresses are on an interface. gVisor and KubeVirt's bridges take them off."""
 
     @property
     def exists(self) -> bool:
-        return self.container in {"created", "running"}
+        being_made = self.setup in {"started", "writing", "reserved", "configured"} and not self.orphaned
+        return self.container in {"created", "running"} or being_made
 
     @property
     def listed(self) -> bool:
-        return self.docker and bool(self.container) and not self.hidden
+        return self.asked and bool(self.container) and not self.hidden
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -75,12 +80,19 @@ class File(NamedTuple):
     network: str = NETWORK
 
 
+class Pinned(NamedTuple):
+    """An address in a network namespace that is mounted, and that no process is in."""
+
+    ip: str
+    named: str = ""
+    """The sandbox that it is of according to libcni's cache; empty: the cache does not name it."""
+
+
 class World(NamedTuple):
     sandboxes: tuple[Sandbox, ...]
     files: tuple[File, ...] = ()
     families: tuple[tuple[str, ...], ...] = (("10.244.1.2", "10.244.1.3"),)
-    pinned: tuple[str, ...] = ()
-    """The addresses in network namespaces that are mounted, and that no process is in."""
+    pinned: tuple[Pinned, ...] = ()
     lock: str = ""
     """The holder of host-local's lock."""
     exclusive: str = ""
@@ -96,10 +108,12 @@ class World(NamedTuple):
     """The kubelet has its pod CIDR."""
     runtime: str | None = None
     """What the kubelet names as its runtime; empty: it names none. None: it cannot be asked, the weakest evidence."""
+    record_first: bool = True
+    """Whether containerd or CRI-O records a sandbox before ADD; otherwise only when its list has it."""
     directory: bool = True
     """A checkpoint directory exists."""
     kubelet_started: int = LONG_AGO
-    docker_started: int = LONG_AGO
+    runtime_started: int = LONG_AGO
     clock: int = 0
     """Seconds of the boot clock."""
     jumped: int = 0
@@ -143,13 +157,13 @@ def without(world: World, gone: Iterable[File]) -> World:
 
 
 def unowned(world: World) -> tuple[File, ...]:
-    """Return the true leaks: no container, no checkpoint, no process, no claim, no ADD in progress."""
+    """Return the true leaks: no container, no record, no checkpoint, no process, no claim, no ADD in progress."""
     return tuple(one for one in world.files if not _owned(world, one))
 
 
 def _owned(world: World, file: File) -> bool:
     return any(
-        (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint))
+        (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint or sandbox.record))
         or file.ip in sandbox.active
         or file.ip in sandbox.status
         or (file.ip in sandbox.ips and sandbox.setup == "writing")

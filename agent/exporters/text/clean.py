@@ -13,7 +13,8 @@ from agent.model.text import count_of, format_number, rfc3339
 
 WHEN_HALTED: Final = (
     "cordon the node; if the container is still there, `nodeleak restore ENTRY`, then with --apply; find out why "
-    "docker did not list it; only then delete the agent's pod, which resumes cleanup (runbook NodeleakCleanupHalted)"
+    "the container runtime did not list it; only then delete the agent's pod, which resumes cleanup "
+    "(runbook NodeleakCleanupHalted)"
 )
 """What to do when cleanup is halted."""
 
