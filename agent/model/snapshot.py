@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from agent.model.devices import DevicePlugins
+from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
@@ -158,6 +159,22 @@ class CniResult:
     mtime_ns: int
     namespace: str = ""
     """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
+    port_mappings: tuple[PortMapping, ...] = ()
+    """Those that a plugin of its configuration forwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedResult:
+    """A file of libcni's cache without a result. libcni does not sync it: a power cut can leave it empty."""
+
+    network: str
+    container_id: str
+    ifname: str
+    why: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.network}-{self.container_id}-{self.ifname}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +339,8 @@ class Snapshot:
     attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
+    damaged_results: tuple[DamagedResult, ...] = ()
+    """What `cni_results` lacks, because it could not be parsed."""
     server_version: str = ""
     """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
