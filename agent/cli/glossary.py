@@ -150,8 +150,8 @@ ALERTS: Final = {
     "NodeleakUnmanagedAddress": "A process, or a network namespace without one, uses a pod address, but the container "
     "runtime does not know its container.\n"
     "Run: nodeleak scan, nodeleak explain unmanaged_address",
-    "NodeleakStuckTeardown": "The kubelet has retried the teardown of a sandbox for more than an hour and does not "
-    "complete it: its address stays reserved.\nRun: nodeleak scan, nodeleak explain stuck_teardown",
+    "NodeleakStuckTeardown": "The kubelet has not completed the teardown of a sandbox for more than an hour, or with "
+    "containerd and CRI-O for a day: its address stays reserved.\nRun: nodeleak scan, nodeleak explain stuck_teardown",
     "NodeleakReleasesFailing": "Releases that passed every guard have been failing for half an hour.\n"
     "Run: nodeleak clean, nodeleak explain busy, nodeleak explain failed",
     "NodeleakCleanupHalted": "A container whose address was released has reappeared, so the address may be in use "

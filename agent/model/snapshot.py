@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from agent.model.devices import DevicePlugins
@@ -120,11 +121,16 @@ class NetworkStore:
     """It does not exist, and the directory above it does, so that a mount is not what is missing."""
 
 
+SANDBOX_NOT_READY: Final = "not ready"
+"""The state of a sandbox that CRI lists and that does not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     id: str
     state: str
-    """As the engine reports it: created, running, paused, restarting, removing, exited, dead."""
+    """As docker reports it: created, running, paused, restarting, removing, exited, dead. CRI's sandboxes:
+    `running`, `SANDBOX_NOT_READY`."""
     created: int
     """Seconds since the epoch."""
     pod: str
@@ -163,6 +169,14 @@ class CniResult:
     """Those that a plugin of its configuration forwards."""
 
 
+class Damage(StrEnum):
+    """Why a file has no result."""
+
+    EMPTY = "it is empty"
+    MALFORMED = "its JSON is malformed"
+    UNREADABLE = "it cannot be read"
+
+
 @dataclass(frozen=True, slots=True)
 class DamagedResult:
     """A file of libcni's cache without a result. libcni does not sync it: a power cut can leave it empty."""
@@ -170,7 +184,7 @@ class DamagedResult:
     network: str
     container_id: str
     ifname: str
-    why: str
+    damage: Damage
 
     @property
     def file(self) -> str:

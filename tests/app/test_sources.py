@@ -272,7 +272,7 @@ def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path
         Moment(NOW, UPTIME),
         lambda: 0.0,
     )
-    assert [one.why for one in snapshot.damaged_results] == ["it is empty"]
+    assert [one.damage.value for one in snapshot.damaged_results] == ["it is empty"]
 
 
 def test_the_clock_skew_is_unknown_without_the_api_server(wire: Wire) -> None:

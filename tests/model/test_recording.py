@@ -15,7 +15,7 @@ from agent.model.port_mapping import PortMapping
 from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
-from agent.model.snapshot import DamagedResult, Node, NodeDevices, NotRequested, Snapshot
+from agent.model.snapshot import Damage, DamagedResult, Node, NodeDevices, NotRequested, Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -89,7 +89,7 @@ def replayed(text: str) -> Report:
         UNKNOWN,
         replace(
             node(cni_results=[replace(cni_result(GONE, "", CIDR), port_mappings=(PortMapping(8080, "tcp"),))]),
-            damaged_results=(DamagedResult("kubenet", GONE, "eth0", "it is empty"),),
+            damaged_results=(DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY),),
         ),
         replace(node(watches=[shown(), shown(Evidence.RV_RESET, "node")]), server_version="v1.9.2"),
     ],

@@ -15,6 +15,7 @@ from agent.model.assessment import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
+    Damage,
     DamagedResult,
     Known,
     NotRequested,
@@ -96,7 +97,7 @@ def test_the_server_version_is_stored() -> None:
 
 
 def test_damaged_files_of_the_cache_are_stored() -> None:
-    damaged = DamagedResult("kubenet", GONE, "eth0", "it is empty")
+    damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
     assert read(RecordedSources(replace(node(), damaged_results=(damaged,)))).damaged_results == (damaged,)
 
 

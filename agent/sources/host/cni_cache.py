@@ -19,7 +19,7 @@ from typing import Any
 from agent.model.assessment import KUBENET
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, DamagedResult, Reservation
+from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -98,9 +98,9 @@ def _read_one(
     except FileNotFoundError:
         return None
     except OSError:
-        return DamagedResult(network, container_id, ifname, "it cannot be read")
-    if why := _damage(content):
-        return DamagedResult(network, container_id, ifname, why)
+        return DamagedResult(network, container_id, ifname, Damage.UNREADABLE)
+    if damage := _damage(content):
+        return DamagedResult(network, container_id, ifname, damage)
     return parse_result(content, network, container_id, ifname, found.st_mtime_ns)
 
 
@@ -115,15 +115,15 @@ def _content(name: str, found: os.stat_result, directory: int) -> bytes:
         os.close(handle)
 
 
-def _damage(content: bytes) -> str:
-    """Say why a file has no result of any kind; empty if it may have one."""
+def _damage(content: bytes) -> Damage | None:
+    """Say why a file has no result of any kind; None: it may have one."""
     if not content:
-        return "it is empty"
+        return Damage.EMPTY
     try:
         json.loads(content)
     except (ValueError, RecursionError):
-        return "its JSON is malformed"
-    return ""
+        return Damage.MALFORMED
+    return None
 
 
 def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:

@@ -11,7 +11,7 @@ from agent.exporters.finding_lines import finding_lines
 from agent.model.finding import Finding, LeakCause
 from agent.model.port_mapping import PortMapping
 from agent.model.runtime import CONTAINERD, ContainerRuntime
-from agent.model.snapshot import Container, DamagedResult, NotRequested, ProcessStartTimes, Snapshot
+from agent.model.snapshot import Container, Damage, DamagedResult, NotRequested, ProcessStartTimes, Snapshot
 from tests.builders import (
     CIDR,
     DB_ID,
@@ -117,7 +117,7 @@ def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
 
 
 def test_a_damaged_result_shows_the_same() -> None:
-    damaged = DamagedResult("kubenet", GONE, "eth0", "it is empty")
+    damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
     assert cause_of(replace(cri_node(LOST), damaged_results=(damaged,))) == (LeakCause.TEARDOWN_SKIPPED, MADE)
 
 

@@ -329,7 +329,7 @@ def test_files_without_a_result_are_told_apart_from_missing_ones(open_dir: Path)
     cache = CniResults([open_dir])
     with as_nobody():
         assert cache.read() == ()
-    assert {one.file: one.why for one in cache.damaged} == {
+    assert {one.file: one.damage.value for one in cache.damaged} == {
         name(container_id="a" * 64): "it is empty",
         name(container_id="b" * 64): "its JSON is malformed",
         name(container_id="d" * 64): "it cannot be read",
