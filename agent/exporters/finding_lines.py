@@ -69,7 +69,7 @@ def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> s
         since += " (the oldest)"
     leaks = [(one.finding.subject.rpartition("/")[2], one.finding.port_mappings) for one in group]
     addresses = _listed([ip for ip, _ in leaks])
-    ports = leaked_reservation.describe_ports([f"{port} to {ip}" for ip, ports in leaks for port in ports])
+    ports = leaked_reservation.describe_ports(_listed([f"{port} to {ip}" for ip, ports in leaks for port in ports]))
     count = count_of(len(group), "address", "addresses")
     why = leaked_reservation.describe_cause(cause, since, runtime)
     return f"{count} in {first.finding.network} leaked, {why}: {addresses}{ports}"

@@ -41,6 +41,8 @@ class LeakEvidence:
     runtime: str
     keeps_checkpoints: bool
     """The kubelet retries teardowns by itself, as one with docker does."""
+    only_runtime: bool = True
+    """No other runtime was asked, so that all records are its own."""
     cached: Mapping[str, frozenset[str]] | None = None
     """The networks in which libcni has a result of a sandbox, by container ID; None: not known."""
     current: frozenset[str] = field(default=frozenset())
@@ -60,6 +62,7 @@ class LeakEvidence:
             processes=known_or(snapshot.processes, None),
             runtime=runtimes.name_of(snapshot),
             keeps_checkpoints=runtimes.keeps_checkpoints(snapshot),
+            only_runtime=len(runtimes.asked(snapshot)) == 1,
             cached=cached,
             current=frozenset(_current(snapshot)),
             oldest_record=min(created, default=None),
@@ -69,6 +72,10 @@ class LeakEvidence:
                 if isinstance(one, Reservation) and one.container_id in (cached or {})
             },
         )
+
+    def leaked_before(self, moment: datetime) -> int:
+        """Count the leaked sandboxes that were set up before."""
+        return sum(made < moment for made in self.leaked.values())
 
 
 def _cached(snapshot: Snapshot) -> dict[str, frozenset[str]] | None:
@@ -118,7 +125,7 @@ def _restart(made: datetime, kubelet: datetime | None, runtime: datetime | None)
 
 
 def _set_up_badly(reservation: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
-    """Libcni writes its result after ADD and removes it after DEL: one of them did not end as it should."""
+    """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     made = made_at(reservation)
     if started is not None and made < started <= made + _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
@@ -129,16 +136,22 @@ def _set_up_badly(reservation: Reservation, evidence: LeakEvidence, started: dat
 
 
 def _torn_down_badly(reservation: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
-    """Libcni still has the result of ADD: no DEL of this network has been completed."""
+    """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     made = made_at(reservation)
-    if started is None:
+    if started is None or not evidence.only_runtime:
         return LeakCause.TEARDOWN_SKIPPED, made
     oldest = evidence.oldest_record
     survived = started <= made or (oldest is not None and oldest < started.timestamp())
-    renamed = reservation.ifname in _PRIMARY and bool(evidence.current) and reservation.network not in evidence.current
-    if renamed and survived:
-        return LeakCause.NETWORK_RENAMED, made
-    lost = [one for one in evidence.leaked.values() if one < started]
-    if not renamed and not survived and len(lost) >= _FEWEST_LOST:
-        return LeakCause.RUNTIME_STATE_LOST, started
-    return LeakCause.TEARDOWN_SKIPPED, made
+    match _replaced(reservation, evidence), survived:
+        case True, True:
+            return LeakCause.NETWORK_RENAMED, made
+        case False, False if evidence.leaked_before(started) >= _FEWEST_LOST:
+            return LeakCause.RUNTIME_STATE_LOST, started
+        case _:
+            return LeakCause.TEARDOWN_SKIPPED, made
+
+
+def _replaced(reservation: Reservation, evidence: LeakEvidence) -> bool:
+    """Return whether pods have their address from other networks now."""
+    primary = reservation.ifname in _PRIMARY
+    return primary and bool(evidence.current) and reservation.network not in evidence.current

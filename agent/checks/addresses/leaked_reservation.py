@@ -11,7 +11,7 @@ shown, or addresses will leak again. Never delete reservation files by hand: com
 listing takes addresses that are in use.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
@@ -37,7 +37,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         cause, since = likely_cause(reservation, evidence)
         because = describe_cause(cause, format_time(since), evidence.runtime)
         ports = _port_mappings(reservation, snapshot)
-        rules = describe_ports([f"{port} to {reservation.ip}" for port in ports])
+        rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
         yield Finding(
             detector=NAME,
             subject=str(reservation.key),
@@ -90,10 +90,9 @@ def describe_cause(cause: LeakCause, since: str, runtime: str) -> str:
     return _CAUSES[cause].format(since=since, runtime=runtime)
 
 
-def describe_ports(forwarded: Sequence[str]) -> str:
-    """Say what a release does not remove. `forwarded`: each port of the node, and where it leads; may be empty."""
-    listed = ", ".join(forwarded)
-    return f"; iptables or nftables rules may still forward host port {listed}" if listed else ""
+def describe_ports(forwarded: str) -> str:
+    """Say what a release does not remove. `forwarded`: the ports of the node, and where they lead; may be empty."""
+    return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
 
 
 def _port_mappings(reservation: Reservation, snapshot: Snapshot) -> tuple[PortMapping, ...]:

@@ -30,16 +30,24 @@ def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) 
     stopped = {
         one.id: one for one in known_or(snapshot.containers, ()) if one.sandbox and one.state == SANDBOX_NOT_READY
     }
-    return {
-        one.entry: earlier.get(one.entry) or _first_seen(one.entry, stopped.get(one.container_id), snapshot)
-        for one in assessment.reservations
-        if isinstance(one.entry, Reservation)
-        and (
-            one.state is State.TEARDOWN_PENDING
-            or (one.state is State.NOT_READY and one.container_id in stopped)
-            or (one.state is State.UNKNOWN and one.entry in earlier)
-        )
-    }
+    pending: dict[Reservation, Since] = {}
+    for one in assessment.reservations:
+        sandbox = stopped.get(one.container_id)
+        if isinstance(one.entry, Reservation) and _is_pending(one, sandbox, known_before=one.entry in earlier):
+            pending[one.entry] = earlier.get(one.entry) or _first_seen(one.entry, sandbox, snapshot)
+    return pending
+
+
+def _is_pending(one: ClassifiedReservation, stopped: Container | None, *, known_before: bool) -> bool:
+    match one.state:
+        case State.TEARDOWN_PENDING:
+            return True
+        case State.NOT_READY:
+            return stopped is not None
+        case State.UNKNOWN:
+            return known_before
+        case _:
+            return False
 
 
 def _first_seen(reservation: Reservation, stopped: Container | None, snapshot: Snapshot) -> Since:

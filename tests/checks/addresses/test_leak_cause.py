@@ -10,8 +10,8 @@ from agent.checks.addresses import leaked_reservation
 from agent.exporters.finding_lines import finding_lines
 from agent.model.finding import Finding, LeakCause
 from agent.model.port_mapping import PortMapping
-from agent.model.runtime import CONTAINERD, ContainerRuntime
-from agent.model.snapshot import Container, Damage, DamagedResult, NotRequested, ProcessStartTimes, Snapshot
+from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
+from agent.model.snapshot import Container, Damage, DamagedResult, Known, NotRequested, ProcessStartTimes, Snapshot
 from tests.builders import (
     CIDR,
     DB_ID,
@@ -168,6 +168,12 @@ def test_if_running_pods_have_their_addresses_from_another_network_the_configura
 def test_where_the_runtime_may_have_been_replaced_too_neither_is_named() -> None:
     assert cause_of(renamed(LOST_TOO, since=WIPED)) == (LeakCause.TEARDOWN_SKIPPED, MADE)
     assert cause_of(renamed(since=started(None))) == (LeakCause.TEARDOWN_SKIPPED, MADE)
+
+
+def test_records_of_another_runtime_are_no_evidence() -> None:
+    both = [ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT), ContainerRuntime(DOCKER)]
+    snapshot = replace(renamed(), runtimes=Known(tuple(both)))
+    assert cause_of(snapshot) == (LeakCause.TEARDOWN_SKIPPED, MADE)
 
 
 def test_a_secondary_interface_says_nothing_of_a_new_configuration() -> None:
