@@ -42,9 +42,9 @@ PHASES: Final = {
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
-    "runtime_restart": "The container runtime restarted after the address was reserved. On a node without checkpoints: "
-    "minutes after, without a result in libcni's cache, so it died while the pod's network was set up. Versions of "
-    "containerd and CRI-O with a bug then never release the address: upgrade.",
+    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O: "
+    "within minutes, and libcni's cache has no result of the sandbox, so it died while the pod's network was set up. "
+    "Some versions then never release the address: upgrade it. Or the cache tells nothing of the sandbox.",
     "runtime_state_lost": "The container runtime started without the records of earlier sandboxes, and several of them "
     "still have a result in libcni's cache. Its data was deleted, or the node changed to another runtime.\n"
     "Do: drain a node before its runtime's data is deleted, so that its pods are torn down.",
@@ -57,8 +57,9 @@ LEAK_CAUSES: Final = {
     "of the sandbox: it is gone without a completed DEL. Someone removed it with `ctr`, or the runtime skipped or "
     "abandoned the teardown.\nDo: remove sandboxes with `crictl stopp` and `crictl rmp`, never with `ctr`.",
     "setup_failed": "libcni's cache has no result for the sandbox, as it has for other pods of the network: its CNI "
-    "ADD did not complete, or the runtime gave up when DEL failed.\nDo: look for FailedCreatePodSandBox in the "
-    "events of the pods of this node, and repair the CNI plugin that it names.",
+    "ADD was not completed, or DEL failed and the runtime gave up (CRI-O then drops the result).\n"
+    "Do: look for FailedCreatePodSandBox in the events of the pods of this node, and repair the CNI plugin that it "
+    "names.",
     "empty_file": "The reservation names no container: a crash or a power failure happened after the file was "
     "created and before it was written.",
     "unknown": "The node has no evidence of a cause.",

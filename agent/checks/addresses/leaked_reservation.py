@@ -80,7 +80,7 @@ _CAUSES: Final = {
     LeakCause.NETWORK_RENAMED: "likely cause: the CNI configuration was replaced by that of another network while the "
     "pod ran; reserved at {since}",
     LeakCause.TEARDOWN_SKIPPED: "likely cause: sandbox removed without a completed CNI DEL; reserved at {since}",
-    LeakCause.SETUP_FAILED: "likely cause: the setup of the pod's network failed; reserved at {since}",
+    LeakCause.SETUP_FAILED: "likely cause: its CNI ADD was not completed, or DEL failed; reserved at {since}",
     LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since}",
     LeakCause.UNKNOWN: "cause unknown; reserved at {since}",
 }
