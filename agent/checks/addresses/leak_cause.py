@@ -127,7 +127,7 @@ def _restart(made: datetime, kubelet: datetime | None, runtime: datetime | None)
 def _set_up_badly(reservation: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     made = made_at(reservation)
-    if started is not None and made < started <= made + _DURING_ADD:
+    if started is not None and timedelta(0) < started - made <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
     # A cache without a single result of this network is not that of the runtime.
     if reservation.network in evidence.current:
