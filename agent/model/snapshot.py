@@ -174,7 +174,6 @@ class Damage(StrEnum):
 
     EMPTY = "it is empty"
     MALFORMED = "its JSON is malformed"
-    UNREADABLE = "it cannot be read"
 
 
 @dataclass(frozen=True, slots=True)

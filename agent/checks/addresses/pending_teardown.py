@@ -9,7 +9,6 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     Container,
-    Damage,
     DamagedResult,
     Known,
     Reservation,
@@ -63,10 +62,9 @@ def _first_seen(reservation: Reservation, stopped: Container | None, snapshot: S
 
 
 def damaged_result(snapshot: Snapshot, reservation: Reservation) -> DamagedResult | None:
-    """Return what libcni's cache has in place of the sandbox's result; None: nothing that is known to be damaged."""
+    """Return what libcni's cache has in place of the sandbox's result; None: it is not known to be damaged."""
     sandbox = (reservation.network, reservation.container_id)
-    found = (one for one in snapshot.damaged_results if (one.network, one.container_id) == sandbox)
-    return next((one for one in found if one.damage is not Damage.UNREADABLE), None)
+    return next((one for one in snapshot.damaged_results if (one.network, one.container_id) == sandbox), None)
 
 
 def with_durations(assessment: Assessment, pending: Mapping[Reservation, Since]) -> Assessment:

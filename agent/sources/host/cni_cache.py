@@ -6,7 +6,6 @@ exists says nothing about an address being in use; whether the namespace that it
 """
 
 import base64
-import errno
 import json
 import os
 import re
@@ -81,38 +80,30 @@ class CniResults:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                continue
             key = (name, found.st_ino, found.st_mtime_ns, found.st_size)
-            result = self._parsed.get(key) or _read_one(name, matched, found, directory)
+            result = self._parsed.get(key) or _read_one(name, matched, found.st_mtime_ns, directory)
             if isinstance(result, CniResult):
                 parsed[key] = result
             elif result is not None:
                 damaged.append(result)
 
 
-def _read_one(
-    name: str, matched: re.Match[str], found: os.stat_result, directory: int
-) -> CniResult | DamagedResult | None:
-    network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | DamagedResult | None:
+    """Return one result; None: it was removed, or is none. Raises OSError: what it names may still be mounted."""
     try:
-        content = _content(name, found, directory)
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
         return None
-    except OSError:
-        return DamagedResult(network, container_id, ifname, Damage.UNREADABLE)
-    if damage := _damage(content):
-        return DamagedResult(network, container_id, ifname, damage)
-    return parse_result(content, network, container_id, ifname, found.st_mtime_ns)
-
-
-def _content(name: str, found: os.stat_result, directory: int) -> bytes:
-    """Read a file; raises OSError."""
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-        raise OSError(errno.EINVAL, "not a file of libcni")
-    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return os.read(handle, _LARGEST)
+        content = os.read(handle, _LARGEST)
     finally:
         os.close(handle)
+    network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+    if damage := _damage(content):
+        return DamagedResult(network, container_id, ifname, damage)
+    return parse_result(content, network, container_id, ifname, mtime_ns)
 
 
 def _damage(content: bytes) -> Damage | None:

@@ -113,8 +113,8 @@ def on_cri(
     return replace(snapshot, uptime=booted + later)
 
 
-def with_damage(snapshot: Snapshot, damage: Damage = Damage.EMPTY, network: str = "kubenet") -> Snapshot:
-    return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", damage),))
+def with_damage(snapshot: Snapshot, network: str = "kubenet") -> Snapshot:
+    return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", Damage.EMPTY),))
 
 
 def test_a_sandbox_that_is_not_ready_for_an_hour_is_for_information_and_for_a_day_a_warning() -> None:
@@ -178,12 +178,11 @@ def test_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> N
     [
         on_cri(booted=BOOTED),
         with_damage(on_cri(booted=BOOTED), network="cbr0"),
-        with_damage(on_cri(booted=BOOTED), Damage.UNREADABLE),
         with_damage(on_cri(booted=BOOTED, container=replace(STOPPED, created=int(NOW.timestamp()) - 3600))),
         with_damage(without(on_cri(booted=BOOTED), "processes")),
         with_damage(on_cri(booted=HOUR / 2)),
     ],
-    ids=["no damage", "of another network", "unreadable", "made after the boot", "start times unknown", "just booted"],
+    ids=["no damage", "of another network", "made after the boot", "start times unknown", "just booted"],
 )
 def test_otherwise_a_single_scan_does_not_know_the_age(snapshot: Snapshot) -> None:
     assert severities(after(snapshot, snapshot)) == []
