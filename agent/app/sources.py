@@ -85,7 +85,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         config.proc,
         _probe(config),
     )
-    return NodeSources(replace(api, readers={**host, **api.readers}), recheck)
+    return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
 
 
 def _runtimes(config: Config) -> NodeRuntimes:

@@ -1,13 +1,14 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
+from agent.checks.addresses.pending_teardown import pending_since, with_durations
 from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
 from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
@@ -40,8 +41,8 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     classified = classify(snapshot, grace, before.pods if before else None)
-    pending = _pending(classified, before)
-    classified = _with_durations(classified, pending)
+    pending = pending_since(classified, before.pending if before else {})
+    classified = with_durations(classified, pending)
     suspected, leak_gaps = detect(classified, _LEAKS)
     tracked, leaks_seen = confirm(suspected, leak_gaps, before, snapshot, confirm_after)
     leaks = tuple(one for one in tracked if one.confirmed)
@@ -91,30 +92,6 @@ def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> 
     return replace(assessment, reservations=tuple(map(final, assessment.reservations)))
 
 
-def _pending(assessment: Assessment, before: ConfirmationState | None) -> dict[Reservation, tuple[datetime, timedelta]]:
-    """Return since when each teardown is pending. One that cannot be checked now stays so."""
-    earlier = before.pending if before else {}
-    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
-        return dict(earlier)
-    now = assessment.snapshot.taken_at, assessment.snapshot.uptime
-    return {
-        one.entry: earlier.get(one.entry, now)
-        for one in assessment.reservations
-        if isinstance(one.entry, Reservation)
-        and (one.state is State.TEARDOWN_PENDING or (one.state is State.UNKNOWN and one.entry in earlier))
-    }
-
-
-def _with_durations(assessment: Assessment, pending: Mapping[Reservation, tuple[datetime, timedelta]]) -> Assessment:
-    def dated(one: ClassifiedReservation) -> ClassifiedReservation:
-        if not isinstance(one.entry, Reservation) or one.entry not in pending:
-            return one
-        since, uptime = pending[one.entry]
-        return replace(one, since=since, lasted=assessment.snapshot.uptime - uptime)
-
-    return replace(assessment, reservations=tuple(map(dated, assessment.reservations))) if pending else assessment
-
-
 def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
     """Return the pods of the reserved ids; the earlier ones where no reservation was read."""
     if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
@@ -152,7 +129,8 @@ def _tally(entries: Iterable[ClassifiedReservation]) -> dict[State, int]:
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    findings, _ = detect(classify(snapshot, grace), DETECTORS)
+    classified = classify(snapshot, grace)
+    findings, _ = detect(with_durations(classified, pending_since(classified, {})), DETECTORS)
     return bool(findings)
 
 

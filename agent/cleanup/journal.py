@@ -84,7 +84,7 @@ class Journal:
     """Lines that cannot be read: where, and why. They stay in the file."""
 
     def released_from(self) -> dict[str, Entry]:
-        """Return the last release of each sandbox, by container ID. None of these must ever reappear."""
+        """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
         return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
 
     def released_again(self, entry: Entry) -> Entry | None:

@@ -81,7 +81,7 @@ def restore(entry: Entry, file_ops: RestoreOperations, journal_store: JournalSto
         # A lock that is held for hours must not fill the journal.
         if file_ops.try_lock(_networks(entry)) is None:
             return Restoration(entry, done=False, why=LOCK_HELD)
-        # A released reservation that reappears without a restoration halts all cleanup.
+        # If this process is killed now, the next cleanup or restore knows what it began.
         journal_store.restoring(entry.name, now)
     except (RestoreError, OSError) as error:
         return Restoration(entry, done=False, why=describe_error(error))

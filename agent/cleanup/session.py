@@ -15,7 +15,7 @@ from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
 from agent.model.release import Cleaning, Limits, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, Known, ReservationKey, Snapshot
+from agent.model.snapshot import InsufficientData, ReservationKey, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
@@ -70,7 +70,7 @@ class CleanupSession:
         return self._journal
 
     def observe(self, snapshots: Iterable[Snapshot]) -> None:
-        """Count a sync, and learn from its snapshots. Halt if a released container reappears in one."""
+        """Count a sync, and learn from its snapshots. Halt if a record of a released container reappears in one."""
         self._syncs += 1
         for snapshot in snapshots:
             self._runtime_history = watch(self._runtime_history, snapshot)
@@ -140,7 +140,7 @@ class CleanupSession:
         )
 
     def _reappeared(self, snapshot: Snapshot) -> str:
-        """Return which container is in the snapshot although its addresses were released before."""
+        """Return which container has a record in the snapshot although its addresses were released before."""
         released = self._journal.released_from()
         if not _find_released(released, snapshot):
             return ""
@@ -160,18 +160,13 @@ class CleanupSession:
 
 
 def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry | None:
-    """Return a release whose container, or a reservation of it in the same network, is in the snapshot."""
-    if isinstance(snapshot.containers, Known):
-        for container in snapshot.containers.value:
-            if entry := released.get(container.id):
-                return entry
-    for store in snapshot.reservations:
-        if isinstance(store.reading, Known):
-            for reservation in store.reading.value:
-                entry = released.get(reservation.container_id)
-                if entry and any(image.network == store.network for image in entry.reservations):
-                    return entry
-    return None
+    """Return a release whose sandbox the runtime or the kubelet has a record of.
+
+    A reservation alone is none: a plugin that outlives its sandbox can write one, and it is a leak like any other.
+    """
+    recorded = [one.id for one in known_or(snapshot.containers, ())]
+    recorded += [one.container_id for one in known_or(snapshot.checkpoints, ())]
+    return next((released[one] for one in recorded if one in released), None)
 
 
 def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[str, int | None]]:

@@ -42,12 +42,27 @@ PHASES: Final = {
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
-    "runtime_restart": "The container runtime restarted after the address was reserved.",
+    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O: "
+    "within minutes, and libcni's cache has no result of the sandbox, so it died while the pod's network was set up. "
+    "Some versions then never release the address: upgrade it. Or the cache tells nothing of the sandbox.",
+    "runtime_state_lost": "The container runtime started without the records of earlier sandboxes, and several of them "
+    "still have a result in libcni's cache. Its data was deleted, or the node changed to another runtime.\n"
+    "Do: drain a node before its runtime's data is deleted, so that its pods are torn down.",
     "node_reboot": "The node booted after the address was reserved. host-local's files survive a reboot; sandboxes "
     "do not.",
+    "network_renamed": "The pods of this node get their addresses from another network now. The sandbox was removed "
+    "after the CNI configuration had changed: the runtime tore it down with the new one, which does not release this "
+    "address.\nDo: drain a node before its CNI configuration is replaced.",
+    "teardown_skipped": "libcni's cache still has the result of the sandbox's CNI ADD, and the runtime has no record "
+    "of the sandbox: it is gone without a completed DEL. Someone removed it with `ctr`, or the runtime skipped or "
+    "abandoned the teardown.\nDo: remove sandboxes with `crictl stopp` and `crictl rmp`, never with `ctr`.",
+    "setup_failed": "libcni's cache has no result for the sandbox, as it has for other pods of the network: its CNI "
+    "ADD was not completed, or DEL failed and the runtime gave up (CRI-O then drops the result).\n"
+    "Do: look for FailedCreatePodSandBox in the events of the pods of this node, and repair the CNI plugin that it "
+    "names.",
     "empty_file": "The reservation names no container: a crash or a power failure happened after the file was "
     "created and before it was written.",
-    "unknown": "No restart is known since the address was reserved.",
+    "unknown": "The node has no evidence of a cause.",
 }
 
 REJECTION_CAUSES: Final = {
@@ -136,8 +151,8 @@ ALERTS: Final = {
     "NodeleakUnmanagedAddress": "A process, or a network namespace without one, uses a pod address, but the container "
     "runtime does not know its container.\n"
     "Run: nodeleak scan, nodeleak explain unmanaged_address",
-    "NodeleakStuckTeardown": "The kubelet has retried the teardown of a sandbox for more than an hour and does not "
-    "complete it: its address stays reserved.\nRun: nodeleak scan, nodeleak explain stuck_teardown",
+    "NodeleakStuckTeardown": "The kubelet has not completed the teardown of a sandbox for more than an hour, or with "
+    "containerd and CRI-O for a day: its address stays reserved.\nRun: nodeleak scan, nodeleak explain stuck_teardown",
     "NodeleakReleasesFailing": "Releases that passed every guard have been failing for half an hour.\n"
     "Run: nodeleak clean, nodeleak explain busy, nodeleak explain failed",
     "NodeleakCleanupHalted": "A container whose address was released has reappeared, so the address may be in use "

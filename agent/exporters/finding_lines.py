@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.model.finding import LeakCause, Severity, TrackedFinding
 from agent.model.rejections import PodOutcome
@@ -13,7 +14,12 @@ from agent.model.text import count_of, format_time
 LONGEST_LIST: Final = 40
 """Names in one line, and lines of one detector."""
 
-_RESTARTS: Final = {LeakCause.KUBELET_RESTART, LeakCause.RUNTIME_RESTART, LeakCause.NODE_REBOOT}
+_RESTARTS: Final = {
+    LeakCause.KUBELET_RESTART,
+    LeakCause.RUNTIME_RESTART,
+    LeakCause.RUNTIME_STATE_LOST,
+    LeakCause.NODE_REBOOT,
+}
 
 _Group: TypeAlias = tuple[object, ...] | TrackedFinding
 
@@ -31,7 +37,8 @@ def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]
     groups: dict[_Group, list[TrackedFinding]] = {}
     for tracked in report.sorted_findings:
         groups.setdefault(tracked if verbose else _group(tracked), []).append(tracked)
-    return [_line(group) for group in groups.values()]
+    runtime = runtimes.name_of(report.assessment.snapshot)
+    return [_line(group, runtime) for group in groups.values()]
 
 
 def _group(tracked: TrackedFinding) -> _Group:
@@ -46,24 +53,26 @@ def _group(tracked: TrackedFinding) -> _Group:
     return tracked
 
 
-def _line(group: Sequence[TrackedFinding]) -> FindingLine:
+def _line(group: Sequence[TrackedFinding], runtime: str) -> FindingLine:
     first = group[0].finding
     if len(group) == 1:
         text = first.message
     else:
-        text = _leaks(group, first.cause) if isinstance(first.cause, LeakCause) else _rejected(group)
+        text = _leaks(group, first.cause, runtime) if isinstance(first.cause, LeakCause) else _rejected(group)
     return FindingLine(first.detector, first.severity, text, group[0].confirmed)
 
 
-def _leaks(group: Sequence[TrackedFinding], cause: LeakCause) -> str:
+def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
     first = group[0]
     since = format_time(first.since)
     if any(one.since != first.since for one in group):
         since += " (the oldest)"
-    addresses = _listed([one.finding.subject.rpartition("/")[2] for one in group])
+    leaks = [(one.finding.subject.rpartition("/")[2], one.finding.port_mappings) for one in group]
+    addresses = _listed([ip for ip, _ in leaks])
+    ports = leaked_reservation.describe_ports(_listed([f"{port} to {ip}" for ip, ports in leaks for port in ports]))
     count = count_of(len(group), "address", "addresses")
-    why = leaked_reservation.CAUSES[cause].format(since=since)
-    return f"{count} in {first.finding.network} leaked, {why}: {addresses}"
+    why = leaked_reservation.describe_cause(cause, since, runtime)
+    return f"{count} in {first.finding.network} leaked, {why}: {addresses}{ports}"
 
 
 def _rejected(group: Sequence[TrackedFinding]) -> str:

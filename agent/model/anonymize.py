@@ -60,7 +60,7 @@ class _Rule:
 
 
 WORDS: Final = frozenset({
-    KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1",
+    KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1", "tcp", "udp", "sctp",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
     "not ready", "being created", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",

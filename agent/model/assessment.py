@@ -59,7 +59,7 @@ class ClassifiedReservation:
     pod: str = ""
     """`namespace/name`, from any record that still has it; empty: none has."""
     since: datetime | None = None
-    """When a teardown was first seen to be pending; None: it is not."""
+    """Since when a teardown is known to be pending; None: it is not."""
     lasted: timedelta = timedelta(0)
     """How long it has been pending since, by the boot clock."""
 

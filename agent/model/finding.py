@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from agent.model import rejections
+from agent.model.port_mapping import PortMapping
 from agent.model.text import format_time as format_time  # noqa: PLC0414 (for the checks)
 from agent.model.volumes import Strength
 
@@ -16,7 +17,11 @@ class LeakCause(StrEnum):
 
     KUBELET_RESTART = "kubelet_restart"
     RUNTIME_RESTART = "runtime_restart"
+    RUNTIME_STATE_LOST = "runtime_state_lost"
     NODE_REBOOT = "node_reboot"
+    NETWORK_RENAMED = "network_renamed"
+    TEARDOWN_SKIPPED = "teardown_skipped"
+    SETUP_FAILED = "setup_failed"
     EMPTY_FILE = "empty_file"
     UNKNOWN = "unknown"
 
@@ -62,6 +67,8 @@ class Finding:
     affected: tuple[str, ...] = ()
     """Uids of the affected pods, where they are not part of the identity."""
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
+    port_mappings: tuple[PortMapping, ...] = ()
+    """The ports of the node that are still forwarded to a leaked address."""
 
     @property
     def pods(self) -> tuple[str, ...]:

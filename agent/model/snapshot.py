@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from agent.model.devices import DevicePlugins
+from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
@@ -119,11 +121,16 @@ class NetworkStore:
     """It does not exist, and the directory above it does, so that a mount is not what is missing."""
 
 
+SANDBOX_NOT_READY: Final = "not ready"
+"""The state of a sandbox that CRI lists and that does not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     id: str
     state: str
-    """As the engine reports it: created, running, paused, restarting, removing, exited, dead."""
+    """As docker reports it: created, running, paused, restarting, removing, exited, dead. CRI's sandboxes:
+    `running`, `SANDBOX_NOT_READY`."""
     created: int
     """Seconds since the epoch."""
     pod: str
@@ -158,6 +165,29 @@ class CniResult:
     mtime_ns: int
     namespace: str = ""
     """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
+    port_mappings: tuple[PortMapping, ...] = ()
+    """Those that a plugin of its configuration forwards."""
+
+
+class Damage(StrEnum):
+    """Why a file has no result."""
+
+    EMPTY = "it is empty"
+    MALFORMED = "its JSON is malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedResult:
+    """A file of libcni's cache without a result. libcni does not sync it: a power cut can leave it empty."""
+
+    network: str
+    container_id: str
+    ifname: str
+    damage: Damage
+
+    @property
+    def file(self) -> str:
+        return f"{self.network}-{self.container_id}-{self.ifname}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +352,8 @@ class Snapshot:
     attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
+    damaged_results: tuple[DamagedResult, ...] = ()
+    """What `cni_results` lacks, because it could not be parsed."""
     server_version: str = ""
     """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)

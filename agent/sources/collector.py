@@ -13,6 +13,7 @@ from agent.checks.volumes import lost_volumes
 from agent.model.namespaces import named_sandboxes
 from agent.model.snapshot import (
     SOURCES,
+    DamagedResult,
     Known,
     NetworkStore,
     Node,
@@ -38,6 +39,8 @@ class Sources:
     api_skew: Callable[[], timedelta | None] = lambda: None
     """How far the API server's clock is ahead of the node's; None: not known."""
     server_version: Callable[[], str] = str
+    damaged_results: Callable[[], tuple[DamagedResult, ...]] = tuple
+    """What the reader of `cni_results` could not parse."""
     latest_node: Callable[[], Node | None] = lambda: None
     """The Node as the API server last sent it; None: it has sent none, or nothing watches it."""
 
@@ -67,8 +70,13 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     snapshot = _blank(node_name, now)
     for name in _ALWAYS:
         snapshot = read.into(snapshot, name)
-    # Both are taken from the API server's answers.
-    snapshot = replace(snapshot, api_skew=sources.api_skew(), server_version=sources.server_version())
+    # These come with the answers of a source.
+    snapshot = replace(
+        snapshot,
+        api_skew=sources.api_skew(),
+        server_version=sources.server_version(),
+        damaged_results=sources.damaged_results(),
+    )
     snapshot = crosscheck.all_sources(snapshot)
     for name, why_not in _WHERE_NEEDED.items():
         if why := why_not(snapshot):

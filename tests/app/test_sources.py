@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,19 @@ def test_disabled_volumes_are_not_requested(wire: Wire) -> None:
     readers = wire().snapshot.readers
     assert readers["mounts"](LOST) == NotRequested("mounts", "--kubelet-dir=off")
     assert readers["attachments"](LOST) == NotRequested("attachments", "--api=off")
+
+
+def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path) -> None:
+    sources = wire().snapshot
+    (tmp_path / "cache").mkdir()
+    (tmp_path / f"cache/kubenet-{'9' * 64}-eth0").touch()
+    snapshot = take_snapshot(
+        replace(sources, readers={"cni_results": sources.readers["cni_results"]}),
+        "worker-1",
+        Moment(NOW, UPTIME),
+        lambda: 0.0,
+    )
+    assert [one.damage.value for one in snapshot.damaged_results] == ["it is empty"]
 
 
 def test_the_clock_skew_is_unknown_without_the_api_server(wire: Wire) -> None:

@@ -435,7 +435,7 @@ def test_an_unfinished_entry_whose_file_is_gone_is_recovered_as_released_before_
     cleaning = daemon.sync()
     assert [one.verdict for one in journal_store.read().entries] == [Verdict.RELEASED]
     assert cleaning.warnings == ()
-    assert daemon.sync(LEAK).halted != ""
+    assert daemon.sync(sandbox(THE_ID, "shop/gone")).halted != ""
 
 
 def test_an_unfinished_entry_whose_file_is_in_place_is_recovered_as_failed() -> None:

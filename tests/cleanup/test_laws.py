@@ -354,7 +354,8 @@ def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: Cleanup
         Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
     )
     daemon = Daemon(one, journal_store=journal_store)
-    first = daemon.clean(snapshots=(with_it(stops.first, lost), stops.last))
+    again = Container(lost.container_id, "exited", 0, "", "", sandbox=True)
+    first = daemon.clean(snapshots=(also(stops.first, {"containers": again}), stops.last))
     assert first.cleaning.halted
     for cleaned in (first, daemon.clean(), daemon.clean(mistaken(one))):
         assert cleaned.removed == set()

@@ -62,6 +62,12 @@ class Incident:
         found = path.stat()
         return path.read_bytes(), found.st_mode, found.st_mtime_ns
 
+    def checkpoint(self, reservation: bytes) -> None:
+        """Let the kubelet have a record of the sandbox again."""
+        container_id = reservation.decode().partition("\r\n")[0]
+        other = next(self.host.checkpoints.iterdir())
+        (self.host.checkpoints / container_id).write_bytes(other.read_bytes())
+
     def files(self) -> dict[str, tuple[bytes, int]]:
         """Return every file of the node, and of us."""
         paths = (path for path in self.host.root.rglob("*") if path.is_file())
@@ -368,7 +374,7 @@ def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) ->
     assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
     assert entry["why"] == f"not restored: {incident.host.store}: no space left on device"
     assert f"would restore: {ip} " in incident.restore("--last").out
-    (incident.host.store / ip).write_bytes(kept)
+    incident.checkpoint(kept)
     assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
 
 
@@ -433,10 +439,14 @@ def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> No
     kept = incident.file(ip)[0]
     incident.clean("--apply", "--max=1")
     (incident.host.store / ip).write_bytes(kept)
+    done = incident.clean("--apply", "--max=1", "--grace=0s")
+    assert "Cleanup halted" not in done.out, "a late plugin may have written it"
+    assert len(incident.reserved) == ALL - 1
+    incident.checkpoint(kept)
     done = incident.clean("--apply")
     assert "Cleanup halted: released container " in done.out
     assert "refused: halted" in done.out
-    assert len(incident.reserved) == ALL
+    assert len(incident.reserved) == ALL - 1
 
 
 # The journal

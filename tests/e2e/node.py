@@ -22,6 +22,7 @@ T = TypeVar("T")
 NETWORK: Final = "kubenet"
 STORE: Final = Path("/var/lib/cni/networks") / NETWORK
 CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
+CHECKPOINTS: Final = Path("/var/lib/dockershim/sandbox")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 _SCRIPT: Final = Path(__file__).parents[2] / "hack" / "cluster"
 _LABEL: Final = "nodeleak-e2e"

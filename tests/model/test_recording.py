@@ -11,10 +11,11 @@ import pytest
 from agent.checks import engine
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
+from agent.model.port_mapping import PortMapping
 from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
-from agent.model.snapshot import Node, NodeDevices, NotRequested, Snapshot
+from agent.model.snapshot import Damage, DamagedResult, Node, NodeDevices, NotRequested, Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -86,9 +87,23 @@ def replayed(text: str) -> Report:
         node(node=[Node("worker-1", (CIDR, "fd00::/64"), None)], cni_results=[cni_result(GONE, "", "fd00::/64")]),
         replace(RACE, api_skew=timedelta(seconds=-1.5)),
         UNKNOWN,
+        replace(
+            node(cni_results=[replace(cni_result(GONE, "", CIDR), port_mappings=(PortMapping(8080, "tcp"),))]),
+            damaged_results=(DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY),),
+        ),
         replace(node(watches=[shown(), shown(Evidence.RV_RESET, "node")]), server_version="v1.9.2"),
     ],
-    ids=["healthy", "dark", "api off", "several networks", "dual stack", "refused", "unregistered", "replayed"],
+    ids=[
+        "healthy",
+        "dark",
+        "api off",
+        "several networks",
+        "dual stack",
+        "refused",
+        "unregistered",
+        "damaged",
+        "replayed",
+    ],
 )
 def test_a_recording_read_back_equals_what_was_written(snapshot: Snapshot) -> None:
     written = recording(snapshot, snapshot)

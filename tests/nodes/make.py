@@ -13,12 +13,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from agent.model.port_mapping import PortMapping
 from agent.model.recording import Recording, dumps
+from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
     Address,
     Checkpoint,
     CniResult,
     Container,
+    Damage,
+    DamagedResult,
     Known,
     NetworkStore,
     Node,
@@ -29,7 +34,18 @@ from agent.model.snapshot import (
     Unavailable,
 )
 from agent.model.watches import Evidence, Watch
-from tests.builders import GRACE, cni_result, empty_file, node, pod, ranges, reservation, sandbox, without_api
+from tests.builders import (
+    GRACE,
+    cni_result,
+    empty_file,
+    node,
+    pod,
+    processes,
+    ranges,
+    reservation,
+    sandbox,
+    without_api,
+)
 from tests.nodes import devices, registration, volumes
 
 # The leaks of the incident report: addresses, container ids and pods.
@@ -157,6 +173,24 @@ def power_cut() -> Snapshot:
     return node(empty_file("10.244.1.9"))
 
 
+def containerd_leaks() -> Snapshot:
+    """containerd: a sandbox was removed without a DEL, one's setup failed, and a power cut left one that stays."""
+    endpoint = "/run/containerd/containerd.sock"
+    removed, failed, stuck = "7" * 64, "8" * 64, "9" * 64
+    booted = timedelta(minutes=90)
+    now = node(
+        reservation("10.244.1.7", removed, age=timedelta(hours=1)),
+        reservation("10.244.1.8", failed, age=timedelta(hours=1)),
+        reservation("10.244.1.9", stuck),
+        replace(cni_result(removed, "shop/cart", "10.244.1.0/24"), port_mappings=(PortMapping(8080, "tcp"),)),
+        sandbox(stuck, "shop/till", SANDBOX_NOT_READY),
+        checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
+        runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", endpoint)],
+        processes=[replace(processes(booted=booted, kubelet=booted, docker=None), runtime=f"unix://{endpoint}")],
+    )
+    return replace(now, uptime=booted, damaged_results=(DamagedResult("kubenet", stuck, "eth0", Damage.EMPTY),))
+
+
 def old_api_server() -> Snapshot:
     """An API server of the incident's age, as a daemon sees it: a pod was deleted, and nothing changed since."""
     now = node()
@@ -187,6 +221,7 @@ NODES: Final[Mapping[str, Callable[[], Snapshot | tuple[Snapshot, ...]]]] = {
     "files-removed-by-hand": files_removed_by_hand,
     "power-cut": power_cut,
     "stuck-teardown": stuck_teardown,
+    "containerd-leaks": containerd_leaks,
     "old-api-server": old_api_server,
     "etcd-restored": etcd_restored,
     **devices.NODES,

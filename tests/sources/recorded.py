@@ -19,7 +19,12 @@ class RecordedSources:
         self.broken = broken
         self._snapshot = snapshot
         readers = {name: partial(self._read, name) for name in SOURCES}
-        self.sources = Sources(readers, self._api_skew, lambda: snapshot.server_version)
+        self.sources = Sources(
+            readers,
+            self._api_skew,
+            lambda: snapshot.server_version,
+            damaged_results=lambda: snapshot.damaged_results,
+        )
 
     def _read(self, source: str, so_far: Snapshot) -> Any:
         self.requested.append(source)

@@ -15,6 +15,8 @@ from agent.model.assessment import State
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
+    Damage,
+    DamagedResult,
     Known,
     NotRequested,
     Snapshot,
@@ -92,6 +94,11 @@ def test_the_api_server_clock_is_read_after_its_answer() -> None:
 def test_the_server_version_is_stored() -> None:
     assert read(RecordedSources(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
     assert read(RecordedSources(node())).server_version == ""
+
+
+def test_damaged_files_of_the_cache_are_stored() -> None:
+    damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
+    assert read(RecordedSources(replace(node(), damaged_results=(damaged,)))).damaged_results == (damaged,)
 
 
 def test_each_source_is_read_once() -> None:

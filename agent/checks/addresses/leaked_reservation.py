@@ -12,14 +12,14 @@ listing takes addresses that are in use.
 """
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
-from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import made_at
+from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity
-from agent.model.snapshot import NotRequested, ProcessStartTimes, Reservation, Snapshot, Unavailable, known_or
+from agent.model.port_mapping import PortMapping
+from agent.model.snapshot import NotRequested, Reservation, Snapshot, Unavailable, known_or
 from agent.model.text import format_time
 
 NAME = "leaked_reservation"
@@ -28,22 +28,25 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    processes, runtime = known_or(snapshot.processes, None), runtimes.name_of(snapshot)
+    evidence = LeakEvidence.of(assessment)
 
     for classified in assessment.reservations:
         if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):
             continue
         reservation = classified.entry
-        cause, since = _origin(reservation, processes, runtime)
-        because = CAUSES[cause].format(since=format_time(since))
+        cause, since = likely_cause(reservation, evidence)
+        because = describe_cause(cause, format_time(since), evidence.runtime)
+        ports = _port_mappings(reservation, snapshot)
+        rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
         yield Finding(
             detector=NAME,
             subject=str(reservation.key),
-            message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}",
+            message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
             network=reservation.network,
             pod=classified.pod,
             cause=cause,
             since=since,
+            port_mappings=ports,
             identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
         )
     # After the findings: where one of these is unavailable, there may be more leaks.
@@ -69,28 +72,34 @@ def _owner(classified: ClassifiedReservation) -> str:
     return f"container {classified.container_id[:12]}{pod}, which no longer exists"
 
 
-CAUSES: Final = {
+_CAUSES: Final = {
     LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since}",
-    LeakCause.RUNTIME_RESTART: "likely cause: container runtime restart at {since}",
+    LeakCause.RUNTIME_RESTART: "likely cause: restart of {runtime} at {since}",
+    LeakCause.RUNTIME_STATE_LOST: "likely cause: {runtime} started at {since} without a record of earlier sandboxes",
     LeakCause.NODE_REBOOT: "likely cause: node reboot at {since}",
+    LeakCause.NETWORK_RENAMED: "likely cause: the CNI configuration was replaced by that of another network while the "
+    "pod ran; reserved at {since}",
+    LeakCause.TEARDOWN_SKIPPED: "likely cause: sandbox removed without a completed CNI DEL; reserved at {since}",
+    LeakCause.SETUP_FAILED: "likely cause: its CNI ADD was not completed, or DEL failed; reserved at {since}",
     LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since}",
-    LeakCause.UNKNOWN: "cause unknown: reserved at {since}, no restart since",
+    LeakCause.UNKNOWN: "cause unknown; reserved at {since}",
 }
 
 
-def _origin(reservation: Reservation, processes: ProcessStartTimes | None, runtime: str) -> tuple[LeakCause, datetime]:
-    """Return the likely cause, and the earliest moment at which it can have become a leak."""
-    made = made_at(reservation)
-    if not reservation.container_id:
-        return LeakCause.EMPTY_FILE, made
-    if processes is None:
-        return LeakCause.UNKNOWN, made
-    if processes.booted > made:
-        return LeakCause.NODE_REBOOT, processes.booted
-    # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
-    if processes.kubelet is not None and processes.kubelet > made:
-        return LeakCause.KUBELET_RESTART, processes.kubelet
-    started = processes.start_of(runtime)
-    if started is not None and started > made:
-        return LeakCause.RUNTIME_RESTART, started
-    return LeakCause.UNKNOWN, made
+def describe_cause(cause: LeakCause, since: str, runtime: str) -> str:
+    return _CAUSES[cause].format(since=since, runtime=runtime)
+
+
+def describe_ports(forwarded: str) -> str:
+    """Say what a release does not remove. `forwarded`: the ports of the node, and where they lead; may be empty."""
+    return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
+
+
+def _port_mappings(reservation: Reservation, snapshot: Snapshot) -> tuple[PortMapping, ...]:
+    """Return the ports of the node that are still forwarded to a leaked address. A reboot removes the rules."""
+    processes = known_or(snapshot.processes, None)
+    if processes is None or processes.booted > made_at(reservation):
+        return ()
+    sandbox = (reservation.container_id, reservation.network)
+    results = (one for one in known_or(snapshot.cni_results, ()) if (one.container_id, one.network) == sandbox)
+    return tuple(dict.fromkeys(port for one in results for port in one.port_mappings))

@@ -1,29 +1,40 @@
-"""The kubelet does not complete the teardown of a sandbox whose container is gone, and its address stays reserved.
+"""The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
-The kubelet retries a teardown every minute, for as long as it has a checkpoint of the sandbox. It fails every time if
-the network plugin fails: a CNI configuration or plugin binary that was removed, a kubenet without its pod CIDR.
+The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
+or plugin binary that was removed, a kubenet without its pod CIDR. After a power cut, libcni's cached result of a
+sandbox may be empty: containerd 1.x then fails to stop the sandbox for ever.
 
-Means: the reservation has had a checkpoint and no container for longer than a teardown takes: severity info after 15
-minutes, warning after an hour.
-Do: find the sandbox's ID in the kubelet's log, and repair what its teardown fails on. The kubelet then releases the
-address itself.
+Means: with docker, the reservation has had a checkpoint and no container for longer than a teardown takes: severity
+info after 15 minutes, warning after an hour. With containerd and CRI-O, its sandbox is listed and has not been ready
+for an hour (info) or a day (warning).
+Do: find the sandbox's ID in the kubelet's log, and repair what its teardown fails on. If libcni's cached result is
+damaged, remove that file. The kubelet then releases the address itself. Never remove the sandbox with `ctr`: its
+address would leak.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import Assessment, State
+from agent.checks.addresses.pending_teardown import damaged_result
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
+from agent.model.snapshot import Reservation, Snapshot
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
-LATE: Final = timedelta(minutes=15)
-"""A teardown takes up to 4 minutes, and the kubelet starts one every minute."""
-STUCK: Final = timedelta(hours=1)
+HOUR: Final = timedelta(hours=1)
+LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
+    State.TEARDOWN_PENDING: (timedelta(minutes=15), HOUR),
+    State.NOT_READY: (HOUR, 24 * HOUR),
+}
+"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet starts one every minute.
+
+A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart one.
+"""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -33,18 +44,37 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
     for one in assessment.reservations:
-        if one.state is not State.TEARDOWN_PENDING or one.since is None or one.lasted < LATE:
+        if one.state not in LIMITS or one.since is None or not isinstance(one.entry, Reservation):
             continue
-        severity = Severity.WARNING if one.lasted >= STUCK else Severity.INFO
-        pod = f" of pod {one.pod}" if one.pod else ""
+        late, stuck = LIMITS[one.state]
+        if one.lasted < late:
+            continue
+        severity = Severity.WARNING if one.lasted >= stuck else Severity.INFO
+        since = format_time(one.since)
         yield Finding(
             detector=NAME,
             subject=f"{one.network}/{one.name}",
-            message=f"{one.name} is reserved for container {one.container_id[:12]}{pod}, which no longer exists; "
-            f"the kubelet has not completed its teardown since {format_time(one.since)}",
+            message=f"{one.name} is reserved for {_what_is_left(one, since)}{_why(one.entry, assessment.snapshot)}",
             severity=severity,
             network=one.network,
             pod=one.pod,
             since=one.since,
             identity=(one.container_id, severity),
         )
+
+
+def _what_is_left(one: ClassifiedReservation, since: str) -> str:
+    pod = f" of pod {one.pod}" if one.pod else ""
+    if one.state is State.NOT_READY:
+        return f"sandbox {one.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
+    return (
+        f"container {one.container_id[:12]}{pod}, which no longer exists; "
+        f"the kubelet has not completed its teardown since {since}"
+    )
+
+
+def _why(reservation: Reservation, snapshot: Snapshot) -> str:
+    if (damaged := damaged_result(snapshot, reservation)) is None:
+        return ""
+    file = f"libcni's cached result {damaged.file}"
+    return f"; likely cause: {file} is damaged ({damaged.damage}); remove this file"

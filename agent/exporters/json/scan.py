@@ -97,5 +97,6 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "pod": finding.pod or None,
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
+        "host_ports": [{"port": one.host_port, "protocol": one.protocol} for one in finding.port_mappings],
         "strength": finding.strength.value if finding.strength else None,
     }

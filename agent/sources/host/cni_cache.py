@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.model.assessment import KUBENET
+from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, Reservation
+from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -37,6 +38,8 @@ class CniResults:
     def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = tuple(directories)
         self._parsed: dict[tuple[str, int, int, int], CniResult] = {}
+        self.damaged: tuple[DamagedResult, ...] = ()
+        """The files of the last reading that have no result."""
 
     def read(self) -> tuple[CniResult, ...]:
         """Read what is cached of all networks; raises SourceError where no directory exists or one is unreadable.
@@ -44,6 +47,8 @@ class CniResults:
         The networks that are not checked show where pods have their addresses from instead.
         """
         parsed: dict[tuple[str, int, int, int], CniResult] = {}
+        damaged: list[DamagedResult] = []
+        self.damaged = ()
         existing = 0
         for directory in self._directories:
             try:
@@ -54,17 +59,19 @@ class CniResults:
                 raise SourceError(cannot_read(directory, error)) from error
             existing += 1
             try:
-                self._read_directory(handle, parsed)
+                self._read_directory(handle, parsed, damaged)
             except OSError as error:
                 raise SourceError(cannot_read(directory, error)) from error
             finally:
                 os.close(handle)
         if not existing:
             raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
-        self._parsed = parsed
+        self._parsed, self.damaged = parsed, tuple(damaged)
         return tuple(parsed.values())
 
-    def _read_directory(self, directory: int, parsed: dict[tuple[str, int, int, int], CniResult]) -> None:
+    def _read_directory(
+        self, directory: int, parsed: dict[tuple[str, int, int, int], CniResult], damaged: list[DamagedResult]
+    ) -> None:
         for name in os.listdir(directory):
             matched = _NAME.fullmatch(name)
             if matched is None or matched["ifname"] == _LOOPBACK:
@@ -77,11 +84,13 @@ class CniResults:
                 continue
             key = (name, found.st_ino, found.st_mtime_ns, found.st_size)
             result = self._parsed.get(key) or _read_one(name, matched, found.st_mtime_ns, directory)
-            if result is not None:
+            if isinstance(result, CniResult):
                 parsed[key] = result
+            elif result is not None:
+                damaged.append(result)
 
 
-def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | None:
+def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | DamagedResult | None:
     """Return one result; None: it was removed, or is none. Raises OSError: what it names may still be mounted."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -91,7 +100,21 @@ def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) 
         content = os.read(handle, _LARGEST)
     finally:
         os.close(handle)
-    return parse_result(content, matched["network"], matched["id"], matched["ifname"], mtime_ns)
+    network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+    if damage := _damage(content):
+        return DamagedResult(network, container_id, ifname, damage)
+    return parse_result(content, network, container_id, ifname, mtime_ns)
+
+
+def _damage(content: bytes) -> Damage | None:
+    """Say why a file has no result of any kind; None: it may have one."""
+    if not content:
+        return Damage.EMPTY
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return Damage.MALFORMED
+    return None
 
 
 def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
@@ -121,7 +144,23 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
+        port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
     )
+
+
+def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
+    """Return the forwarded ports. libcni passes them only to a plugin that declares the capability."""
+    try:
+        if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
+            return ()
+        given = ((one.get("hostPort"), one.get("protocol") or "tcp") for one in arguments["portMappings"])
+        return tuple(PortMapping(port, str(protocol).lower()) for port, protocol in given if _is_port(port))
+    except (AttributeError, KeyError, TypeError):
+        return ()
+
+
+def _is_port(port: Any) -> bool:
+    return type(port) is int and 0 < port < 1 << 16
 
 
 def _namespace(cached: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork, WrittenRange, version_numbers
-from agent.model.snapshot import Container
+from agent.model.snapshot import SANDBOX_NOT_READY, Container
 from agent.model.text import truncate
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.runtime.protobuf import DecodedMessage, encode
@@ -35,7 +35,7 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 100
 """A filter has 70 bytes; a request fits into one frame of HTTP/2."""
-_SANDBOX_STATES: Final = {0: "running", 1: "not ready"}
+_SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"

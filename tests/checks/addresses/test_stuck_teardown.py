@@ -1,6 +1,8 @@
 """Teardowns that the kubelet does not complete."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -8,8 +10,18 @@ from agent.checks import engine
 from agent.checks.addresses import stuck_teardown
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.snapshot import Checkpoint, InsufficientData, Snapshot
-from tests.builders import GONE, GRACE, findings_of, node, reservation, without
+from agent.model.runtime import CONTAINERD, ContainerRuntime
+from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
+    Checkpoint,
+    Container,
+    Damage,
+    DamagedResult,
+    InsufficientData,
+    NotRequested,
+    Snapshot,
+)
+from tests.builders import GONE, GRACE, NOW, UPTIME, findings_of, node, processes, reservation, sandbox, without
 
 LOST = reservation("10.244.1.9")
 KEPT = Checkpoint(GONE, "shop/cart")
@@ -77,3 +89,100 @@ def test_a_completed_teardown_is_forgotten() -> None:
 def test_without_its_sources_it_has_insufficient_data(source: str) -> None:
     with pytest.raises(InsufficientData, match=source):
         findings_of(stuck_teardown, without(pending(), source))
+
+
+# containerd and CRI-O: the sandbox is listed until its teardown is completed
+
+HOUR = timedelta(hours=1)
+STOPPED = sandbox(GONE, "shop/cart", SANDBOX_NOT_READY)
+ENDPOINT = "/run/containerd/containerd.sock"
+
+
+def on_cri(
+    *records: Any, later: timedelta = timedelta(0), container: Container = STOPPED, booted: timedelta = UPTIME
+) -> Snapshot:
+    snapshot = node(
+        LOST,
+        container,
+        *records,
+        checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
+        runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT)],
+        processes=[replace(processes(booted=booted), runtime=f"unix://{ENDPOINT}")],
+        later=later,
+    )
+    return replace(snapshot, uptime=booted + later)
+
+
+def with_damage(snapshot: Snapshot, network: str = "kubenet") -> Snapshot:
+    return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", Damage.EMPTY),))
+
+
+def test_a_sandbox_that_is_not_ready_for_an_hour_is_for_information_and_for_a_day_a_warning() -> None:
+    assert severities(after(on_cri(), on_cri(later=59 * MINUTE))) == []
+    late = [on_cri(), on_cri(later=HOUR), on_cri(later=HOUR + MINUTE)]
+    assert severities(after(*late)) == [(Severity.INFO, True)]
+    stuck = [on_cri(later=24 * HOUR), on_cri(later=24 * HOUR + MINUTE)]
+    assert severities(after(*late, *stuck)) == [(Severity.WARNING, True)]
+
+
+def test_the_finding_names_the_sandbox_and_its_pod() -> None:
+    (finding,) = (one.finding for one in after(on_cri(), on_cri(later=HOUR)).findings)
+    assert (finding.detector, finding.pod, finding.since) == (stuck_teardown.NAME, "shop/cart", on_cri().taken_at)
+    assert finding.message == (
+        "10.244.1.9 is reserved for sandbox 999999999999 of pod shop/cart, which has not been ready since "
+        "2026-03-26 20:00:00Z and is not torn down"
+    )
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        sandbox(GONE, "shop/cart"),
+        sandbox(GONE, "shop/cart", "being created"),
+        sandbox(GONE, "shop/cart", "in another namespace of containerd"),
+        sandbox(GONE, "shop/cart", "exited"),
+        replace(STOPPED, sandbox=False),
+    ],
+    ids=["ready", "being created", "of nerdctl", "of docker", "a container"],
+)
+def test_others_that_do_not_run_are_no_finding(container: Container) -> None:
+    assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
+
+
+def test_a_sandbox_that_is_gone_meanwhile_starts_over() -> None:
+    gone = node(later=MINUTE)
+    assert severities(after(on_cri(), gone, on_cri(later=HOUR))) == []
+
+
+def test_a_damaged_result_is_named_with_the_remedy() -> None:
+    report = after(with_damage(on_cri()), with_damage(on_cri(later=HOUR)))
+    (finding,) = (one.finding for one in report.findings)
+    assert finding.message.endswith(
+        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file"
+    )
+
+
+BOOTED = HOUR * 1.5
+"""Ago. Sandboxes of the builders are two hours old."""
+
+
+def test_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> None:
+    cut = with_damage(on_cri(booted=BOOTED))
+    (tracked,) = engine.replay([cut, cut], grace=GRACE, confirm_after=timedelta(0)).findings
+    assert (tracked.finding.severity, tracked.finding.since) == (Severity.INFO, NOW - BOOTED)
+    assert engine.needs_second_snapshot(cut, GRACE)
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        on_cri(booted=BOOTED),
+        with_damage(on_cri(booted=BOOTED), network="cbr0"),
+        with_damage(on_cri(booted=BOOTED, container=replace(STOPPED, created=int(NOW.timestamp()) - 3600))),
+        with_damage(without(on_cri(booted=BOOTED), "processes")),
+        with_damage(on_cri(booted=HOUR / 2)),
+    ],
+    ids=["no damage", "of another network", "made after the boot", "start times unknown", "just booted"],
+)
+def test_otherwise_a_single_scan_does_not_know_the_age(snapshot: Snapshot) -> None:
+    assert severities(after(snapshot, snapshot)) == []

@@ -101,6 +101,7 @@ def test_a_leak_has_its_pod_cause_and_time() -> None:
         "pod": "shop/cart",
         "resource": None,
         "pod_outcome": None,
+        "host_ports": [],
         "strength": None,
     }
 

@@ -235,7 +235,7 @@ def test_leaks_of_one_restart_are_one_line_unless_verbose() -> None:
 def test_leaks_without_a_restart_are_one_line_with_the_oldest_time() -> None:
     text = scan_table(report_with(*(leak(f"10.0.0.{n}", LeakCause.UNKNOWN, hours=n) for n in (1, 2, 3))))
     assert "3 addresses in kubenet leaked, cause unknown" in text
-    assert "reserved at 2026-03-26 17:00:00Z (the oldest), no restart since: 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
+    assert "reserved at 2026-03-26 17:00:00Z (the oldest): 10.0.0.3, 10.0.0.2, 10.0.0.1" in text
 
 
 def rejected(pod: str, outcome: PodOutcome = PodOutcome.STUCK, cause: RejectionCause = EXHAUSTED) -> Finding:

@@ -91,6 +91,35 @@ def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(content: byte
     assert parsed(content).namespace == namespace
 
 
+PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
+MAPPED = {"capabilityArgs": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "TCP"}]}}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "more", "expected"),
+    [
+        (PORTMAP, MAPPED, ["8080/tcp"]),
+        (PORTMAP, {"capabilityArgs": {"portMappings": [{"hostPort": 53, "protocol": "udp"}]}}, ["53/udp"]),
+        (PORTMAP, {"capabilityArgs": {"portMappings": [{"hostPort": 0}]}}, []),
+        (PORTMAP, {"capabilityArgs": {"portMappings": [{"hostPort": 8080}]}}, ["8080/tcp"]),
+        (PORTMAP, {"capabilityArgs": {"portMappings": [{"hostPort": "8080"}, {"hostPort": True}, {}]}}, []),
+        (PORTMAP, {"capabilityArgs": {"portMappings": 7}}, []),
+        (PORTMAP, {"capabilityArgs": [7]}, []),
+        (PORTMAP, {}, []),
+        ({"type": "portmap"}, MAPPED, []),
+        ({"type": "portmap", "capabilities": ["portMappings"]}, MAPPED, []),
+        ({"type": "portmap", "capabilities": None}, MAPPED, []),
+    ],
+    ids=[
+        "one", "udp", "no host port", "without a protocol", "no ports", "no list", "no object", "none",
+        "no capability", "a list of capabilities", "no capabilities",
+    ],
+)  # fmt: skip
+def test_forwarded_host_ports_are_those_that_a_plugin_gets(plugin: object, more: Any, expected: list[str]) -> None:
+    config = {"name": "kubenet", "plugins": [{"type": "bridge", "ipam": SUBNET}, plugin]}
+    assert list(map(str, parsed(cached(None, config=config, **more)).port_mappings)) == expected
+
+
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
     assert (result.pod, result.data_dir) == ("", "")
@@ -289,6 +318,33 @@ def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path) -> None:
     assert str(changed.ranges[0][0]) == "10.250.0.1-10.250.255.254"
     path.unlink()
     assert cache.read() == ()
+
+
+def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
+    (tmp_path / name(container_id="a" * 64)).write_bytes(b"")
+    (tmp_path / name(container_id="b" * 64)).write_bytes(cached(SUBNET)[:50])
+    (tmp_path / name(container_id="c" * 64)).write_bytes(cached(SUBNET))
+    (tmp_path / name("cni-loopback", ifname="lo")).write_bytes(b"")
+    cache = CniResults([tmp_path])
+    assert cache.read() == ()
+    assert {one.file: one.damage.value for one in cache.damaged} == {
+        name(container_id="a" * 64): "it is empty",
+        name(container_id="b" * 64): "its JSON is malformed",
+    }
+
+
+def test_a_reading_that_fails_keeps_no_damage_of_the_one_before(tmp_path: Path) -> None:
+    directory = tmp_path / "results"
+    directory.mkdir()
+    (directory / name()).write_bytes(b"")
+    cache = CniResults([directory])
+    assert cache.read() == ()
+    before = cache.damaged
+    (directory / name()).unlink()
+    directory.rmdir()
+    with pytest.raises(SourceError):
+        cache.read()
+    assert (len(before), len(cache.damaged)) == (1, 0)
 
 
 def test_a_partly_written_file_is_read_when_complete(tmp_path: Path) -> None:
