@@ -9,7 +9,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -104,6 +104,20 @@ class UnrecognizedEntry:
     why: str
     blocks: bool
     """Its name is an address, so host-local will not give that address out."""
+    program: str = ""
+    """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """What an earlier setup of the node left in a directory that no pod uses."""
+
+    directory: str
+    files: int
+    oldest_ns: int
+    newest_ns: int
+    pods: int
+    """How many of its IDs are those of pods, as far as libcni's cache knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +131,10 @@ class NetworkStore:
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
     absent: bool = field(default=False, compare=False)
     """It does not exist, and the directory above it does, so that a mount is not what is missing."""
+    discovered: bool = field(default=False, compare=False)
+    """No setting names it: the runtime does, or its directory was found."""
+    left_over: LeftOver | None = None
+    """None: it may be in use, or nothing is in it, or whose it is is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +176,8 @@ class CniResult:
     mtime_ns: int
     namespace: str = ""
     """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
+    uses_pod_cidr: bool = False
+    """Its configuration has the node's pod CIDRs in place of ranges, as Calico's have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +328,10 @@ class Snapshot:
     runtimes: Reading[tuple[ContainerRuntime, ...]] = field(
         default=NotRequested("runtimes", _NOT_RECORDED), metadata=_ADDRESSES
     )
+    networks: Reading[tuple[RuntimeNetwork, ...]] = field(
+        default=NotRequested("networks", _NOT_RECORDED), metadata=_ADDRESSES
+    )
+    """Those that the kubelet's runtime has loaded."""
     mounted_namespaces: Reading[tuple[str, ...]] = field(
         default=NotRequested("mounted_namespaces", _NOT_RECORDED), metadata=_ADDRESSES
     )

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Container, Snapshot, known_or
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.snapshot import Container, NotRequested, Snapshot, known_or
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import NoCri, Runtime
@@ -84,6 +84,17 @@ class NodeRuntimes:
     def has(self, container_id: str) -> bool:
         """Return whether one of the runtimes has it; raises SourceError if one of them fails."""
         return any(self._ask(lambda runtime: runtime.has(container_id)))
+
+    def networks(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
+        """Return the networks that the kubelet's runtime names; raises SourceError if it fails."""
+        runtimes, named = self._runtimes(), self._named()
+        kubelets = runtimes[:1] if named or len(runtimes) == 1 else ()
+        for runtime in kubelets:
+            with suppress(NoCri):
+                if (networks := runtime.networks()) is not None:
+                    return networks
+            return NotRequested("networks", f"{runtime.expected.name} does not name its networks")
+        return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []
