@@ -64,12 +64,18 @@ def _of_the_runtime(store: NetworkStore, network: RuntimeNetwork, snapshot: Snap
     if not network.may_use_host_local:
         return not_in_use(store, f"the runtime's network {network.name} uses {network.ipam}", snapshot)
     if isinstance(store.reading, Unavailable) and " does not exist: " in store.reading.why:
-        if network_use.was_never_used(store, snapshot):
+        if network_use.was_never_used(store, snapshot) or _is_for_pods_to_come(store, snapshot):
             return replace(store, reading=Known(()))
         if not network.ipam:
             why = f"the runtime's network {network.name} ({', '.join(network.plugins)}) has no directory of host-local"
             return not_in_use(store, why, snapshot)
     return store
+
+
+def _is_for_pods_to_come(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether the runtime has changed its network, and all pods that run have addresses of the one before."""
+    elsewhere = network_use.where_instead(store, snapshot)
+    return store.absent and bool(elsewhere) and not network_use.is_in_use(store, snapshot)
 
 
 def _is_of_pods(store: NetworkStore, snapshot: Snapshot) -> bool:

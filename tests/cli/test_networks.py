@@ -54,13 +54,18 @@ class Stand:
 
 
 @contextmanager
-def standing(directory: Path, node: FakeNode) -> Iterator[Stand]:
+def standing(directory: Path, node: FakeNode, networks: str = "") -> Iterator[Stand]:
+    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O."""
     host = build(directory / "node", node)
     with ExitStack() as stack:
         if node.uses_docker:
             stack.enter_context(engine(host.docker_socket, node))
         else:
-            stack.enter_context(FakeGrpcServer(host.containerd_socket, cri.of_node(node).answer))
+            stack.enter_context(
+                FakeGrpcServer(
+                    host.containerd_socket, cri.of_node(node, {"cniconfig": networks} if networks else {}).answer
+                )
+            )
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
         yield Stand(node, host)
 
@@ -407,3 +412,60 @@ def test_while_no_sandbox_runs_every_checkpoint_is_pending(tmp_path: Path) -> No
     with standing(tmp_path, replace(the_incident(NOW), running=(), pending=())) as stand:
         document = stand.scan(leave_checkpoints(stand))
         assert kubenet(document)["states"]["teardown_pending"] == 7
+
+
+# Networks that no setting names
+
+BRIDGE: Final = {"type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": CIDR}]]}}
+
+
+def states(document: Any) -> dict[str, Any]:
+    return {one["name"]: one["not_in_use"] or one["reserved"] for one in document["networks"]}
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_containerd_names_the_network_and_everything_else_is_listed(tmp_path: Path, api: str) -> None:
+    node = a_node(network="cbr0", runtime="containerd://1.7.24")
+    with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="cbr0")) as stand:
+        leave_over(stand.host.networks / "cbr0", every_address()[5:9])
+        leave_over(stand.host.networks / "docker0", ["172.17.0.2", "172.17.0.3"])
+        leave_over(stand.host.networks / "podman", ["10.88.0.2"])
+        nerdctl = stand.host.networks / "bridge"
+        nerdctl.mkdir()
+        (nerdctl / "10.4.0.2").write_text(f"default-{'a' * 64}")
+        document = stand.scan(api=api)
+        instead = "the runtime gives pods addresses from network cbr0"
+        assert states(document) == {
+            "cbr0": 9, "docker0": instead,
+            "podman": "its addresses are those of podman", "bridge": "its addresses are those of nerdctl",
+        }  # fmt: skip
+        assert [one for one in subjects(document) if one.startswith("left_over")] == ["left_over_network docker0"]
+        assert len(leaks(document)) == 4
+        before = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        cleaned = stand.clean("--apply", "--settle=0s", api=api)
+        assert {one["network"] for one in cleaned["addresses"]} == {"cbr0"}
+        after = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        gone = {path.relative_to(stand.host.networks) for path in before.keys() - after.keys()}
+        assert gone == {Path("cbr0", ip) for ip in every_address()[5:9]}
+
+
+def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp_path: Path) -> None:
+    node = a_node(network="cbr0", runtime="containerd://1.7.24")
+    with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="other")) as stand:
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
+        document = stand.scan()
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"], "running pods have their addresses from it"
+        (address,) = stand.clean("--apply", "--settle=0s")["addresses"]
+        assert (address["reason"], address["setting"]) == ("network_not_allowed", "--cleanup-network=auto,cbr0")
+        assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
+
+
+@pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])
+def test_where_the_runtime_names_none_the_pods_show_the_network(tmp_path: Path, runtime: str) -> None:
+    with standing(tmp_path, a_node(network="cbr0", runtime=runtime)) as stand:
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
+        leave_over(stand.host.networks / "docker0", ["172.17.0.2"])
+        document = stand.scan()
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"]
+        assert states(document)["docker0"] == "the pods of this node get their addresses from network cbr0"
+        assert stand.clean("--apply", "--settle=0s")["verdicts"]["released"] == 1

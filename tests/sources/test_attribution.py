@@ -164,6 +164,13 @@ def test_host_local_makes_the_directory_of_the_runtime_for_the_first_pod() -> No
         assert judge(MISSING, networks=[replace(CBR0, ipam=ipam)], **quiet).reading == Known(())
 
 
+def test_a_network_that_no_pod_has_yet_has_no_directory_yet() -> None:
+    host_local = [replace(CBR0, ipam="host-local")]
+    assert judge(MISSING, OF_WEB, networks=host_local).reading == Known(())
+    assert judge(replace(MISSING, absent=False), OF_WEB, networks=host_local).reading == MISSING.reading
+    assert judge(MISSING, replace(OF_WEB, network="cbr0"), networks=host_local) == MISSING
+
+
 def test_a_missing_directory_of_running_pods_is_unavailable_where_host_local_is_certain() -> None:
     assert judge(MISSING, networks=[replace(CBR0, ipam="host-local")]) == MISSING
     found = judge(MISSING, networks=[replace(CBR0, plugins=("cilium-cni",))])

@@ -91,6 +91,12 @@ def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(content: byte
     assert parsed(content).namespace == namespace
 
 
+@pytest.mark.parametrize("ipam", [{"subnet": "usePodCidr"}, {"ranges": [[{"subnet": "usePodCidr"}]]}])
+def test_calicos_configuration_has_the_pod_cidr_in_place_of_a_range(ipam: dict[str, Any]) -> None:
+    assert parsed(cached(ipam)).uses_pod_cidr
+    assert not parsed(cached(SUBNET)).uses_pod_cidr
+
+
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
     assert (result.pod, result.data_dir) == ("", "")
