@@ -90,7 +90,7 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 def test_without_data_nothing_is_said_to_be_healthy() -> None:
     text = lines(scan_table(scanned(dark_node())))
     assert "kubenet ? ? ? ? unavailable" in text
-    assert "Incomplete: 12 of 12 checks could not run: it gave no word" in text
+    assert "Incomplete: 13 of 13 checks could not run: it gave no word" in text
     assert not any(line.startswith("OK") for line in text)
     assert "Unavailable (nothing is concluded from these sources):" in text
     assert "containers: it gave no word" in text
