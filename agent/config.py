@@ -183,8 +183,8 @@ class Config:
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")
     network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
-        "CNI network to check, by the name of its host-local directory; auto: each that pods of this node use. The "
-        "container runtime names them, or else the pods' addresses show it. Repeat the option for more networks")
+        "CNI network to check; auto: those that pods use. A name is that of a directory of host-local. The container "
+        "runtime names the pods' networks, or else their addresses show it. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
     cni_cache_dir: tuple[Path, ...] = _setting(
@@ -224,7 +224,7 @@ class Config:
         "every guard")
     cleanup_network: tuple[str, ...] = _setting(
         "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
-        "CNI network whose leaked addresses may be released; nothing is released without it. auto: those that the "
+        "CNI network to clean; auto: those that pods use. Nothing is released without it. auto means those that the "
         "kubelet's container runtime names, or where it names none (docker, CRI-O) those of the pods' eth0. All "
         "sandboxes of a network must belong to this node's runtime. Repeat the option for more networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
