@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from agent.model.assessment import AUTO
 from agent.model.registration import Expected
 
 ENV_PREFIX: Final = "NODELEAK_"
@@ -181,8 +182,9 @@ class Config:
     docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")
-    network: tuple[str, ...] = _setting("kubenet", network_name, PATHS, "NAME", many=True, common=True, help=
-        "CNI network to check, by the name of its host-local directory. Repeat the option for more networks")
+    network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
+        "CNI network to check; auto: those that pods use. A name is that of a directory of host-local. The container "
+        "runtime names the pods' networks, or else their addresses show it. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
     cni_cache_dir: tuple[Path, ...] = _setting(
@@ -221,9 +223,10 @@ class Config:
         "off: only detect leaks; dry-run: report what would be released; auto: release confirmed leaks that pass "
         "every guard")
     cleanup_network: tuple[str, ...] = _setting(
-        "kubenet", network_name, CLEANUP, "NAME", commands=_CLEANING, many=True, common=True, help=
-        "CNI network whose leaked addresses may be released. All of its sandboxes must belong to this node's runtime. "
-        "Repeat the option for more networks")
+        "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
+        "CNI network to clean; auto: those that pods use. Nothing is released without it. auto means those that the "
+        "kubelet's container runtime names, or where it names none (docker, CRI-O) those of the pods' eth0. All "
+        "sandboxes of a network must belong to this node's runtime. Repeat the option for more networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "
         "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
@@ -310,10 +313,9 @@ def quote(text: str) -> str:
 
 
 def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Report networks that may be cleaned and are not checked. The default may be; it was not chosen."""
+    """Report networks that may be cleaned and are not checked."""
     allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    default = (settings_of("clean")["cleanup_network"].default,)
-    if "cleanup_network" not in settings_of(command) or allowed == default or set(allowed) & set(read):
+    if "cleanup_network" not in settings_of(command) or not allowed or AUTO in read or {AUTO, *read} & set(allowed):
         return []
     names = ",".join(allowed)
     return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
@@ -350,6 +352,8 @@ def _parse(setting: Setting, text: str | list[str]) -> Any:
     given = [text] if isinstance(text, str) else text
     if not setting.many:
         return setting.parse(given[-1])
+    if not any(given) and not setting.default:
+        return ()
     return tuple(dict.fromkeys(setting.parse(part.strip()) for one in given for part in one.split(",")))
 
 

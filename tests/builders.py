@@ -25,7 +25,7 @@ from agent.model.registration import Autoscaler, Expected, LastSeen, Registratio
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
-from agent.model.runtime import DOCKER, ContainerRuntime
+from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -354,6 +354,7 @@ def node(
     node: Given[Node] = None,
     processes: Given[ProcessStartTimes] = None,
     runtimes: Given[ContainerRuntime] = None,
+    networks: Given[RuntimeNetwork] = None,
     device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
     registration: Registration | Unavailable | NotRequested | None = None,
     autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
@@ -391,6 +392,7 @@ def node(
         checkpoints=reading(checkpoints, CHECKPOINTS, Checkpoint),
         containers=reading(containers, CONTAINERS, Container),
         runtimes=reading(runtimes, (ContainerRuntime(DOCKER),), ContainerRuntime),
+        networks=reading(networks, (), RuntimeNetwork),
         cni_results=reading(cni_results, CNI_RESULTS, CniResult),
         addresses=reading(addresses, ADDRESSES, Address),
         mounted_namespaces=reading(mounted_namespaces, (), str),

@@ -182,7 +182,7 @@ def _clean(host: Host, node: FakeNode) -> None:
     if _stored(host) != before:
         raise DemoFailed("the dry run changed files")
     _say("", "$ nodeleak clean --apply …")
-    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--apply")).rstrip())
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--cleanup-network=auto", "--apply")).rstrip())
     leaked = {sandbox.ip for sandbox in node.leaked}
     left = {name: content for name, content in before.items() if name not in leaked}
     if _stored(host) != left:

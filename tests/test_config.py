@@ -149,7 +149,7 @@ def test_valid_text_is_parsed(parse: Callable[[str], Any], text: str, value: obj
 
 def test_defaults() -> None:
     settings = load("run", OFF, {})
-    assert settings.network == ("kubenet",)
+    assert settings.network == ("auto",)
     assert settings.cni_networks_dir == Path("/var/lib/cni/networks")
     assert settings.checkpoint_dir == (Path("/var/lib/dockershim/sandbox"), Path("/var/lib/cri-dockerd/sandbox"))
     assert settings.device_plugins_dir == Path("/var/lib/kubelet/device-plugins")
@@ -160,7 +160,7 @@ def test_defaults() -> None:
 def test_nothing_is_released_by_default() -> None:
     settings = load("run", OFF, {})
     assert settings.cleanup == "off"
-    assert settings.cleanup_network == ("kubenet",)
+    assert settings.cleanup_network == ()
     assert (settings.settle, settings.max_share) == (timedelta(minutes=5), 0.5)
     assert (settings.max_per_sync, settings.max_per_hour) == (10, 60)
     assert settings.lock_timeout == timedelta(seconds=5)
@@ -256,16 +256,23 @@ def test_every_mistake_is_reported_with_setting_and_value() -> None:
 
 @pytest.mark.parametrize("command", ["run", "clean"])
 def test_a_cleanup_network_that_is_not_checked_is_a_mistake(command: str) -> None:
-    assert mistakes({**OFF, "cleanup_network": ["storage"]}, command=command) == [
-        "--cleanup-network=storage: network is not checked: add --network=storage"
-    ]
+    for allowed in ("storage", "storage,other"):
+        assert mistakes({**OFF, "network": ["kubenet"], "cleanup_network": [allowed]}, command=command) == [
+            f"--cleanup-network={allowed}: network is not checked: add --network=storage"
+        ]
     both: dict[str, Any] = {**OFF, "cleanup_network": ["storage"], "network": ["kubenet,storage"]}
     assert load(command, both, {}).cleanup_network == ("storage",)
 
 
-def test_a_default_cleanup_network_that_is_not_checked_is_no_mistake() -> None:
-    assert load("clean", {**OFF, "network": ["storage"]}, {}).cleanup_network == ("kubenet",)
-    assert load("scan", OFF, {"NODELEAK_CLEANUP_NETWORK": "storage"}).network == ("kubenet",)
+@pytest.mark.parametrize(("read", "allowed"), [("auto", "storage"), ("kubenet", "auto"), ("auto", "auto"), ("x", "")])
+def test_what_is_checked_may_be_known_only_by_the_node(read: str, allowed: str) -> None:
+    settings = load("clean", {**OFF, "network": [read], "cleanup_network": [allowed]}, {})
+    assert settings.cleanup_network == ((allowed,) if allowed else ())
+
+
+def test_other_commands_do_not_care_which_networks_may_be_cleaned() -> None:
+    environment = {"NODELEAK_CLEANUP_NETWORK": "storage", "NODELEAK_NETWORK": "kubenet"}
+    assert load("scan", OFF, environment).network == ("kubenet",)
 
 
 def test_yes_is_not_on() -> None:

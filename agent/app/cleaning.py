@@ -16,8 +16,10 @@ from agent.cleanup.restore import Restoration
 from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
+from agent.model.assessment import AUTO
 from agent.model.release import Cleaning, Limits
 from agent.model.snapshot import Unavailable
+from agent.sources.host.reservations import network_names
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 
@@ -46,10 +48,21 @@ def cleaner(
             )
 
 
-def limits(config: Config, only: frozenset[str] | None = None) -> Limits:
-    """`only`: the addresses requested by name."""
+def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Limits:
+    """`only`: the addresses requested by name. A dry run may show any network that the node's pods use.
+
+    Raises UsageError where addresses would be released, and no network is named.
+    """
+    if mode == "auto" and not config.cleanup_network:
+        name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+        found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+        raise UsageError(
+            f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
+            f"of this node use (networks in {config.cni_networks_dir}: {found})"
+        )
     return Limits(
-        networks=frozenset(config.cleanup_network),
+        networks=frozenset(config.cleanup_network or {AUTO}),
+        networks_dir=str(config.cni_networks_dir),
         grace=config.grace,
         settle=config.settle,
         max_share=config.max_share,
@@ -75,7 +88,7 @@ def clean_once(
     `until_reported`: from the first release until it is closed, signals are held back.
     """
     budget = Budget(per_sync=None if most is None else ("--max", most))
-    once = cleaner(config, mode, "clean", sources.recheck, limits(config, only), budget)
+    once = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
     once.before_snapshot(loop.wall())
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(deferred())

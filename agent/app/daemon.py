@@ -13,6 +13,7 @@ from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
+from agent.model.assessment import AUTO
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -79,7 +80,7 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
     return cleaning.cleaner(
-        config, config.cleanup, "run", sources.recheck, cleaning.limits(config), budget, heartbeat.beat
+        config, config.cleanup, "run", sources.recheck, cleaning.limits(config, config.cleanup), budget, heartbeat.beat
     )
 
 
@@ -103,7 +104,7 @@ def _exporters(
     from agent.state.last_seen import LastSeenExporter
 
     return (
-        MetricsExporter(registry, config.network, MODES[config.cleanup], watches),
+        MetricsExporter(registry, (one for one in config.network if one != AUTO), MODES[config.cleanup], watches),
         LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
     )
 

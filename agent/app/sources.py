@@ -13,12 +13,12 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.release import ProbeResult
-from agent.model.runtime import DOCKER
+from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.snapshot import NetworkStore, NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, namespaces, probe, reservations
+from agent.sources.host import addresses, flannel, mounts, namespaces, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
@@ -63,6 +63,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         api.latest_node,
     )
     host = {
+        "networks": lambda _: _networks(in_time(runtimes.networks), config),
         "reservations": _reservations(config),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
@@ -123,9 +124,9 @@ def _runtimes(config: Config) -> NodeRuntimes:
 _RUN: Final = Path("/run")
 
 
-def _mounted(socket: Path, run_dir: Path) -> Path:
-    """Return where a socket of the node is for this process."""
-    return run_dir / socket.relative_to(_RUN) if socket.is_relative_to(_RUN) else socket
+def _mounted(path: Path, run_dir: Path) -> Path:
+    """Return where a path of the node is for this process."""
+    return run_dir / path.relative_to(_RUN) if path.is_relative_to(_RUN) else path
 
 
 def _on_node(docker_host: str, run_dir: Path) -> Path | None:
@@ -140,8 +141,17 @@ def _probe(config: Config) -> Callable[[Sequence[str]], Mapping[str, ProbeResult
     return lambda ips: probe.probe(ips, loop.clock)
 
 
+def _networks(
+    named: tuple[RuntimeNetwork, ...] | NotRequested, config: Config
+) -> tuple[RuntimeNetwork, ...] | NotRequested:
+    return named if isinstance(named, NotRequested) else flannel.with_subnet(named, config.run_dir)
+
+
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
-    return lambda _: tuple(reservations.read_reservations(config.cni_networks_dir, one) for one in config.network)
+    mounted = partial(_mounted, run_dir=config.run_dir)
+    return lambda snapshot: network_directories.read_all(
+        config.network, snapshot.networks, config.cni_networks_dir, mounted
+    )
 
 
 def _device_plugins(

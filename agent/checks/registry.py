@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from agent.checks.addresses import (
     exhausted_range,
     leaked_reservation,
+    left_over_network,
     shared_ip,
     stuck_teardown,
     unmanaged_address,
@@ -45,6 +46,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     unmanaged_address,
     stuck_teardown,
     exhausted_range,
+    left_over_network,
     late_device_plugin,
     rejected_pod,
     started_without_device,

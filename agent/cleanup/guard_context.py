@@ -7,12 +7,13 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.cleanup.runtime_history import RuntimeHistory
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import AUTO, Assessment, ClassifiedReservation, State
 from agent.model.namespaces import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
 from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
+from agent.sources import attribution
 
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
@@ -57,6 +58,12 @@ class GuardContext:
     def runtime(self) -> str:
         """What texts call the container runtime."""
         return runtimes.name_of(self.snapshot)
+
+    @cached_property
+    def allowed_networks(self) -> frozenset[str]:
+        """The networks that may be cleaned: those of the settings, and for `auto` what is certain to be the pods'."""
+        names = self.limits.networks
+        return (names - {AUTO}) | attribution.cleanable(self.snapshot) if AUTO in names else names
 
     # Those that follow raise InsufficientData if their source could not be read.
 

@@ -116,13 +116,17 @@ def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusa
 
 def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The IDs of another network may belong to another runtime. They would all look leaked."""
-    if others := [name for name in request.networks if name not in context.limits.networks]:
+    if others := [name for name in request.networks if name not in context.allowed_networks]:
         allowed = sorted(context.limits.networks.union(others))
         return Refusal(
             Reason.NETWORK_NOT_ALLOWED,
             f"cleanup is not allowed in network {', '.join(others)}",
             f"--cleanup-network={','.join(allowed)}",
         )
+    for store in context.snapshot.reservations:
+        if store.network in request.networks and store.data_dir and store.data_dir != context.limits.networks_dir:
+            why = f"network {store.network} is in {store.data_dir}, and --cni-networks-dir is another directory"
+            return Refusal(Reason.NETWORK_NOT_ALLOWED, why)
     return None
 
 

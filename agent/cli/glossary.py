@@ -98,6 +98,8 @@ _SOURCES: Final = {
     "run `docker ps` or `crictl pods` on the node. If it works there, check --docker-host or --cri-endpoint, and the "
     "mount of the socket.",
     "runtimes": "The container runtimes that were asked, with their versions. It is never unavailable.",
+    "networks": "The networks that the kubelet's container runtime names, with directories and ranges. docker and "
+    "CRI-O name none.\nDo: if it is unavailable, check `crictl info` on the node, and the mount of the socket.",
     "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
     f"{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",

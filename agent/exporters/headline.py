@@ -7,6 +7,7 @@ from typing import Final
 from agent.checks.addresses import (
     exhausted_range,
     leaked_reservation,
+    left_over_network,
     shared_ip,
     stuck_teardown,
     unmanaged_address,
@@ -150,6 +151,7 @@ _CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
         "address of a sandbox whose teardown does not complete",
         "addresses of sandboxes whose teardown does not complete",
     ),
+    left_over_network.NAME: _counting("left-over network directory", "left-over network directories"),
     replayed_watch.NAME: lambda _report, _found: "the API server sends outdated watch events",
 }
 """By detector, the most direct effect on pods first."""

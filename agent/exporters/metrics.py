@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
-from itertools import product
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -71,17 +70,23 @@ class MetricsExporter(Collector):
             "network",
             "cause",
         )
-        networks = tuple(networks)
-        self._releases = _Releases(registry, networks)
+        self._releases = _Releases(registry)
+        self._begin(networks)
         for stage in STAGES:
             self._failures.labels(stage)
-        for network, cause in product(networks, LeakCause):
-            self._confirmed.labels(network, cause.value)
         ProcessCollector(registry=registry)
         registry.register(self)
 
+    def _begin(self, networks: Iterable[str]) -> None:
+        """Let the counters of networks start at 0."""
+        for network in networks:
+            self._releases.begin(network)
+            for cause in LeakCause:
+                self._confirmed.labels(network, cause.value)
+
     def export(self, report: Report, seconds: float) -> None:
         snapshot = report.assessment.snapshot
+        self._begin(_in_use(report))
         for timing in snapshot.timings:
             self._source_seconds.labels(timing.source).observe(timing.seconds)
         for source, up in _sources_up(snapshot).items():
@@ -136,7 +141,7 @@ class MetricsExporter(Collector):
 class _Releases:
     """Release attempts. Present in every mode, so that no dashboard has gaps."""
 
-    def __init__(self, registry: CollectorRegistry, networks: Sequence[str]) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         counter, histogram = partial(_counter, registry), partial(_histogram, registry)
         self._released = counter("releases_total", "Addresses released since the agent started.", "network")
         self._refused = counter(
@@ -157,12 +162,13 @@ class _Releases:
             "Time that host-local's locks were held; new pods wait for an address meanwhile.",
             HELD_BUCKETS,
         )
-        for network in networks:
-            self._released.labels(network)
-            for reason in Reason:
-                self._refused.labels(network, reason.value)
-            for verdict in MISSED:
-                self._failed.labels(network, verdict.value)
+
+    def begin(self, network: str) -> None:
+        self._released.labels(network)
+        for reason in Reason:
+            self._refused.labels(network, reason.value)
+        for verdict in MISSED:
+            self._failed.labels(network, verdict.value)
 
     def count(self, cleaning: Cleaning) -> None:
         for outcome in cleaning.outcomes:
@@ -237,6 +243,10 @@ def _networks(report: Report) -> Iterator[Metric]:
     for name, since in _oldest_leaks(report).items():
         oldest.add_metric([name], since.timestamp())
     yield from (reservations, usable, free, oldest)
+
+
+def _in_use(report: Report) -> Iterator[str]:
+    return (one.name for one in report.networks if not one.not_in_use)
 
 
 def _oldest_leaks(report: Report) -> dict[str, datetime]:

@@ -61,6 +61,7 @@ class _Rule:
 
 WORDS: Final = frozenset({
     KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1", "tcp", "udp", "sctp",
+    "host-local", "flannel",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
     "not ready", "being created", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
@@ -109,6 +110,7 @@ def _is_reason_word(word: str) -> bool:
 _NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
 """Such as `namespace/name` and `Kind/name`."""
 _WHOLE: Final = _Rule(re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
+_SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
@@ -120,6 +122,7 @@ _VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compi
 
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("pod_cidrs", "Taint.key"), _WHOLE),
+    "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),

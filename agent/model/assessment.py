@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from agent.model.ranges import RangeSets, subnet_range
+from agent.model.ranges import Range, RangeSets, subnet_range
+from agent.model.runtime import WrittenRange
 from agent.model.snapshot import (
+    CniResult,
     Container,
     InsufficientData,
     NotRequested,
@@ -21,6 +23,9 @@ from agent.model.snapshot import (
 KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
 
+
+AUTO = "auto"
+"""In place of a network's name, in settings: the networks that pods of this node use."""
 
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
@@ -89,6 +94,10 @@ def _created(container: Container) -> int:
     return container.created
 
 
+def _written(result: CniResult) -> int:
+    return result.mtime_ns
+
+
 @dataclass(frozen=True, slots=True)
 class Assessment:
     snapshot: Snapshot
@@ -114,23 +123,49 @@ class Assessment:
     def ranges(self, network: str) -> RangeSets:
         """Return the ranges that host-local allocates from. Raises InsufficientData where no record has them.
 
-        kubenet uses the node's pod CIDRs. For other networks, and without the node object, the newest result in
-        libcni's cache has them: in its configuration, or (libcni < 0.8) as the subnet of its address.
+        The runtime's configuration comes first. kubenet uses the node's pod CIDRs. For other networks, and without the
+        node object, the newest result in libcni's cache has them: in its configuration, or (libcni < 0.8, or a plugin
+        that delegates) as the subnet of its address.
         """
         snapshot = self.snapshot
-        if network == KUBENET:
-            node = known_or(snapshot.node, None)
-            if node is not None and (cidrs := node.pod_cidrs):
-                try:
-                    return tuple((subnet_range(cidr),) for cidr in cidrs)
-                except ValueError as error:
-                    raise InsufficientData(f"node: its pod CIDR: {error}") from error
-        told = [result for result in snapshot.cni_results.known() if result.network == network and result.ranges]
-        if not told:
+        for one in known_or(snapshot.networks, ()):
+            if one.name == network and one.ranges:
+                return tuple(tuple(map(self._range, ranges)) for ranges in one.ranges)
+        node = known_or(snapshot.node, None)
+        if network == KUBENET and node is not None and node.pod_cidrs:
+            return self._pod_cidrs()
+        return self._cached_ranges(network)
+
+    def _cached_ranges(self, network: str) -> RangeSets:
+        told = [one for one in self.snapshot.cni_results.known() if one.network == network]
+        newest = max((one for one in told if one.ranges or one.uses_pod_cidr), key=_written, default=None)
+        if newest is None:
             raise InsufficientData(
                 f"the range of network {network} is neither in the node's pod CIDR nor in libcni's cache"
             )
-        return max(told, key=lambda result: result.mtime_ns).ranges
+        return self._pod_cidrs() if newest.uses_pod_cidr else newest.ranges
+
+    def _pod_cidrs(self) -> RangeSets:
+        """Return a set of one range for each pod CIDR of the node."""
+        node = self.snapshot.node.known()
+        if node is None or not node.pod_cidrs:
+            raise InsufficientData("node: it has no pod CIDR")
+        try:
+            return tuple((subnet_range(cidr),) for cidr in node.pod_cidrs)
+        except ValueError as error:
+            raise InsufficientData(f"node: its pod CIDR: {error}") from error
+
+    def _range(self, written: WrittenRange) -> Range:
+        if written.subnet.startswith("usePodCidr"):
+            version = 6 if written.subnet.endswith("IPv6") else 4
+            found = [one for (one,) in self._pod_cidrs() if one.first.version == version]
+            if not found:
+                raise InsufficientData(f"node: it has no IPv{version} pod CIDR")
+            return found[0]
+        try:
+            return subnet_range(written.subnet, written.first, written.last, written.gateway)
+        except ValueError as error:
+            raise InsufficientData(f"networks: {error}") from error
 
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
         """Return each pod that has an address now, with each of its addresses according to the API server.

@@ -172,6 +172,7 @@ class Limits:
     """What cleanup may release."""
 
     networks: frozenset[str]
+    """Their names, or `AUTO`."""
     grace: timedelta
     settle: timedelta
     max_share: float
@@ -180,6 +181,8 @@ class Limits:
     """How many addresses may be released now, by the setting that limits them."""
     only: frozenset[str] | None = None
     """The addresses requested by name; None: any."""
+    networks_dir: str = "/var/lib/cni/networks"
+    """Where the directories of the networks are that may be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

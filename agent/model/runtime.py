@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
@@ -25,7 +25,8 @@ class ContainerRuntime:
         return f"{self.name} {self.version}".rstrip()
 
 
-class WrittenRange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WrittenRange:
     """One range of host-local's configuration, as it is written there: `usePodCidr` is no subnet."""
 
     subnet: str
@@ -47,6 +48,11 @@ class RuntimeNetwork:
     """Empty: the IPAM plugin's default."""
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()
     """The sets of ranges: a sandbox gets one address from each."""
+
+    @property
+    def may_use_host_local(self) -> bool:
+        """Whether host-local is its IPAM plugin, or may be that of a plugin which it delegates to, as flannel does."""
+        return self.ipam in {"host-local", ""}
 
 
 _Version = tuple[int, int, int]

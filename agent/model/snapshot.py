@@ -11,7 +11,7 @@ from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -106,6 +106,20 @@ class UnrecognizedEntry:
     why: str
     blocks: bool
     """Its name is an address, so host-local will not give that address out."""
+    program: str = ""
+    """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """What an earlier setup of the node left in a directory that no pod uses."""
+
+    directory: str
+    files: int
+    oldest_ns: int
+    newest_ns: int
+    pods: int
+    """How many of its IDs are those of pods, as far as libcni's cache knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,10 @@ class NetworkStore:
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
     absent: bool = field(default=False, compare=False)
     """It does not exist, and the directory above it does, so that a mount is not what is missing."""
+    discovered: bool = field(default=False, compare=False)
+    """No setting names it: the runtime does, or its directory was found."""
+    left_over: LeftOver | None = None
+    """None: it may be in use, or nothing is in it, or whose it is is not known."""
 
 
 SANDBOX_NOT_READY: Final = "not ready"
@@ -167,6 +185,8 @@ class CniResult:
     """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
     port_mappings: tuple[PortMapping, ...] = ()
     """Those that a plugin of its configuration forwards."""
+    uses_pod_cidr: bool = False
+    """Its configuration has the node's pod CIDRs in place of ranges, as Calico's have."""
 
 
 class Damage(StrEnum):
@@ -338,6 +358,10 @@ class Snapshot:
     runtimes: Reading[tuple[ContainerRuntime, ...]] = field(
         default=NotRequested("runtimes", _NOT_RECORDED), metadata=_ADDRESSES
     )
+    networks: Reading[tuple[RuntimeNetwork, ...]] = field(
+        default=NotRequested("networks", _NOT_RECORDED), metadata=_ADDRESSES
+    )
+    """Those that the kubelet's runtime has loaded."""
     mounted_namespaces: Reading[tuple[str, ...]] = field(
         default=NotRequested("mounted_namespaces", _NOT_RECORDED), metadata=_ADDRESSES
     )

@@ -53,13 +53,15 @@ class Moment:
     uptime: timedelta
 
 
+# The networks come first, because they name directories.
+#
 # A reservation is read before its owner. docker, containerd since 1.5.15 and 1.6.9, and CRI-O record a sandbox before
 # its address is reserved, so a race can hide a new reservation and never orphan a live one. Checkpoints are written
 # after the container is created and removed after it is gone, so either order is safe for them; the containers show
 # which directories are in use. The API server comes last: it can only prove that an address is in use, and the later it
 # is asked the more it knows.
 _ALWAYS: Final = (
-    "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes", "device_plugins",
+    "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes", "device_plugins",
     "pods", "node", "registration", "watches",
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, evidence_of_node
+from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -29,7 +30,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
-from agent.sources import network_use
+from agent.sources import attribution, network_use
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -44,15 +45,15 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     found = containers(runtime(snapshot), snapshot.pods)
     believed_pods = pods(snapshot.pods, node, snapshot.registration, snapshot.node_name)
     of_docker = _without_checkpoints(snapshot) or snapshot.checkpoints
-    believed = replace(snapshot, containers=found, pods=believed_pods, checkpoints=of_docker)
+    believed = replace(
+        snapshot, containers=found, pods=believed_pods, checkpoints=of_docker, networks=networks(snapshot)
+    )
     stores = tuple(reservations(store, believed) for store in snapshot.reservations)
     return replace(
-        snapshot,
-        containers=found,
+        believed,
         checkpoints=checkpoints(of_docker, found, stores),
         reservations=stores,
         cni_results=cni_results(snapshot.cni_results, stores),
-        pods=believed_pods,
         device_plugins=device_plugins(snapshot.device_plugins, found, believed_pods, node),
     )
 
@@ -97,6 +98,17 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
     return any(known_or(store.reading, ()) for store in stores)
 
 
+def networks(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
+    """Use the networks only where they are those of the kubelet's runtime."""
+    if not isinstance(snapshot.networks, Known):
+        return snapshot.networks
+    if why := runtimes.contradiction(snapshot):
+        return Unavailable("networks", f"it is unknown whose pods run here: {why}")
+    if other := runtimes.not_asked(snapshot):
+        return NotRequested("networks", f"the runtime of this node is {other}, and it was not asked")
+    return snapshot.networks
+
+
 def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Do not judge a network from which no pod of this node has its address.
 
@@ -104,13 +116,15 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     directory, wherever those that run have theirs. A kubelet that does not run proves nothing. Where the directory
     exists, another network may have that name: libcni's cache decides.
     """
+    if store.discovered and (store.network != KUBENET or known_or(snapshot.networks, ())):
+        return attribution.attributed(store, snapshot)
     missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
     if not missing and not isinstance(store.reading, Known):
         return store
     if network_use.is_in_use(store, snapshot):
         return store
     if why := _why_not_in_use(store, snapshot, missing=missing):
-        return replace(store, reading=NotRequested("reservations", why), unrecognized=())
+        return attribution.not_in_use(store, why, snapshot)
     return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
 
 

@@ -5,7 +5,7 @@ its reservations look leaked, its range exhausted, and every pod unreserved. A d
 that pods have their addresses elsewhere; an empty or fully leaked one without that evidence is judged.
 """
 
-from pathlib import PurePath
+from posixpath import normpath
 
 from agent.model.snapshot import CniResult, Known, NetworkStore, Snapshot, Unavailable, known_or
 
@@ -23,7 +23,7 @@ def is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 def where_instead(store: NetworkStore, snapshot: Snapshot) -> str:
     """Say from where the running pods have their addresses, if it is known and not this directory."""
-    if _is_secondary(store, snapshot):
+    if is_secondary(store, snapshot):
         return ""
     places = (_place(one, store) for one in _of_running_pods(snapshot) if one.ifname in _PRIMARY)
     # One of them, and always the same.
@@ -63,7 +63,7 @@ def _allocated_in(store: NetworkStore, result: CniResult) -> bool:
     """Return whether a result's address is reserved in this directory. Without a `dataDir` the network decides."""
     if result.network != store.network:
         return False
-    return not (result.data_dir and store.data_dir) or PurePath(result.data_dir) == PurePath(store.data_dir)
+    return not (result.data_dir and store.data_dir) or normpath(result.data_dir) == normpath(store.data_dir)
 
 
 def _running(snapshot: Snapshot) -> frozenset[str]:
@@ -81,7 +81,7 @@ def _of_running_pods(snapshot: Snapshot) -> tuple[CniResult, ...]:
     return tuple({(one.pod, one.ifname): one for one in by_age if one.pod in pods}.values())
 
 
-def _is_secondary(store: NetworkStore, snapshot: Snapshot) -> bool:
+def is_secondary(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether it gives pods an additional interface: then their address from elsewhere says nothing."""
     interfaces = {one.ifname for one in known_or(store.reading, ())}
     interfaces |= {one.ifname for one in known_or(snapshot.cni_results, ()) if one.network == store.network}

@@ -22,7 +22,7 @@ _ADD: Final = 1.1
 _HELD: Final = 0.002
 _DAEMON: Final = (
     "run --cleanup=auto --interval=1s --listen=127.0.0.1:0 --log-format=json --grace=0s --confirm-after=0s --settle=0s "
-    "--max-share=100% --max-per-sync=1000 --max-per-hour=1000000"
+    "--cleanup-network=auto --max-share=100% --max-per-sync=1000 --max-per-hour=1000000"
 )
 
 

@@ -12,12 +12,15 @@ from agent.checks.confirm import ConfirmationState
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Gap, LeakCause, Severity
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Node, NotRequested, Snapshot
+from agent.model.runtime import RuntimeNetwork, WrittenRange
+from agent.model.snapshot import SOURCES, Address, InsufficientData, Node, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     GRACE,
+    WEB_ID,
     WORKER,
     assessment,
+    cni_result,
     dark_node,
     empty_file,
     node,
@@ -212,7 +215,7 @@ def test_findings_raised_before_a_gap_are_kept() -> None:
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(source: str) -> None:
     report = scanned(without(node(), source))
     assert [one.source for one in report.unavailable] == [source]
-    not_needed = {"processes", "runtimes", "autoscaler", "mounts", "attachments"}
+    not_needed = {"processes", "runtimes", "networks", "autoscaler", "mounts", "attachments"}
     assert report.complete is (source in not_needed), (
         "these only name pods, or the node object is enough, or all volumes are attached"
     )
@@ -264,6 +267,41 @@ def test_with_unavailable_reservations_the_range_is_known() -> None:
 def test_an_invalid_pod_cidr_is_an_unknown_range() -> None:
     (network,) = scanned(node(node=[replace(WORKER, pod_cidrs=("10.244.1.0/31",))])).networks
     assert network.ranges is None
+
+
+def written(*subnets: str, first: str = "") -> list[RuntimeNetwork]:
+    sets = tuple((WrittenRange(subnet, first),) for subnet in subnets)
+    return [RuntimeNetwork("kubenet", ("bridge",), "host-local", ranges=sets)]
+
+
+@pytest.mark.parametrize(
+    ("networks", "expected"),
+    [
+        (written("10.9.0.0/24", first="10.9.0.9"), ["10.9.0.9-10.9.0.254"]),
+        (written("usePodCidr"), ["10.244.1.1-10.244.1.254"]),
+        (written("usePodCidr", "usePodCidrIPv6"), ["10.244.1.1-10.244.1.254", "fd00::1-fd00::ff"]),
+    ],
+)
+def test_the_runtimes_configuration_has_the_range(networks: list[RuntimeNetwork], expected: list[str]) -> None:
+    dual = [replace(WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
+    (network,) = scanned(node(networks=networks, node=dual)).networks
+    assert [str(one) for ranges in network.ranges or () for one in ranges] == expected
+
+
+@pytest.mark.parametrize("subnet", ["usePodCidrIPv6", "10.9.0.0/31", "elsewhere"])
+def test_a_range_that_nobody_can_resolve_is_unknown(subnet: str) -> None:
+    (network,) = scanned(node(networks=written(subnet))).networks
+    assert network.ranges is None
+
+
+def test_the_pod_cidr_in_place_of_a_range_needs_the_node() -> None:
+    (network,) = scanned(without(node(networks=written("usePodCidr")), "node")).networks
+    assert network.ranges is None
+    cached = replace(cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
+    of_calico = node(cached)
+    assert [str(one) for (one,) in assessment(of_calico).ranges("storage")] == ["10.244.1.1-10.244.1.254"]
+    with pytest.raises(InsufficientData, match="node: "):
+        assessment(without(of_calico, "node")).ranges("storage")
 
 
 def test_unrecognized_entries_that_block_an_address_count_as_reserved() -> None:

@@ -16,7 +16,7 @@ from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
-from agent.model.runtime import CONTAINERD, ContainerRuntime
+from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -368,6 +368,25 @@ def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
     (refusal,) = refusals(both)
     assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
     assert refusals(both, limits=make_limits(networks=frozenset({"kubenet", "storage"}))) == ()
+
+
+def test_auto_allows_only_what_the_runtime_names() -> None:
+    auto = make_limits(networks=frozenset({"auto"}))
+    kubenet = RuntimeNetwork("kubenet", ("bridge",), "host-local")
+    assert refusals(node(LEAK, networks=[kubenet]), limits=auto) == ()
+    for networks in ([], [replace(kubenet, name="cbr0")], [replace(kubenet, ipam="calico-ipam")]):
+        (refusal,) = refusals(node(LEAK, networks=networks), limits=auto)
+        assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=auto,kubenet")
+
+
+def test_nothing_is_released_in_a_directory_that_is_not_the_one_of_the_settings() -> None:
+    snapshot = node(LEAK)
+    stores = tuple(replace(store, data_dir="/run/cni") for store in snapshot.reservations)
+    elsewhere = replace(snapshot, reservations=stores)
+    (refusal,) = refusals(elsewhere)
+    assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "")
+    assert refusal.why == "network kubenet is in /run/cni, and --cni-networks-dir is another directory"
+    assert refusals(elsewhere, limits=make_limits(networks_dir="/run/cni")) == ()
 
 
 def test_both_addresses_of_a_sandbox_can_be_requested() -> None:

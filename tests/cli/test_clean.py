@@ -23,7 +23,7 @@ import pytest
 from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
 from agent.cli import main
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
 from tests.cleanup.stores import in_child
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
@@ -82,7 +82,7 @@ class Incident:
         return [*asked, *self.host.options, "--confirm-after=1ms", f"--state-dir={self.state}"]
 
     def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
-        return nodeleak("clean", *self.options(api), *arguments, **more)
+        return nodeleak("clean", *self.options(api), *arguments, **{"NODELEAK_CLEANUP_NETWORK": "kubenet", **more})
 
     def document(self, *arguments: str, code: int = 0, **more: Any) -> Any:
         done = self.clean("-o", "json", *arguments, **more)
@@ -155,6 +155,22 @@ def test_a_dry_run_lists_what_would_be_released_and_changes_nothing(incident: In
     assert "Free addresses in kubenet: 0 before, 7 after" in done.out
     assert incident.files() == before
     assert not incident.state.exists()
+
+
+@pytest.mark.parametrize("command", ["clean", "run"])
+def test_nothing_is_released_while_no_network_is_named(incident: Incident, command: str) -> None:
+    (incident.host.networks / "storage").mkdir()
+    before = incident.files()
+    applied = {"clean": ["--apply"], "run": ["--cleanup=auto", "--listen=127.0.0.1:0"]}[command]
+    done = nodeleak(command, *incident.options(), *applied)
+    assert (done.code, done.out) == (USAGE, "")
+    assert done.err.splitlines()[0] == (
+        "nodeleak: --cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: name the networks whose leaked addresses "
+        "may be released, or auto for those that pods of this node use "
+        f"(networks in {incident.host.networks}: kubenet, storage)"
+    )
+    assert incident.files() == before
+    assert "7 would be released" in nodeleak("clean", *incident.options()).out
 
 
 def test_no_variable_can_allow_a_release(incident: Incident) -> None:
@@ -233,6 +249,7 @@ def test_commands_in_the_pod_use_the_settings_of_the_daemon(incident: Incident) 
         "NODELEAK_CNI_CACHE_DIR": str(host.cache), "NODELEAK_CHECKPOINT_DIR": str(host.checkpoints),
         "NODELEAK_PROC": str(host.proc), "NODELEAK_STATE_DIR": str(incident.state), "NODELEAK_CONFIRM_AFTER": "1ms",
         "NODELEAK_CLEANUP": "off", "NODELEAK_LISTEN": ":9747", "NODELEAK_SERVICE_HOST": "10.254.0.9",
+        "NODELEAK_CLEANUP_NETWORK": "auto",
     }  # fmt: skip
     assert "7 would be released" in nodeleak("clean", **variables).out
     assert "7 released" in nodeleak("clean", "--apply", **variables).out
@@ -584,7 +601,7 @@ def test_a_broken_pipe_is_no_error(incident: Incident, command: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: signal.Signals) -> None:
-    command = [*AGENT, "clean", "--apply", "--lock-timeout=1m", *incident.options()]
+    command = [*AGENT, "clean", "--apply", "--cleanup-network=kubenet", "--lock-timeout=1m", *incident.options()]
     with host_local(incident.host.store), opened(incident.host.store / "lock") as at_work:
         process = subprocess.Popen(  # noqa: S603 (ours)
             command, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -636,8 +653,8 @@ def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incid
 
 
 def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident) -> None:
-    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=auto", "--max-per-sync=3")
-    with running(*incident.options(), *quick) as agent:
+    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--max-per-sync=3")
+    with running(*incident.options(), *quick, "--cleanup=auto", "--cleanup-network=auto") as agent:
         port = agent.log_event("agent.started")["port"]
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
         until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")

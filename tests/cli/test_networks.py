@@ -45,7 +45,7 @@ class Stand:
         return nodeleak("scan", *self.options(api, *more)).out
 
     def clean(self, *more: str, api: str = "on") -> Any:
-        done = nodeleak("clean", "-o", "json", *self.options(api, *more))
+        done = nodeleak("clean", "-o", "json", "--cleanup-network=auto", *self.options(api, *more))
         assert done.err == "", done
         return json.loads(done.out)
 
@@ -54,13 +54,18 @@ class Stand:
 
 
 @contextmanager
-def standing(directory: Path, node: FakeNode) -> Iterator[Stand]:
+def standing(directory: Path, node: FakeNode, networks: str = "") -> Iterator[Stand]:
+    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O."""
     host = build(directory / "node", node)
     with ExitStack() as stack:
         if node.uses_docker:
             stack.enter_context(engine(host.docker_socket, node))
         else:
-            stack.enter_context(FakeGrpcServer(host.containerd_socket, cri.of_node(node).answer))
+            stack.enter_context(
+                FakeGrpcServer(
+                    host.containerd_socket, cri.of_node(node, {"cniconfig": networks} if networks else {}).answer
+                )
+            )
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
         yield Stand(node, host)
 
@@ -107,9 +112,9 @@ def test_the_kubenet_directory_of_a_node_that_moved_to_another_network_is_no_fau
         leave_over(stand.host.store, every_address()[:left])
         before = stand.files()
         document = stand.scan(api=api)
-        assert subjects(document) == []
+        assert subjects(document) == (["left_over_network kubenet"] if left else [])
         assert document["unavailable"] == []
-        assert document["reservations"] == []
+        assert {one["network"] for one in document["reservations"]} == {"cbr0"}
         told = "the pods of this node get their addresses from network cbr0"
         assert kubenet(document) == {
             "name": "kubenet", "ranges": None, "usable": None, "reserved": None, "free": None, "states": None,
@@ -126,7 +131,7 @@ def test_a_network_in_use_is_judged_beside_one_that_is_not(tmp_path: Path) -> No
         leave_over(stand.host.store, every_address()[:5])
         leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
         document = stand.scan("--network=kubenet,cbr0")
-        assert subjects(document) == ["leaked_reservation cbr0/10.244.1.99"]
+        assert subjects(document) == ["leaked_reservation cbr0/10.244.1.99", "left_over_network kubenet"]
         of_addresses = ("leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "exhausted_range")
         assert [one for one in document["insufficient_data"] if one["detector"] in of_addresses] == []
 
@@ -135,7 +140,7 @@ def test_a_left_over_directory_on_a_containerd_node_is_no_fault(tmp_path: Path) 
     with standing(tmp_path, a_node(network="cbr0", runtime="containerd://1.7.24")) as stand:
         leave_over(stand.host.store, every_address())
         document = stand.scan()
-        assert subjects(document) == []
+        assert subjects(document) == ["left_over_network kubenet"]
         assert kubenet(document)["not_in_use"] == "the pods of this node get their addresses from network cbr0"
 
 
@@ -167,7 +172,7 @@ def test_a_directory_is_not_in_use_if_the_data_directory_of_its_network_is_elsew
         shutil.rmtree(stand.host.store)
         leave_over(stand.host.store, every_address()[:5])
         document = stand.scan()
-        assert subjects(document) == []
+        assert subjects(document) == ["left_over_network kubenet"]
         assert kubenet(document)["not_in_use"] == (
             "the pods of this node get their addresses from network kubenet in /run/cni-ipam-state: "
             "check --cni-networks-dir"
@@ -407,3 +412,60 @@ def test_while_no_sandbox_runs_every_checkpoint_is_pending(tmp_path: Path) -> No
     with standing(tmp_path, replace(the_incident(NOW), running=(), pending=())) as stand:
         document = stand.scan(leave_checkpoints(stand))
         assert kubenet(document)["states"]["teardown_pending"] == 7
+
+
+# Networks that no setting names
+
+BRIDGE: Final = {"type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": CIDR}]]}}
+
+
+def states(document: Any) -> dict[str, Any]:
+    return {one["name"]: one["not_in_use"] or one["reserved"] for one in document["networks"]}
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_containerd_names_the_network_and_everything_else_is_listed(tmp_path: Path, api: str) -> None:
+    node = a_node(network="cbr0", runtime="containerd://1.7.24")
+    with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="cbr0")) as stand:
+        leave_over(stand.host.networks / "cbr0", every_address()[5:9])
+        leave_over(stand.host.networks / "docker0", ["172.17.0.2", "172.17.0.3"])
+        leave_over(stand.host.networks / "podman", ["10.88.0.2"])
+        nerdctl = stand.host.networks / "bridge"
+        nerdctl.mkdir()
+        (nerdctl / "10.4.0.2").write_text(f"default-{'a' * 64}")
+        document = stand.scan(api=api)
+        instead = "the runtime gives pods addresses from network cbr0"
+        assert states(document) == {
+            "cbr0": 9, "docker0": instead,
+            "podman": "its addresses are those of podman", "bridge": "its addresses are those of nerdctl",
+        }  # fmt: skip
+        assert [one for one in subjects(document) if one.startswith("left_over")] == ["left_over_network docker0"]
+        assert len(leaks(document)) == 4
+        before = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        cleaned = stand.clean("--apply", "--settle=0s", api=api)
+        assert {one["network"] for one in cleaned["addresses"]} == {"cbr0"}
+        after = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        gone = {path.relative_to(stand.host.networks) for path in before.keys() - after.keys()}
+        assert gone == {Path("cbr0", ip) for ip in every_address()[5:9]}
+
+
+def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp_path: Path) -> None:
+    node = a_node(network="cbr0", runtime="containerd://1.7.24")
+    with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="other")) as stand:
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
+        document = stand.scan()
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"], "running pods have their addresses from it"
+        (address,) = stand.clean("--apply", "--settle=0s")["addresses"]
+        assert (address["reason"], address["setting"]) == ("network_not_allowed", "--cleanup-network=auto,cbr0")
+        assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
+
+
+@pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])
+def test_where_the_runtime_names_none_the_pods_show_the_network(tmp_path: Path, runtime: str) -> None:
+    with standing(tmp_path, a_node(network="cbr0", runtime=runtime)) as stand:
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
+        leave_over(stand.host.networks / "docker0", ["172.17.0.2"])
+        document = stand.scan()
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"]
+        assert states(document)["docker0"] == "the pods of this node get their addresses from network cbr0"
+        assert stand.clean("--apply", "--settle=0s")["verdicts"]["released"] == 1

@@ -28,6 +28,7 @@ SOCKET = "/run/containerd/containerd.sock"
 CONTAINERD = f"unix://{SOCKET}"
 CRI_DOCKERD = "--container-runtime-endpoint=unix:///var/run/cri-dockerd.sock"
 KUBENET = "--network-plugin=kubenet"
+CLEAN = ("clean", "--apply", "--cleanup-network=auto", "--max-share=100%")
 RESERVED = {f"10.244.1.{last}": f"{last}" * 64 for last in range(2, 9)}
 SEEN = "10.244.1.2"
 """The one address that a process has on an interface."""
@@ -104,7 +105,7 @@ class Node:
         ]
 
     def clean(self, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
-        return nodeleak("clean", "--apply", "--max-share=100%", *api, *self.options, *arguments)
+        return nodeleak(*CLEAN, *api, *self.options, *arguments)
 
     def scan(self, *api: str) -> Any:
         return json.loads(nodeleak("scan", "-o", "json", *(api or ("--api=off",)), *self.options).out)
@@ -159,9 +160,9 @@ def assert_nothing_is_concluded(node: Node, *api: str) -> Any:
 
 def assert_another_runtime_is_missed(node: Node, socket: str = SOCKET) -> None:
     """The runtime of the kubelet must answer, unless only docker was to be asked."""
-    (missing,) = assert_nothing_is_concluded(node)["unavailable"]
     why = f"no container runtime listens at {socket} on this node, so it was not asked"
-    assert missing == {"source": "containers", "why": why}
+    missing = assert_nothing_is_concluded(node)["unavailable"]
+    assert missing == [{"source": source, "why": why} for source in ("containers", "networks")]
     only_docker = node.scan("--api=off", "--runtime=docker")
     assert only_docker["unavailable"] == []
     assert {one["why"] for one in only_docker["reservations"]} == {
@@ -248,8 +249,9 @@ def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(n
     node.checkpoints.mkdir(parents=True)
     node.kubelet(KUBENET)
     node.process(99, "kubelet", "/home/user/kubelet", "--container-runtime-endpoint=x")
-    (unavailable,) = assert_nothing_is_concluded(node)["unavailable"]
-    assert unavailable == {
+    unavailable = {one["source"]: one for one in assert_nothing_is_concluded(node)["unavailable"]}
+    assert unavailable.keys() == {"containers", "networks"}
+    assert unavailable["containers"] == {
         "source": "containers",
         "why": "it is unknown whose pods run here: one process named kubelet names docker as runtime, another one x",
     }
@@ -292,7 +294,7 @@ def in_private_processes(node: Node, flag: str, *arguments: str) -> str:
 
 def test_a_real_kubelet_of_containerd_beside_a_docker(node: Node) -> None:
     flag = f"--container-runtime-endpoint={CONTAINERD}"
-    out = in_private_processes(node, flag, "clean", "--apply", "--settle=0s", "--max-share=100%")
+    out = in_private_processes(node, flag, *CLEAN, "--settle=0s")
     assert node.reserved == set(RESERVED), out
     document = json.loads(in_private_processes(node, flag, "scan", "-o", "json"))
     assert {one["why"] for one in document["reservations"]} == {
@@ -302,7 +304,7 @@ def test_a_real_kubelet_of_containerd_beside_a_docker(node: Node) -> None:
 
 def test_a_real_kubelet_of_docker_whose_sandboxes_all_leaked_but_one(node: Node) -> None:
     node.checkpoints.mkdir(parents=True)
-    out = in_private_processes(node, KUBENET, "clean", "--apply", "--settle=0s", "--max-share=100%")
+    out = in_private_processes(node, KUBENET, *CLEAN, "--settle=0s")
     assert node.reserved == {SEEN}, out
     assert "process" in out
 

@@ -42,7 +42,7 @@ class Pinned:
 
     def clean(self, *arguments: str, **more: str) -> tuple[str, str, float]:
         """Return the verdict for the leak, why, and how long it took."""
-        done = self.run("clean", "-o", "json", "--max-share=100%", *arguments, **more)
+        done = self.run("clean", "-o", "json", "--cleanup-network=auto", "--max-share=100%", *arguments, **more)
         assert done.code in {DONE, UNAVAILABLE}, done
         (release,) = json.loads(done.out)["addresses"]
         refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]

@@ -137,6 +137,7 @@ class Nodeleak:
             NODELEAK_NODE=cluster.node,
             NODELEAK_KUBECONFIG=str(cluster.kubelet),
             NODELEAK_STATE_DIR=str(self.state_dir),
+            NODELEAK_CLEANUP_NETWORK="auto",
         )
         self._logs = logs
 

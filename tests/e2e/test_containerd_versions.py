@@ -191,4 +191,6 @@ def test_sandboxes_that_come_and_go_have_an_owner_in_every_snapshot(start: Start
 
 
 def _networks(node: ContainerdNode) -> tuple[RuntimeNetwork, ...]:
-    return Cri(node.kubelet.socket, 10.0, time.perf_counter).networks()
+    networks = Cri(node.kubelet.socket, 10.0, time.perf_counter).networks()
+    assert networks is not None
+    return networks

@@ -184,7 +184,7 @@ def _drained(cluster: Cluster) -> Iterator[None]:
 
 def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
-    output = agent.execute("nodeleak", "clean", "--apply", *BOLD, codes=[4]).stdout
+    output = agent.execute("nodeleak", "clean", "--apply", "--cleanup-network=auto", *BOLD, codes=[4]).stdout
     (sentence,) = [line for line in output.splitlines() if "read-only" in line]
     assert "read-only mount: to release, deploy overlays/cleanup-exec with your image (deploy/README.md)" in sentence
 

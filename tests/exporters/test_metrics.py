@@ -209,7 +209,7 @@ def test_before_the_first_sync_only_metrics_without_a_snapshot_exist() -> None:
 
 
 def test_a_healthy_node_has_zeros() -> None:
-    daemon = Daemon("kubenet", "storage").sync(node())
+    daemon = Daemon("storage").sync(node())
     assert {state: daemon.get("reservations", network="kubenet", state=state.value) for state in State} == {
         state: 2 if state is State.IN_USE else 0 for state in State
     }
@@ -394,7 +394,8 @@ def test_a_detector_that_could_not_run_is_absent() -> None:
     daemon = Daemon().sync(without_api(node()))
     present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
     assert present == {
-        "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "late_device_plugin"
+        "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "left_over_network",
+        "late_device_plugin",
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ It answers what `Cri` asks, in the words of the real ones: containerd 1.6.20, 1.
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -226,15 +227,16 @@ def stored(container_id: str) -> Any:
     )
 
 
-def of_node(node: FakeNode) -> FakeRuntime:
-    """Return the runtime of a fake node."""
+def of_node(node: FakeNode, info: Mapping[str, str] | None = None) -> FakeRuntime:
+    """Return the runtime of a fake node. `info`: of its status."""
 
     def labels(one: PodSandbox) -> dict[str, str]:
         named = {"name": one.pod, "namespace": one.namespace, "uid": one.uid}
         return {f"io.kubernetes.pod.{key}": value for key, value in named.items()}
 
     name, _, version = node.runtime.partition("://")
-    return FakeRuntime(name, version, sandboxes=[sandbox(one.id, labels=labels(one)) for one in node.running])
+    listed = [sandbox(one.id, labels=labels(one)) for one in node.running]
+    return FakeRuntime(name, version, sandboxes=listed, info=dict(info or {}))
 
 
 def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:

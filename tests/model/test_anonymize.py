@@ -25,6 +25,7 @@ from agent.model.finding import Severity
 from agent.model.ranges import Range
 from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -285,6 +286,18 @@ def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
 
 
 # Addresses
+
+
+def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
+    sets = tuple((WrittenRange(one),) for one in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24"))
+    named = RuntimeNetwork("secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets)
+    (hidden,) = anonymous(recorded(node(networks=[named]))).snapshots
+    (network,) = hidden.networks.known()
+    assert (network.ipam, network.plugins[0]) == ("host-local", "flannel")
+    assert "secret" not in repr(network)
+    first, second, (last,) = network.ranges
+    assert (first[0].subnet, second[0].subnet) == ("usePodCidr", "usePodCidrIPv6")
+    assert re.fullmatch(r"240\.\S+\.1/24", last.subnet)
 
 
 networks_of_ranges = st.integers(2, 30).flatmap(

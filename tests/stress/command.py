@@ -22,7 +22,7 @@ timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {restore}
 code=$?
 [ $code -eq 2 ] || exit $code  # 2: nothing is released yet
 """
-AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
+AT_ONCE: Final = ("--cleanup-network=auto", "--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No waiting periods and no share limit: only the read order and the lock protect an address then."""
 _WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 

@@ -32,6 +32,10 @@ _DELEGATES = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result says nothing of where an address is from."""
 
 
+_POD_CIDR = '"usePodCidr'
+"""In place of a subnet, with `IPv6` behind it for the other family."""
+
+
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
@@ -145,6 +149,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
+        uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
     )
 
 

@@ -31,6 +31,12 @@ _ODD_KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFLNK: "a symbolic link",
 }
+_IDS_OF_PROGRAMS = {
+    "nerdctl": re.compile(r"[\w.-]+-[0-9a-f]{64}", re.ASCII),
+    "BuildKit": re.compile(r"[a-z0-9]{25}"),
+    "Nomad": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+}
+"""The programs beside the kubelet that use host-local, by the form of their IDs. podman's are like those of pods."""
 # O_NONBLOCK: a FIFO must not block; O_NOFOLLOW: a link must not lead out of the directory.
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -62,11 +68,12 @@ def _why_unavailable(directory: Path, error: OSError) -> str:
 
 
 def _other_networks(directory: Path) -> str:
-    names = _networks(directory.parent)
+    names = network_names(directory.parent)
     return f" (networks found: {', '.join(names[:8])})" if names else ""
 
 
-def _networks(networks_dir: Path) -> list[str]:
+def network_names(networks_dir: Path) -> list[str]:
+    """Return the directories, one for each network; none if they cannot be listed: reading one of them says why."""
     try:
         return sorted(entry.name for entry in os.scandir(networks_dir) if entry.is_dir(follow_symlinks=False))
     except OSError:
@@ -75,7 +82,7 @@ def _networks(networks_dir: Path) -> list[str]:
 
 def _is_without_networks(networks_dir: Path) -> bool:
     """Return whether host-local may have made no directory yet. Beside others, a missing one is a mistake."""
-    return not _networks(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
+    return not network_names(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
 
 
 def _read_entries(network: str, directory: int) -> NetworkStore:
@@ -132,7 +139,7 @@ def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Re
     if content:
         matched = _CONTENT.fullmatch(content)
         if matched is None:
-            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True)
+            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True, program=_program(content))
         container_id = matched[1].decode("ascii")
         ifname = (matched[2] or b"").decode(errors="surrogateescape")
         if not ifname.isprintable():  # control characters, or not UTF-8
@@ -148,6 +155,12 @@ def _why_unparsable(content: bytes) -> str:
     first = text.split("\n", 1)[0].strip()
     shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognize it)
     return f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
+
+
+def _program(content: bytes) -> str:
+    """Return the program that writes such IDs; empty: none that is known."""
+    first = content.decode("ascii", errors="replace").split("\n", 1)[0].strip()
+    return next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(first)), "")
 
 
 def _is_canonical(name: str) -> bool:

@@ -100,13 +100,16 @@ class Cri:
             runtime = session.identify()
             return runtime.name == CONTAINERD and _has_record(session, runtime, container_id)
 
-    def networks(self) -> tuple[RuntimeNetwork, ...]:
-        """Return the networks that the runtime has loaded, without its own loopback; raises SourceError."""
+    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
+        """Return the networks that the runtime has loaded, without its own loopback; raises SourceError.
+
+        None: it does not name them. CRI-O does not, and containerd does.
+        """
         with self._session() as session:
             info = session.cri("Status", encode((1, 1))).text_map(2)
             if "cniconfig" not in info:
-                raise SourceError(f"{self._endpoint}: the runtime does not name its networks")
-            configured = [one["Config"] for one in json.loads(info["cniconfig"])["Networks"]]
+                return None
+            configured = [one["Config"] for one in json.loads(info["cniconfig"])["Networks"] or ()]
             return tuple(_network(one) for one in configured if one["Name"] != "cni-loopback")
 
     @contextmanager
@@ -256,16 +259,23 @@ def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str,
 def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
     plugins = [json.loads(one["Source"]) for one in config["Plugins"]]
     ipam: Mapping[str, Any] = next((one["ipam"] for one in plugins if one.get("ipam")), {})
+    name, data_dir = str(config["Name"]), str(ipam.get("dataDir") or "")
+    if "/" in name or not name.strip(".") or (data_dir and not data_dir.startswith("/")):
+        raise ValueError(f"network {name!r} in {data_dir!r}")  # both become a path
+    return RuntimeNetwork(
+        name=name,
+        plugins=tuple(str(one["type"]) for one in plugins),
+        ipam=str(ipam.get("type") or ""),
+        data_dir=data_dir,
+        ranges=_ranges(ipam) if ipam.get("type") == "host-local" else (),
+    )
+
+
+def _ranges(ipam: Mapping[str, Any]) -> tuple[tuple[WrittenRange, ...], ...]:
     # The older single range stands beside the sets, and comes first.
     sets = [[ipam]] if ipam.get("subnet") else []
     sets += ipam.get("ranges") or []
-    return RuntimeNetwork(
-        name=str(config["Name"]),
-        plugins=tuple(str(one["type"]) for one in plugins),
-        ipam=str(ipam.get("type") or ""),
-        data_dir=str(ipam.get("dataDir") or ""),
-        ranges=tuple(tuple(_range(one) for one in ranges) for ranges in sets),
-    )
+    return tuple(tuple(_range(one) for one in ranges) for ranges in sets)
 
 
 def _range(written: Mapping[str, Any]) -> WrittenRange:

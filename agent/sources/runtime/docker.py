@@ -68,6 +68,9 @@ class Docker:
 
         return self._ask(inspect)
 
+    def networks(self) -> None:
+        """Return nothing: the kubelet, not docker, attaches pods to networks."""
+
     def _ask(self, question: Callable[[docker.APIClient], _T]) -> _T:
         quickly = tenacity.Retrying(
             # A refused connection is retried at once; an engine that hangs is not.

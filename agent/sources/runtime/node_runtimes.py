@@ -5,12 +5,13 @@ of them are asked, because any may own a reservation; one that should answer and
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Container, Snapshot, known_or
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.snapshot import Container, NotRequested, Snapshot, known_or
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import NoCri, Runtime
@@ -90,6 +91,17 @@ class NodeRuntimes:
         if not any(answers.values()) and (silent := [one for one in self.asked if one.endpoint not in answers]):
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
         return any(answers.values())
+
+    def networks(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
+        """Return the networks that the kubelet's runtime names; raises SourceError if it fails."""
+        runtimes, named = self._runtimes(), self._named()
+        kubelets = runtimes[:1] if named or len(runtimes) == 1 else ()
+        for runtime in kubelets:
+            with suppress(NoCri):
+                if (networks := runtime.networks()) is not None:
+                    return networks
+            return NotRequested("networks", f"{runtime.expected.name} does not name its networks")
+        return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from agent.model.runtime import ContainerRuntime
+from agent.model.runtime import ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container
 from agent.sources.source_error import SourceError
 
@@ -27,4 +27,8 @@ class Runtime(Protocol):
 
     def has(self, container_id: str) -> bool:
         """Return whether this container or sandbox exists; False only where the runtime itself says so."""
+        ...
+
+    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
+        """Return the networks of its pods; None: it does not name them."""
         ...

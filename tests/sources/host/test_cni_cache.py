@@ -120,6 +120,12 @@ def test_forwarded_host_ports_are_those_that_a_plugin_gets(plugin: object, more:
     assert list(map(str, parsed(cached(None, config=config, **more)).port_mappings)) == expected
 
 
+@pytest.mark.parametrize("ipam", [{"subnet": "usePodCidr"}, {"ranges": [[{"subnet": "usePodCidr"}]]}])
+def test_calicos_configuration_has_the_pod_cidr_in_place_of_a_range(ipam: dict[str, Any]) -> None:
+    assert parsed(cached(ipam)).uses_pod_cidr
+    assert not parsed(cached(SUBNET)).uses_pod_cidr
+
+
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
     assert (result.pod, result.data_dir) == ("", "")

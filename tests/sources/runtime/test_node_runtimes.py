@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Container
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.snapshot import Container, NotRequested
 from agent.sources.host.processes import ProcessTable
 from agent.sources.runtime.node_runtimes import NodeRuntimes
 from agent.sources.runtime.runtime import NoCri
@@ -26,6 +26,7 @@ class Fake:
     expected: ContainerRuntime
     listed: tuple[Container, ...] = ()
     recorded: tuple[Container, ...] = ()
+    named: tuple[RuntimeNetwork, ...] | None = None
     error: SourceError | None = None
     require: Callable[[], None] = lambda: None
     asked: list[set[str]] = field(default_factory=list)
@@ -42,6 +43,10 @@ class Fake:
     def has(self, container_id: str) -> bool:
         self._answer()
         return any(one.id == container_id for one in (*self.listed, *self.recorded))
+
+    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
+        self._answer()
+        return self.named
 
     def _answer(self) -> None:
         self.require()
@@ -244,3 +249,54 @@ def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:
     with pytest.raises(SourceError, match="serves CRI"):
         machine.runtimes("cri").containers(node())
     assert machine.docker.asked == []
+
+
+# networks
+
+CBR0 = (RuntimeNetwork("cbr0", ("flannel",)),)
+
+
+def test_the_runtime_that_the_kubelet_names_names_the_networks(machine: Machine) -> None:
+    machine.run("containerd", "crio", "dockerd", listening=(SOCKET, CRIO_SOCKET), kubelet=f"unix://{SOCKET}")
+    machine.serve(CRIO_SOCKET, CRI_O, named=(RuntimeNetwork("crio", ("bridge",)),))
+    machine.serve(SOCKET, named=CBR0)
+    assert machine.runtimes().networks() == CBR0
+
+
+def test_a_runtime_alone_names_the_networks(machine: Machine) -> None:
+    machine.run("containerd", listening=(SOCKET,))
+    machine.serve(SOCKET, named=CBR0)
+    assert machine.runtimes().networks() == CBR0
+    machine.serve(SOCKET, named=())
+    assert machine.runtimes().networks() == ()
+
+
+@pytest.mark.parametrize(
+    ("commands", "listening", "why"),
+    [
+        (("dockerd",), ("/run/docker.sock",), "docker does not name its networks"),
+        (("crio",), (CRIO_SOCKET,), "cri-o does not name its networks"),
+        (("containerd", "crio"), (SOCKET, CRIO_SOCKET), "several runtimes run, and the kubelet names none of them"),
+    ],
+)
+def test_networks_that_nobody_names_are_not_requested(
+    machine: Machine, commands: tuple[str, ...], listening: tuple[str, ...], why: str
+) -> None:
+    machine.run(*commands, listening=listening)
+    machine.serve(SOCKET, named=CBR0)
+    machine.serve(CRIO_SOCKET, CRI_O)
+    assert machine.runtimes().networks() == NotRequested("networks", why)
+
+
+def test_a_runtime_that_fails_makes_the_networks_unavailable(machine: Machine) -> None:
+    machine.run("containerd", listening=(SOCKET,), kubelet=f"unix://{SOCKET}")
+    machine.serve(SOCKET, error=SourceError("no answer"))
+    with pytest.raises(SourceError, match="no answer"):
+        machine.runtimes().networks()
+
+
+def test_the_networks_of_a_stopped_runtime_of_the_kubelet_are_unavailable(machine: Machine) -> None:
+    machine.run("crio", listening=(CRIO_SOCKET,), kubelet=f"unix://{SOCKET}")
+    machine.serve(CRIO_SOCKET, CRI_O, named=CBR0)
+    with pytest.raises(SourceError, match="no container runtime listens"):
+        machine.runtimes().networks()

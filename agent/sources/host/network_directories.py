@@ -1,0 +1,75 @@
+"""Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found.
+
+Whose a found directory is, is decided later (`attribution.py`): the runtime's word and the pods tell.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agent.model.assessment import AUTO, KUBENET
+from agent.model.runtime import RuntimeNetwork
+from agent.model.snapshot import NetworkStore, Reading, Unavailable, known_or
+from agent.sources.host.reservations import network_names, read_reservations
+
+DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
+"""host-local's `dataDir` where a configuration names none."""
+
+
+class _Directory(NamedTuple):
+    network: str
+    above: Path
+    """Where it lies for this process."""
+    data_dir: Path
+    """Where it lies for the node."""
+    named: str
+    """Who names it: `settings`, `runtime`, or nobody."""
+
+
+def read_all(
+    settings: Sequence[str],
+    networks: Reading[tuple[RuntimeNetwork, ...]],
+    networks_dir: Path,
+    mounted: Callable[[Path], Path],
+) -> tuple[NetworkStore, ...]:
+    """Read each directory once; names in the settings win. `mounted`: where a path of the node is for this process."""
+    found: dict[str, _Directory] = {}
+    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted):
+        found.setdefault(one.network, one)
+    return tuple(_read(one, networks_dir) for one in found.values())
+
+
+def _directories(
+    settings: Sequence[str],
+    networks: Sequence[RuntimeNetwork],
+    networks_dir: Path,
+    mounted: Callable[[Path], Path],
+) -> Iterator[_Directory]:
+    for name in settings:
+        if name != AUTO:
+            yield _Directory(name, networks_dir, networks_dir, "settings")
+    if AUTO not in settings:
+        return
+    for one in networks:
+        data_dir = Path(one.data_dir or DEFAULT_DATA_DIR)
+        above = networks_dir if data_dir == DEFAULT_DATA_DIR else mounted(data_dir)
+        yield _Directory(one.name, above, networks_dir if above == networks_dir else data_dir, "runtime")
+    # No runtime knows kubenet: it is the kubelet's.
+    for name in (*network_names(networks_dir), *(() if networks else (KUBENET,))):
+        yield _Directory(name, networks_dir, networks_dir, "")
+
+
+def _read(one: _Directory, networks_dir: Path) -> NetworkStore:
+    store = read_reservations(one.above, one.network)
+    store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
+    if one.named != "runtime" or not isinstance(store.reading, Unavailable):
+        return store
+    if " does not exist: " not in store.reading.why:
+        return store
+    # Whatever else is there, host-local makes this one for the first pod.
+    store = replace(store, absent=one.above.is_dir() or one.above.parent.is_dir())
+    if one.above.is_dir() or one.data_dir == networks_dir:
+        return store
+    why = f"{one.above} does not exist: network {one.network} has the dataDir {one.data_dir}, which must be mounted"
+    return replace(store, reading=Unavailable("reservations", why))
