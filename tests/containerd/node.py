@@ -29,6 +29,8 @@ NODELEAK: Final = Path(sys.executable).with_name("nodeleak")
 SLOWED: Final = {"before-add": "0.1", "after-add": "0.1", "before-del": "0.05", "after-del": "0.05"}
 """Seconds that host-local sleeps: a sandbox is in the middle of being created for longer than a snapshot takes."""
 _TOOLS: Final = ("unshare", "nsenter", "setpriv", "runc", "ip", "mount", "jq")
+_ROOT: Final = Path(__file__).parents[2]
+"""In another mount namespace, the working directory is another one."""
 _CNI: Final = Path("/usr/lib/cni")
 _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
@@ -220,7 +222,8 @@ class ContainerdNode:
         return (*target, "setpriv", "--pdeathsig=KILL", "--", *command)
 
     def run(self, *command: str, codes: tuple[int, ...] = (0,), env: Mapping[str, str] | None = None) -> str:
-        environment = processes.environment(PATH=f"{os.environ['PATH']}:/usr/sbin:/sbin", **(env or {}))
+        paths = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "PYTHONPATH": str(_ROOT)}
+        environment = processes.environment(**paths, **(env or {}))
         done = subprocess.run(
             self.enter(*command), capture_output=True, text=True, check=False, timeout=120, env=environment
         )
