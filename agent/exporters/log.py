@@ -85,11 +85,11 @@ class LogExporter:
     def _sources(self, report: Report) -> None:
         # Compared by source, not by reason: one that counts seconds would be a change in every sync.
         unavailable = {_key(one): one for one in report.unavailable}
-        for key in unavailable.keys() - self._unavailable.keys():
+        for key in sorted(unavailable.keys() - self._unavailable.keys()):
             self._log.error("source.unavailable", source=unavailable[key].source, why=unavailable[key].why)
         absent = {_key(one): one for one in _absent(report.assessment.snapshot)}
         absent_sources = {one.source for one in absent.values()}
-        for key in self._unavailable.keys() - unavailable.keys():
+        for key in sorted(self._unavailable.keys() - unavailable.keys()):
             if self._unavailable[key].source not in absent_sources:
                 self._log.info("source.recovered", source=self._unavailable[key].source)
         for key in sorted(absent.keys() - self._absent):
