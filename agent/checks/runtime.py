@@ -7,7 +7,7 @@ the runtime that they name was not asked, nobody knows whose pods run here.
 from typing import Final
 
 from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address
-from agent.model.snapshot import Known, NotRequested, Snapshot, known_or
+from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
@@ -47,8 +47,16 @@ def name_of(snapshot: Snapshot) -> str:
 
 
 def keeps_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has."""
-    return not other_than_docker(snapshot) or any(one.name == DOCKER for one in of_the_kubelet(snapshot))
+    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has.
+
+    Where its runtime is not known, it may have some if docker was asked, or if there are some.
+    """
+    if other_than_docker(snapshot):
+        return any(one.name == DOCKER for one in of_the_kubelet(snapshot))
+    runtimes, reading = asked(snapshot), snapshot.checkpoints
+    if not runtimes or any(one.name == DOCKER for one in runtimes) or contradiction(snapshot) or not_asked(snapshot):
+        return True
+    return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
 
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:

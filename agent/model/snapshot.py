@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
@@ -63,6 +63,13 @@ Reading: TypeAlias = Known[_T] | Unavailable | NotRequested
 def known_or(reading: Reading[_T], default: _T) -> _T:
     """Return what was read, or a default where nothing may be concluded from its absence."""
     return reading.value if isinstance(reading, Known) else default
+
+
+def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
+    """Return whether nothing could be read because it does not exist."""
+    if not isinstance(reading, Unavailable):
+        return False
+    return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
 
 
 class ReservationKey(NamedTuple):

@@ -9,7 +9,7 @@ from agent.checks import engine, runtime
 from agent.checks.addresses.classify import UNORDERED_GRACE, classify
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
 from agent.sources import crosscheck
 from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
 
@@ -129,6 +129,46 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     assert report.gaps == ()
     states = {one.name: one.state for one in classify(seen, timedelta(0)).reservations}
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
+
+
+MISSING = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)")
+UNREADABLE = Unavailable("checkpoints", "cannot read /var/lib/dockershim/sandbox: permission denied")
+NONE = NotRequested("checkpoints", "a kubelet with containerd has none")
+
+
+@pytest.mark.parametrize(
+    ("asked", "checkpoints", "expected"),
+    [
+        ([OF_K3S], MISSING, NONE),
+        ([OF_K3S], Known(()), NONE),
+        ([OF_K3S], UNREADABLE, UNREADABLE),
+        ([OF_K3S, OF_DOCKER], MISSING, MISSING),
+        ([], MISSING, MISSING),
+    ],
+    ids=["missing", "empty", "unreadable", "docker was asked", "nothing was asked"],
+)
+@pytest.mark.parametrize("named", [None, ""])
+def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked(
+    asked: list[ContainerRuntime],
+    checkpoints: Reading[tuple[Checkpoint, ...]],
+    expected: Reading[tuple[Checkpoint, ...]],
+    named: str | None,
+) -> None:
+    """As with k3s and --api=off: only a running sandbox shows whose pods these are."""
+    snapshot = replace(
+        with_runtimes(node(reservation(OLD)), *asked, named=named),
+        node=NotRequested("node", "--api=off"), checkpoints=checkpoints,
+    )  # fmt: skip
+    seen = crosscheck.all_sources(snapshot)
+    assert seen.checkpoints == expected
+    (found,) = (one for one in classify(seen, timedelta(0)).reservations if one.name == OLD)
+    assert found.state is (State.LEAKED if expected is NONE else State.UNKNOWN)
+
+
+def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
+    snapshot = with_runtimes(node(reservation(OLD)), OF_K3S, named="")
+    assert crosscheck.all_sources(snapshot).checkpoints == snapshot.checkpoints
+    assert isinstance(crosscheck.all_sources(snapshot).checkpoints, Known)
 
 
 def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:
