@@ -165,6 +165,8 @@ class CniResult:
     mtime_ns: int
     namespace: str = ""
     """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
+    plugin: str = ""
+    """The type of the plugin that made the interface, such as `bridge`; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

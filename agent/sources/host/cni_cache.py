@@ -111,7 +111,8 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    ipam: dict[str, Any] = next((plugin["ipam"] for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    main: dict[str, Any] = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    ipam = main.get("ipam", {})
     return CniResult(
         network=network,
         container_id=container_id,
@@ -121,6 +122,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
+        plugin=str(main.get("type") or ""),
     )
 
 
