@@ -6,7 +6,7 @@ the runtime that they name was not asked, nobody knows whose pods run here.
 
 from typing import Final
 
-from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address
+from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address, version_numbers
 from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
@@ -21,7 +21,7 @@ def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtime that the kubelet uses; empty: it is not known, or it was not asked.
 
-    The Node does not tell two of the same name apart: then it is one of them.
+    The Node does not tell two of the same name and version apart: then it is one of them.
     """
     if contradiction(snapshot):
         return ()
@@ -31,7 +31,9 @@ def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
     if not named:
-        return reported.startswith(f"{runtime.name}://")
+        name, _, version = reported.partition("://")
+        versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
+        return name == runtime.name and len(versions) <= 1
     return named == runtime.name or (runtime.endpoint != "" and named.endswith(runtime.endpoint))
 
 

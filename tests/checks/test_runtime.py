@@ -45,7 +45,11 @@ def with_runtimes(
         ([OF_CONTAINERD], None, "", []),
         ([OF_DOCKER], f"unix://{SOCKET}", "", []),
         ([OF_DOCKER], None, "containerd://1.7.24", []),
-        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.24", [OF_K3S, OF_CONTAINERD]),
+        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.24", [OF_CONTAINERD]),
+        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.23-k3s2", [OF_K3S]),
+        ([OF_K3S], None, "containerd://1.7.24", []),
+        ([OF_K3S], None, "containerd://", [OF_K3S]),
+        ([replace(OF_K3S, version="")], None, "containerd://1.7.24", [replace(OF_K3S, version="")]),
         ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", []),
     ],
 )
@@ -106,8 +110,8 @@ def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
 
 
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
-    """That of k3s, whose kubelet names none, and the one of the distribution, which serves CRI as well."""
-    beside = replace(OF_CONTAINERD, version="1.6.8")
+    """That of k3s, whose kubelet names none, and another one that serves CRI as well, and does not say its version."""
+    beside = replace(OF_CONTAINERD, version="")
     both = with_runtimes(
         node(reservation(OLD), checkpoints=unavailable("checkpoints")),
         beside, OF_K3S, named="", reported="containerd://1.7.23-k3s2",
@@ -117,6 +121,17 @@ def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
     assert (runtime.name_of(both), runtime.unordered(both)) == (CONTAINERD, (beside,))
     assert runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O)))) == "containerd://1.7.23-k3s2"
+
+
+def test_a_containerd_of_another_version_than_the_nodes_is_not_the_kubelets() -> None:
+    """That of the kubelet is down, and another one lists a container of its own."""
+    other = with_runtimes(node(reservation(OLD)), OF_CONTAINERD, named="", reported="containerd://1.7.23-k3s2")
+    assert crosscheck.all_sources(other).containers == Unavailable(
+        "containers",
+        "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: no socket of it was found "
+        "(if it runs, set --cri-endpoint)",
+    )
+    assert {one.state for one in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {State.UNKNOWN}
 
 
 def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
