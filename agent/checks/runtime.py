@@ -71,12 +71,12 @@ def _keeps_order(runtime: ContainerRuntime) -> bool:
 
 
 def contradiction(snapshot: Snapshot) -> str:
-    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
+    """Say who contradicts whom about which runtime it is. Anyone can name a process kubelet."""
     named, reported = known_or(snapshot.processes, None), _reported(snapshot)
     if not named or not named.runtime:
         return ""
     if named.runtime_disputed:
-        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
+        return f"one process named kubelet names {named.runtime} as runtime, another one a different one"
     if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
         return ""
     return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"

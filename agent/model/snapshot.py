@@ -274,7 +274,7 @@ class ProcessStartTimes:
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
     runtime_disputed: bool = False
-    """One process named kubelet names docker, and another one `runtime`."""
+    """One process named kubelet names `runtime`, and another one a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
 

@@ -251,7 +251,7 @@ def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(n
     (unavailable,) = assert_nothing_is_concluded(node)["unavailable"]
     assert unavailable == {
         "source": "containers",
-        "why": "it is unknown whose pods run here: one process named kubelet names docker as runtime, another one x",
+        "why": "it is unknown whose pods run here: one process named kubelet names x as runtime, another one a different one",
     }
     assert nodeleak("scan", "--api=off", *node.options).code == 3
 

@@ -247,12 +247,13 @@ def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]
     [
         (["", "/b.sock"], False),
         (["docker"], False),
-        (["/a.sock", "/b.sock"], False),
+        (["/a.sock", "/b.sock"], True),
+        (["/a.sock", "/a.sock", ""], False),
         (["docker", "/b.sock"], True),
         (["/b.sock", "docker", ""], True),
     ],
 )
-def test_kubelets_dispute_whether_docker_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
+def test_kubelets_dispute_which_one_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
     for pid, name in enumerate(names, 80):
         process(proc, pid, "kubelet", 31)
         socket = "/run/dockershim.sock" if name == "docker" else name
