@@ -6,7 +6,7 @@ the runtime that they name was not asked, nobody knows whose pods run here.
 
 from typing import Final
 
-from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address, version_numbers
+from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
 from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
@@ -21,7 +21,8 @@ def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtime that the kubelet uses; empty: it is not known, or it was not asked.
 
-    The Node does not tell two of the same name and version apart: then it is one of them.
+    Where neither the kubelet nor the Node names one, it is the one that somebody chose. The Node does not tell two
+    of the same name and version apart: then it is one of them.
     """
     if contradiction(snapshot):
         return ()
@@ -31,10 +32,12 @@ def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
     if not named:
+        if not reported:
+            return runtime.chosen
         name, _, version = reported.partition("://")
         versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
         return name == runtime.name and len(versions) <= 1
-    return named == runtime.name or (runtime.endpoint != "" and named.endswith(runtime.endpoint))
+    return named == runtime.name or (runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint)
 
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:
@@ -76,7 +79,7 @@ def contradiction(snapshot: Snapshot) -> str:
     if not named or not named.runtime:
         return ""
     if named.runtime_disputed:
-        return f"one process named kubelet names {named.runtime} as runtime, another one a different one"
+        return f"processes named kubelet name different runtimes, such as {named.runtime}"
     if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
         return ""
     return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"

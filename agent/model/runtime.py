@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Final, NamedTuple
 
 DOCKER: Final = "docker"
@@ -20,6 +21,8 @@ class ContainerRuntime:
     """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`; empty: not known."""
     endpoint: str = ""
     """The path of its CRI socket; empty for docker."""
+    chosen: bool = False
+    """`--cri-endpoint` names it."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
@@ -47,6 +50,18 @@ class RuntimeNetwork:
     """Empty: the IPAM plugin's default."""
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()
     """The sets of ranges: a sandbox gets one address from each."""
+
+
+_UNIX: Final = re.compile(r"\Aunix:(?://[^/]*(?=/)|(?=/(?!/)))")
+
+
+def endpoint_path(text: str) -> str:
+    """Return the path of an endpoint such as `unix:///var/run//crio/crio.sock`, as the kernel knows it."""
+    path = _UNIX.sub("", text, count=1)
+    if not path.startswith("/"):
+        return text
+    path = normpath(f"/{path.lstrip('/')}")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
 _Version = tuple[int, int, int]

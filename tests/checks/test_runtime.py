@@ -17,6 +17,7 @@ SOCKET = "/run/containerd/containerd.sock"
 OF_DOCKER = ContainerRuntime(DOCKER)
 OF_CONTAINERD = ContainerRuntime(CONTAINERD, "1.7.24", SOCKET)
 OF_K3S = ContainerRuntime(CONTAINERD, "v1.7.23-k3s2", "/run/k3s/containerd/containerd.sock")
+CHOSEN = replace(OF_K3S, chosen=True)
 OF_CRI_O = ContainerRuntime(CRI_O, "1.28.11", "/run/crio/crio.sock")
 OLD = "10.244.1.9"
 
@@ -49,6 +50,13 @@ def with_runtimes(
         ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.23-k3s2", [OF_K3S]),
         ([OF_K3S], None, "containerd://1.7.24", []),
         ([OF_K3S], None, "containerd://", [OF_K3S]),
+        ([CHOSEN, OF_DOCKER], None, "", [CHOSEN]),
+        ([CHOSEN, OF_DOCKER], DOCKER, "", [OF_DOCKER]),
+        ([CHOSEN, OF_DOCKER], None, "docker://20.10.24", [OF_DOCKER]),
+        ([CHOSEN], None, "cri-o://1.28.11", []),
+        ([CHOSEN], "/run/mine.sock", "", []),
+        ([OF_CONTAINERD], f"/host{SOCKET}", "", []),
+        ([OF_CONTAINERD], f"unix:///var/run/{SOCKET.removeprefix('/run')}", "", [OF_CONTAINERD]),
         ([replace(OF_K3S, version="")], None, "containerd://1.7.24", [replace(OF_K3S, version="")]),
         ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", []),
     ],
@@ -107,6 +115,13 @@ def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
         stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), one, named=None)
         assert runtime.is_named(stopped) is expected
         assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
+
+
+def test_an_endpoint_that_was_chosen_needs_no_other_evidence() -> None:
+    """As with k3s and --api=off, when no sandbox runs."""
+    stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named="")
+    seen = crosscheck.all_sources(stopped)
+    assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
 
 
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
