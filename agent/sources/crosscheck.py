@@ -86,11 +86,11 @@ def runtime(snapshot: Snapshot) -> _Containers:
         return reading
     if any(one.sandbox and one.running for one in reading.value) or runtimes.is_named(snapshot):
         return reading
-    name = runtimes.name_of(snapshot)
+    names = " and ".join(runtimes.names(snapshot)) or "the container runtime"
     return Unavailable(
         "containers",
-        f"{name} lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
-        f"{name}: the pods of this node may belong to another runtime",
+        f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
+        "Node names a runtime: the pods of this node may belong to another one",
     )
 
 

@@ -124,6 +124,23 @@ def test_an_endpoint_that_was_chosen_needs_no_other_evidence() -> None:
     assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
 
 
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ([OF_K3S], "containerd"),
+        ([OF_K3S, OF_CRI_O, OF_CONTAINERD], "containerd and cri-o"),
+        ([], "the container runtime"),
+    ],
+)
+def test_lists_without_a_sandbox_are_named(asked: list[ContainerRuntime], names: str) -> None:
+    stopped = with_runtimes(node(reservation(OLD), containers=[]), *asked, named="")
+    assert crosscheck.runtime(stopped) == Unavailable(
+        "containers",
+        f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
+        "Node names a runtime: the pods of this node may belong to another one",
+    )
+
+
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
     """That of k3s, whose kubelet names none, and another one that serves CRI as well, and does not say its version."""
     beside = replace(OF_CONTAINERD, version="")
