@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 CRI: Final = "cri"
 DOCKER_SOCKET: Final = Path("/run/docker.sock")
-_ENDPOINTS: Final = (
+ENDPOINTS: Final = (
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",  # k3s and RKE2
     "/run/k0s/containerd.sock",
@@ -114,7 +114,7 @@ class NodeRuntimes:
         found = [self._connect(path, partial(self._require, path)) for path in endpoints]
         if self._choice == CRI:
             if not found:
-                raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
+                raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
         # Where nothing else runs, docker's error says why it does not answer.
         return [*found, self._docker()] if not found or self._runs_docker() else found
@@ -134,7 +134,7 @@ class NodeRuntimes:
     def _endpoints(self, named: str) -> list[Path]:
         """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
         first = [Path(named)] if named not in {"", DOCKER} else []
-        return list(dict.fromkeys([*first, *(path for path in map(Path, _ENDPOINTS) if self._serves(path))]))
+        return list(dict.fromkeys([*first, *(path for path in map(Path, ENDPOINTS) if self._serves(path))]))
 
     def _serves(self, socket: Path) -> bool:
         """Tell whether a socket is listened on, and its runtime runs."""
