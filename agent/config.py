@@ -174,11 +174,12 @@ class Config:
         "container runtimes to ask. auto: the one that the kubelet names and every other one that serves its socket; "
         "docker; cri: containerd or CRI-O")
     cri_endpoint: Path | None = _setting("", endpoint, CONNECTIONS, "URL", help=
-        "CRI socket of this node, such as unix:///run/containerd/containerd.sock. Without it: the one that the "
-        "kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s too) and CRI-O")
+        "CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the node, also in a pod. "
+        "Without it: the one that the kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s "
+        "too) and CRI-O")
     docker_host: str = _setting("", str, CONNECTIONS, "URL", help=
-        "docker engine of this node, such as unix:///run/docker.sock. Without it: DOCKER_HOST, then docker's default "
-        "socket. It is asked only while docker runs")
+        "docker engine of this node, such as unix:///run/docker.sock: in a pod, the path at which the pod has it. "
+        "Without it: DOCKER_HOST, then docker's default socket. It is asked only while docker runs")
     docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")

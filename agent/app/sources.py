@@ -84,7 +84,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         lambda container_id: runtimes.asks_docker and checkpoints.has(container_id),
         results,
         config.proc,
-        _probe(config),
+        _probe(config, results),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
 
@@ -135,10 +135,10 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
     return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
 
 
-def _probe(config: Config) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:
+def _probe(config: Config, results: CniResults) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:
     if config.probe == "off":
         return lambda ips: dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
-    return lambda ips: probe.probe(ips, loop.clock)
+    return lambda ips: probe.probe(ips, loop.clock, config.proc, results.read())
 
 
 def _networks(

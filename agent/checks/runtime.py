@@ -6,8 +6,8 @@ the runtime that they name was not asked, nobody knows whose pods run here.
 
 from typing import Final
 
-from agent.model.runtime import DOCKER, ContainerRuntime, record_before_address
-from agent.model.snapshot import Known, NotRequested, Snapshot, known_or
+from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
+from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
@@ -21,7 +21,8 @@ def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtime that the kubelet uses; empty: it is not known, or it was not asked.
 
-    The Node does not tell two of the same name apart: then it is one of them.
+    Where neither the kubelet nor the Node names one, it is the one that somebody chose. The Node does not tell two
+    of the same name and version apart: then it is one of them.
     """
     if contradiction(snapshot):
         return ()
@@ -31,8 +32,12 @@ def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
     if not named:
-        return reported.startswith(f"{runtime.name}://")
-    return named == runtime.name or (runtime.endpoint != "" and named.endswith(runtime.endpoint))
+        if not reported:
+            return runtime.chosen
+        name, _, version = reported.partition("://")
+        versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
+        return name == runtime.name and len(versions) <= 1
+    return named == runtime.name or (runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint)
 
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:
@@ -47,8 +52,16 @@ def name_of(snapshot: Snapshot) -> str:
 
 
 def keeps_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has."""
-    return not other_than_docker(snapshot) or any(one.name == DOCKER for one in of_the_kubelet(snapshot))
+    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has.
+
+    Where its runtime is not known, it may have some if docker was asked, or if there are some.
+    """
+    if other_than_docker(snapshot):
+        return any(one.name == DOCKER for one in of_the_kubelet(snapshot))
+    runtimes, reading = asked(snapshot), snapshot.checkpoints
+    if not runtimes or any(one.name == DOCKER for one in runtimes) or contradiction(snapshot) or not_asked(snapshot):
+        return True
+    return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
 
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
@@ -61,12 +74,12 @@ def _keeps_order(runtime: ContainerRuntime) -> bool:
 
 
 def contradiction(snapshot: Snapshot) -> str:
-    """Say who contradicts whom about whether docker is the runtime. Anyone can name a process kubelet."""
+    """Say who contradicts whom about which runtime it is. Anyone can name a process kubelet."""
     named, reported = known_or(snapshot.processes, None), _reported(snapshot)
     if not named or not named.runtime:
         return ""
     if named.runtime_disputed:
-        return f"one process named kubelet names {DOCKER} as runtime, another one {named.runtime}"
+        return f"processes named kubelet name different runtimes, such as {named.runtime}"
     if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
         return ""
     return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"

@@ -159,7 +159,7 @@ def release(
 
 _EVIDENCE = (
     "the container runtime answered that there is no such container",
-    "no sandbox checkpoint",
+    "the kubelet has no checkpoint of the sandbox",
     "no process has the address configured",
     "no mounted network namespace is that of the sandbox, as far as libcni's cache names it",
     "under host-local's locks the file was the one stored in this entry",

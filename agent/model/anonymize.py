@@ -63,7 +63,7 @@ WORDS: Final = frozenset({
     KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1", "tcp", "udp", "sctp",
     "host-local", "flannel",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
-    "not ready", "being created", "in another namespace of containerd",
+    "not ready", "being created", "recorded but not listed", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
     "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet", "pods", "node", "nodes",
 })  # fmt: skip

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Final
 
 DOCKER: Final = "docker"
@@ -20,6 +21,8 @@ class ContainerRuntime:
     """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`; empty: not known."""
     endpoint: str = ""
     """The path of its CRI socket; empty for docker."""
+    chosen: bool = False
+    """`--cri-endpoint` names it."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
@@ -53,6 +56,18 @@ class RuntimeNetwork:
     def may_use_host_local(self) -> bool:
         """Whether host-local is its IPAM plugin, or may be that of a plugin which it delegates to, as flannel does."""
         return self.ipam in {"host-local", ""}
+
+
+_UNIX: Final = re.compile(r"\Aunix:(?://[^/]*(?=/)|(?=/(?!/)))")
+
+
+def endpoint_path(text: str) -> str:
+    """Return the path of an endpoint such as `unix:///var/run//crio/crio.sock`, as the kernel knows it."""
+    path = _UNIX.sub("", text, count=1)
+    if not path.startswith("/"):
+        return text
+    path = normpath(f"/{path.lstrip('/')}")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
 _Version = tuple[int, int, int]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from agent.model.devices import DevicePlugins
 from agent.model.port_mapping import PortMapping
@@ -65,6 +65,13 @@ Reading: TypeAlias = Known[_T] | Unavailable | NotRequested
 def known_or(reading: Reading[_T], default: _T) -> _T:
     """Return what was read, or a default where nothing may be concluded from its absence."""
     return reading.value if isinstance(reading, Known) else default
+
+
+def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
+    """Return whether nothing could be read because it does not exist."""
+    if not isinstance(reading, Unavailable):
+        return False
+    return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
 
 
 class ReservationKey(NamedTuple):
@@ -187,6 +194,8 @@ class CniResult:
     """Those that a plugin of its configuration forwards."""
     uses_pod_cidr: bool = False
     """Its configuration has the node's pod CIDRs in place of ranges, as Calico's have."""
+    plugin: str = ""
+    """The type of the plugin that made the interface, such as `bridge`; empty: not known."""
 
 
 class Damage(StrEnum):
@@ -315,7 +324,7 @@ class ProcessStartTimes:
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
     runtime_disputed: bool = False
-    """One process named kubelet names docker, and another one `runtime`."""
+    """One process named kubelet names `runtime`, and another one a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
 

@@ -27,6 +27,7 @@ from agent.model.snapshot import (
     Reading,
     Snapshot,
     Unavailable,
+    is_missing,
     known_or,
 )
 from agent.model.volumes import Mount
@@ -86,11 +87,11 @@ def runtime(snapshot: Snapshot) -> _Containers:
         return reading
     if any(one.sandbox and one.running for one in reading.value) or runtimes.is_named(snapshot):
         return reading
-    name = runtimes.name_of(snapshot)
+    names = " and ".join(runtimes.names(snapshot)) or "the container runtime"
     return Unavailable(
         "containers",
-        f"{name} lists no running pod sandbox, and neither the kubelet's flags and configuration nor its Node name "
-        f"{name}: the pods of this node may belong to another runtime",
+        f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
+        "Node names a runtime: the pods of this node may belong to another one",
     )
 
 
@@ -118,7 +119,7 @@ def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """
     if store.discovered and (store.network != KUBENET or known_or(snapshot.networks, ())):
         return attribution.attributed(store, snapshot)
-    missing = isinstance(store.reading, Unavailable) and _is_missing(store.reading)
+    missing = is_missing(store.reading)
     if not missing and not isinstance(store.reading, Known):
         return store
     if network_use.is_in_use(store, snapshot):
@@ -156,15 +157,11 @@ def _why_no_kubenet(snapshot: Snapshot) -> str:
     return f"no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin={KUBENET}"
 
 
-def _is_missing(reading: Unavailable) -> bool:
-    return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
-
-
 def cni_results(
     reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
 ) -> Reading[tuple[CniResult, ...]]:
     """Do not report a missing cache where no pod had an address from any of the networks."""
-    if not isinstance(reading, Unavailable) or not _is_missing(reading) or not stores:
+    if not is_missing(reading) or not stores:
         return reading
     unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
     if len(unused) == len(stores):
@@ -200,7 +197,7 @@ def checkpoints(reading: _Checkpoints, runtime: _Containers, stores: Iterable[Ne
     A missing directory means no checkpoints where the runtime has no sandbox and no address is reserved. A directory
     without any of the running sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
     """
-    if isinstance(reading, Unavailable) and _is_missing(reading):
+    if is_missing(reading):
         return _missing_checkpoints(reading, runtime, stores)
     if not isinstance(reading, Known) or not isinstance(runtime, Known):
         return reading

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 def describe_os_error(error: OSError) -> str:
     """Return the operating system's message, with the remedy where permissions are missing."""
     text = error.strerror or str(error)
-    return f"{text[:1].lower()}{text[1:]}{_remedy(error)}"
+    if text[1:2].islower():  # AF_UNIX stays as it is
+        text = f"{text[0].lower()}{text[1:]}"
+    return f"{text}{_remedy(error)}"
 
 
 def _remedy(error: OSError) -> str:

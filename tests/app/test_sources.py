@@ -20,6 +20,7 @@ from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
+from tests.fakes.host import write_sockets
 from tests.wire import ID, Answer, FakeServer, Request, hang, http
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
@@ -121,9 +122,15 @@ def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[.
     assert wire(runtime="auto").snapshot.readers["runtimes"](node()) == ()
 
 
-def test_a_disabled_probe_is_reported_as_one_that_was_not_made(wire: Callable[..., NodeSources]) -> None:
+def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
+    wire: Callable[..., NodeSources], tmp_path: Path
+) -> None:
     off = wire(probe="off").recheck.probe(["127.0.0.1", "fd00:99::9"])
     assert off == dict.fromkeys(["127.0.0.1", "fd00:99::9"], ProbeResult("not probed: --probe=off"))
+    write_sockets(tmp_path / "proc")
+    with pytest.raises(SourceError, match="none of these exists"):
+        wire().recheck.probe(["127.0.0.1"])
+    (tmp_path / "cache").mkdir()
     assert wire().recheck.probe(["127.0.0.1"]) == {
         "127.0.0.1": ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
     }

@@ -9,7 +9,7 @@ from agent.checks import engine, runtime
 from agent.checks.addresses.classify import UNORDERED_GRACE, classify
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
-from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
 from agent.sources import crosscheck
 from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
 
@@ -17,6 +17,7 @@ SOCKET = "/run/containerd/containerd.sock"
 OF_DOCKER = ContainerRuntime(DOCKER)
 OF_CONTAINERD = ContainerRuntime(CONTAINERD, "1.7.24", SOCKET)
 OF_K3S = ContainerRuntime(CONTAINERD, "v1.7.23-k3s2", "/run/k3s/containerd/containerd.sock")
+CHOSEN = replace(OF_K3S, chosen=True)
 OF_CRI_O = ContainerRuntime(CRI_O, "1.28.11", "/run/crio/crio.sock")
 OLD = "10.244.1.9"
 
@@ -45,7 +46,18 @@ def with_runtimes(
         ([OF_CONTAINERD], None, "", []),
         ([OF_DOCKER], f"unix://{SOCKET}", "", []),
         ([OF_DOCKER], None, "containerd://1.7.24", []),
-        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.24", [OF_K3S, OF_CONTAINERD]),
+        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.24", [OF_CONTAINERD]),
+        ([OF_K3S, OF_CONTAINERD, OF_DOCKER], "", "containerd://1.7.23-k3s2", [OF_K3S]),
+        ([OF_K3S], None, "containerd://1.7.24", []),
+        ([OF_K3S], None, "containerd://", [OF_K3S]),
+        ([CHOSEN, OF_DOCKER], None, "", [CHOSEN]),
+        ([CHOSEN, OF_DOCKER], DOCKER, "", [OF_DOCKER]),
+        ([CHOSEN, OF_DOCKER], None, "docker://20.10.24", [OF_DOCKER]),
+        ([CHOSEN], None, "cri-o://1.28.11", []),
+        ([CHOSEN], "/run/mine.sock", "", []),
+        ([OF_CONTAINERD], f"/host{SOCKET}", "", []),
+        ([OF_CONTAINERD], f"unix:///var/run/{SOCKET.removeprefix('/run')}", "", [OF_CONTAINERD]),
+        ([replace(OF_K3S, version="")], None, "containerd://1.7.24", [replace(OF_K3S, version="")]),
         ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", []),
     ],
 )
@@ -105,9 +117,33 @@ def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
         assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
 
 
+def test_an_endpoint_that_was_chosen_needs_no_other_evidence() -> None:
+    """As with k3s and --api=off, when no sandbox runs."""
+    stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named="")
+    seen = crosscheck.all_sources(stopped)
+    assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ([OF_K3S], "containerd"),
+        ([OF_K3S, OF_CRI_O, OF_CONTAINERD], "containerd and cri-o"),
+        ([], "the container runtime"),
+    ],
+)
+def test_lists_without_a_sandbox_are_named(asked: list[ContainerRuntime], names: str) -> None:
+    stopped = with_runtimes(node(reservation(OLD), containers=[]), *asked, named="")
+    assert crosscheck.runtime(stopped) == Unavailable(
+        "containers",
+        f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
+        "Node names a runtime: the pods of this node may belong to another one",
+    )
+
+
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
-    """That of k3s, whose kubelet names none, and the one of the distribution, which serves CRI as well."""
-    beside = replace(OF_CONTAINERD, version="1.6.8")
+    """That of k3s, whose kubelet names none, and another one that serves CRI as well, and does not say its version."""
+    beside = replace(OF_CONTAINERD, version="")
     both = with_runtimes(
         node(reservation(OLD), checkpoints=unavailable("checkpoints")),
         beside, OF_K3S, named="", reported="containerd://1.7.23-k3s2",
@@ -117,6 +153,17 @@ def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
     assert (runtime.name_of(both), runtime.unordered(both)) == (CONTAINERD, (beside,))
     assert runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O)))) == "containerd://1.7.23-k3s2"
+
+
+def test_a_containerd_of_another_version_than_the_nodes_is_not_the_kubelets() -> None:
+    """That of the kubelet is down, and another one lists a container of its own."""
+    other = with_runtimes(node(reservation(OLD)), OF_CONTAINERD, named="", reported="containerd://1.7.23-k3s2")
+    assert crosscheck.all_sources(other).containers == Unavailable(
+        "containers",
+        "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: no socket of it was found "
+        "(if it runs, set --cri-endpoint)",
+    )
+    assert {one.state for one in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {State.UNKNOWN}
 
 
 def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
@@ -129,6 +176,46 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     assert report.gaps == ()
     states = {one.name: one.state for one in classify(seen, timedelta(0)).reservations}
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
+
+
+MISSING = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)")
+UNREADABLE = Unavailable("checkpoints", "cannot read /var/lib/dockershim/sandbox: permission denied")
+NONE = NotRequested("checkpoints", "a kubelet with containerd has none")
+
+
+@pytest.mark.parametrize(
+    ("asked", "checkpoints", "expected"),
+    [
+        ([OF_K3S], MISSING, NONE),
+        ([OF_K3S], Known(()), NONE),
+        ([OF_K3S], UNREADABLE, UNREADABLE),
+        ([OF_K3S, OF_DOCKER], MISSING, MISSING),
+        ([], MISSING, MISSING),
+    ],
+    ids=["missing", "empty", "unreadable", "docker was asked", "nothing was asked"],
+)
+@pytest.mark.parametrize("named", [None, ""])
+def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked(
+    asked: list[ContainerRuntime],
+    checkpoints: Reading[tuple[Checkpoint, ...]],
+    expected: Reading[tuple[Checkpoint, ...]],
+    named: str | None,
+) -> None:
+    """As with k3s and --api=off: only a running sandbox shows whose pods these are."""
+    snapshot = replace(
+        with_runtimes(node(reservation(OLD)), *asked, named=named),
+        node=NotRequested("node", "--api=off"), checkpoints=checkpoints,
+    )  # fmt: skip
+    seen = crosscheck.all_sources(snapshot)
+    assert seen.checkpoints == expected
+    (found,) = (one for one in classify(seen, timedelta(0)).reservations if one.name == OLD)
+    assert found.state is (State.LEAKED if expected is NONE else State.UNKNOWN)
+
+
+def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
+    snapshot = with_runtimes(node(reservation(OLD)), OF_K3S, named="")
+    assert crosscheck.all_sources(snapshot).checkpoints == snapshot.checkpoints
+    assert isinstance(crosscheck.all_sources(snapshot).checkpoints, Known)
 
 
 def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:

@@ -166,7 +166,7 @@ def assert_another_runtime_is_missed(node: Node, socket: str = SOCKET) -> None:
     only_docker = node.scan("--api=off", "--runtime=docker")
     assert only_docker["unavailable"] == []
     assert {one["why"] for one in only_docker["reservations"]} == {
-        f"containers: the runtime of this node is unix://{socket}, and it was not asked"
+        f"containers: the runtime of this node is {socket}, and it was not asked"
     }
     node.clean("--settle=0s", "--runtime=docker")
     assert node.reserved == set(RESERVED)
@@ -253,7 +253,7 @@ def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(n
     assert unavailable.keys() == {"containers", "networks"}
     assert unavailable["containers"] == {
         "source": "containers",
-        "why": "it is unknown whose pods run here: one process named kubelet names docker as runtime, another one x",
+        "why": "it is unknown whose pods run here: processes named kubelet name different runtimes, such as x",
     }
     assert nodeleak("scan", "--api=off", *node.options).code == 3
 

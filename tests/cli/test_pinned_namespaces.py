@@ -103,6 +103,7 @@ def test_without_the_probe_nothing_is_sent_and_the_journal_says_so(pinned: Pinne
     verdict, _, _ = pinned.clean("--apply", "--probe=off")
     assert (verdict, pinned.net.udp_received("cni-9")) == ("released", 0)
     assert pinned.evidence[-1] == "not probed: --probe=off"
+    assert "the kubelet has no checkpoint of the sandbox" in pinned.evidence
 
 
 def test_only_a_release_sends_a_probe(pinned: Pinned) -> None:

@@ -3,6 +3,7 @@
 import tomllib
 from fnmatch import fnmatch
 from itertools import product
+from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from agent.cli.parser import parse_arguments
 from agent.config import Config, load, variable
 from agent.exporters.web.server import HttpExporter
+from agent.sources.runtime.node_runtimes import ENDPOINTS
 from tests.deploy.manifests import (
     AGENTS,
     ALL,
@@ -76,6 +78,14 @@ def test_every_path_that_the_agent_reads_is_mounted(name: str) -> None:
     assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
 
 
+@pytest.mark.parametrize("socket", [Path(one) for one in ENDPOINTS])
+def test_every_usual_socket_of_a_runtime_is_mounted_where_the_agent_looks_for_it(socket: Path) -> None:
+    in_run = socket.is_relative_to("/run")
+    mount = mounts("base")["/var/run"] if in_run else mounts("overlays/microk8s")[str(socket.parent)]
+    assert mount["mountPath"] == (environment("base")[variable("run_dir")] if in_run else str(socket.parent))
+    assert mount["readOnly"]
+
+
 def test_the_base_can_write_only_its_own_state() -> None:
     assert writable("base") == {"/var/lib/nodeleak"}
 
@@ -101,7 +111,8 @@ def test_only_directories_are_mounted_because_sockets_are_recreated(name: str) -
 def test_what_the_node_unmounts_is_unmounted_in_the_pod(name: str) -> None:
     """The node mounts network namespaces, volumes and secrets below these."""
     following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
-    assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"}
+    more = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
+    assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | more
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -4,7 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.runtime import record_before_address, version_numbers
+from agent.model.runtime import endpoint_path, record_before_address, version_numbers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/run/crio/crio.sock", "/var/run/crio/crio.sock", "unix:/run/crio/crio.sock", "unix:///run/crio/crio.sock",
+        "unix:///var/run/crio/crio.sock", "unix:////run/crio/crio.sock", "unix:///run//crio/crio.sock",
+        "unix:///var//run/./crio/crio.sock", "//run/crio/../crio/crio.sock",
+    ],
+)  # fmt: skip
+def test_every_spelling_of_an_endpoint_is_one_path(text: str) -> None:
+    assert endpoint_path(text) == "/run/crio/crio.sock"
+
+
+@pytest.mark.parametrize("text", ["", "x", "unix:x", "unix://x", "tcp://127.0.0.1:1", "npipe:////./pipe/x"])
+def test_an_endpoint_that_is_no_path_stays_as_it_is(text: str) -> None:
+    assert endpoint_path(text) == text
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_kubelets_that_contradict_each_other_leave_the_runtime_unknown(
     two = Known(replace(processes(), runtime=SOCKET, runtime_disputed=True))
     assert identified(reading, node, processes=two) == Unavailable(
         "containers",
-        f"it is unknown whose pods run here: one process named kubelet names docker as runtime, another one {SOCKET}",
+        f"it is unknown whose pods run here: processes named kubelet name different runtimes, such as {SOCKET}",
     )
     assert checked(NO_STORE, node, two) == NO_STORE
 

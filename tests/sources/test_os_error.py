@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 
 import pytest
 
@@ -28,3 +29,9 @@ def test_anybody_else_is_told_to_run_as_root() -> None:
 def test_root_is_told_what_is_likely(error: OSError, text: str) -> None:
     needs(os.geteuid() == 0, "root")
     assert describe_os_error(error) == text
+
+
+def test_a_name_at_the_beginning_stays_as_it_is() -> None:
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError, match="AF_UNIX") as raised:
+        client.connect("/" + "x" * 200)
+    assert describe_os_error(raised.value) == "AF_UNIX path too long"

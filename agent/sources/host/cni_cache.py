@@ -138,7 +138,8 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    ipam: dict[str, Any] = next((plugin["ipam"] for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    main: dict[str, Any] = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    ipam = main.get("ipam", {})
     return CniResult(
         network=network,
         container_id=container_id,
@@ -150,6 +151,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
+        plugin=str(main.get("type") or ""),
     )
 
 

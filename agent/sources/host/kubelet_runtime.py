@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.model.runtime import DOCKER
+from agent.model.runtime import DOCKER, endpoint_path
 from agent.model.text import escape
 
 _LARGEST: Final = 64 * 1024
@@ -45,7 +45,19 @@ def named_runtime(words: Sequence[str], root: Path) -> str:
     if runtime == DOCKER or (has_default and not endpoint):
         return DOCKER
     endpoint = endpoint or _configured(flag("config", words), root)
-    return DOCKER if endpoint.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else endpoint
+    path = _without_link(endpoint_path(endpoint), root)
+    return DOCKER if path.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else path
+
+
+def _without_link(path: str, root: Path) -> str:
+    """Return where a socket really is: the runtime does not listen at a symbolic link."""
+    if not path.startswith("/"):
+        return path
+    try:
+        target = (root / path.lstrip("/")).readlink()
+    except OSError:  # it is no link, or cannot be read
+        return path
+    return escape(endpoint_path(str(Path(path).parent / target)))
 
 
 def _configured(path: str | None, root: Path) -> str:

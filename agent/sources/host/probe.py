@@ -11,11 +11,15 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Final
 
+from agent.model.ranges import covers
 from agent.model.release import ProbeResult, Reason
+from agent.model.snapshot import CniResult
 from agent.sources.host.routes import Route, find_route
+from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
 _PORT: Final = 9
@@ -30,6 +34,8 @@ _LONGEST: Final = 13.0
 _ORIGIN_ICMP: Final = frozenset({2, 3})
 _ERROR: Final = struct.Struct("IBBBxII")
 """`struct sock_extended_err`; the address of who reports the error follows."""
+_ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
+"""Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _FAMILIES: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),
@@ -37,10 +43,16 @@ _FAMILIES: Final = {
 """The level of the options, `RECVERR`, the limit of hops, and where the address is in a socket address."""
 
 
-def probe(ips: Iterable[str], clock: Callable[[], float]) -> dict[str, ProbeResult]:
-    """Return what is known of each address; raises SourceError if the kernel cannot be asked. `clock`: seconds."""
+def probe(
+    ips: Iterable[str], clock: Callable[[], float], proc: Path, cached: Collection[CniResult] = ()
+) -> dict[str, ProbeResult]:
+    """Return what is known of each address; raises SourceError if the kernel cannot be asked, or is not the node's.
+
+    `clock`: seconds. `cached`: tells which plugin makes the interfaces of a network.
+    """
+    _require_network_of_the_node(proc)
     routes = {ip: find_route(ip) for ip in ips}
-    results = {ip: _by_route(ip, route) for ip, route in routes.items()}
+    results = {ip: _by_route(ip, route) or _by_plugin(ip, cached) for ip, route in routes.items()}
     asked = [ip for ip, result in results.items() if result is None]
     with contextlib.ExitStack() as open_sockets:
         try:
@@ -58,6 +70,24 @@ def _by_route(ip: str, route: Route) -> ProbeResult | None:
     if route.alone:
         return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
     return None if route.link else ProbeResult(f"{ip} was not probed: the node has it on no link")
+
+
+def _require_network_of_the_node(proc: Path) -> None:
+    """Raise SourceError in a pod's own network, where nobody has the address of any other pod."""
+    own, node = Path("/proc/self/net/dev"), proc / "1/net/dev"
+    try:
+        # A file of each network namespace, which tells them apart without a capability.
+        same = own.stat().st_ino == node.stat().st_ino
+    except OSError as error:
+        raise SourceError(f"cannot probe addresses: {cannot_read(error.filename, error)}") from error
+    if not same:
+        raise SourceError("cannot probe addresses: this is not the node's network (set hostNetwork: true)")
+
+
+def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
+    """Return why nothing can be asked of a network; None: it can."""
+    plugin = next((one.plugin for one in cached if one.plugin in _ISOLATING and covers(one.ranges, ip)), "")
+    return ProbeResult(f"{ip} was not probed: the node does not reach pods of {plugin}") if plugin else None
 
 
 class _Probe:

@@ -81,7 +81,7 @@ class ProcessTable:
             network_plugin=self._network_plugin() if kubelet else None,
             cri_dockerd=self._start(_CRI_DOCKERD, booted),
             runtime=min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None),
-            runtime_disputed=DOCKER in runtimes and len(runtimes - {"", DOCKER}) > 0,
+            runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_CONTAINERD, booted),
             crio=self._start(_CRIO, booted),
         )

@@ -37,6 +37,8 @@ _BATCH: Final = 100
 """A filter has 70 bytes; a request fits into one frame of HTTP/2."""
 _SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
+_RECORDED: Final = "recorded but not listed"
+"""It is being created, or what a failure has left of it."""
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
 """Of docker or nerdctl: whether it runs is not known here."""
@@ -198,7 +200,7 @@ def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
 
 def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator[Container]:
     for namespace in session.namespaces():
-        state = _BEING_CREATED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
+        state = _RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
         for request in requests:
             for one in session.containerd(f"{_CONTAINERS}/List", namespace, request).messages(1):
                 yield _record(one, state, labels=2, created=8)
@@ -208,7 +210,7 @@ def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Seq
     try:
         for request in requests:
             for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):
-                yield _record(one, _BEING_CREATED, labels=4, created=5)
+                yield _record(one, _RECORDED, labels=4, created=5)
     except GrpcError as error:
         if not _without_sandbox_store(error, runtime):
             raise

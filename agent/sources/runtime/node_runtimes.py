@@ -6,11 +6,12 @@ of them are asked, because any may own a reservation; one that should answer and
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
 from agent.model.snapshot import Container, NotRequested, Snapshot, known_or
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
@@ -21,7 +22,7 @@ _T = TypeVar("_T")
 
 CRI: Final = "cri"
 DOCKER_SOCKET: Final = Path("/run/docker.sock")
-_ENDPOINTS: Final = (
+ENDPOINTS: Final = (
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",  # k3s and RKE2
     "/run/k0s/containerd.sock",
@@ -53,7 +54,7 @@ class NodeRuntimes:
         """
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
         self._choice, self._docker_socket = choice, docker_socket
-        self._endpoint = endpoint and endpoint_path(str(endpoint))
+        self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
 
@@ -64,10 +65,10 @@ class NodeRuntimes:
         self.asked = ()
 
         def ask(runtime: Runtime) -> None:
-            before = self.asked
-            self.asked = (*before, runtime.expected)
+            before, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
+            self.asked = (*before, replace(runtime.expected, chosen=chosen))
             try:
-                self.asked = (*before, runtime.identify())
+                self.asked = (*before, replace(runtime.identify(), chosen=chosen))
                 found.extend(runtime.containers(reserved.difference(one.id for one in found)))
             except NoCri:
                 if not self._must_answer(runtime):
@@ -125,14 +126,14 @@ class NodeRuntimes:
         found = [self._connect(path, partial(self._require, path)) for path in endpoints]
         if self._choice == CRI:
             if not found:
-                raise SourceError(f"no container runtime listens at {', '.join(_ENDPOINTS)} (set --cri-endpoint)")
+                raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
         # Where nothing else runs, docker's error says why it does not answer.
         return [*found, self._docker()] if not found or self._runs_docker() else found
 
     def _must_answer(self, runtime: Runtime) -> bool:
         """Tell whether a runtime without CRI is a fault: somebody named its endpoint."""
-        return Path(runtime.expected.endpoint) in {self._endpoint, endpoint_path(self._named())}
+        return Path(runtime.expected.endpoint) in {self._endpoint, Path(self._named())}
 
     def _named(self) -> str:
         try:
@@ -144,8 +145,8 @@ class NodeRuntimes:
 
     def _endpoints(self, named: str) -> list[Path]:
         """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
-        first = [endpoint_path(named)] if named not in {"", DOCKER} else []
-        return list(dict.fromkeys([*first, *(path for path in map(Path, _ENDPOINTS) if self._serves(path))]))
+        first = [Path(named)] if named not in {"", DOCKER} else []
+        return list(dict.fromkeys([*first, *(path for path in map(Path, ENDPOINTS) if self._serves(path))]))
 
     def _serves(self, socket: Path) -> bool:
         """Tell whether a socket is listened on, and its runtime runs."""
@@ -160,9 +161,3 @@ class NodeRuntimes:
     def _require(self, socket: Path) -> None:
         if not self._serves(socket):
             raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
-
-
-def endpoint_path(text: str) -> Path:
-    """Return the path of an endpoint such as `unix:///var/run/crio/crio.sock`, as the kernel knows it."""
-    path = text.removeprefix("unix://")
-    return Path(path.removeprefix("/var") if path.startswith("/var/run/") else path)

@@ -10,6 +10,8 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _GREATEST_NUMBER: Final = (1 << 29) - 1
 _LONGEST_VARINT: Final = 10
+_MOST_FIELDS: Final = 500_000
+"""Of a message and all that is read of those within: about ten thousand containers. Each field costs 80 bytes."""
 
 
 class MalformedMessage(ValueError):
@@ -19,10 +21,13 @@ class MalformedMessage(ValueError):
 class DecodedMessage:
     """One message. An absent field has the default value of its type, as in proto3."""
 
-    def __init__(self, encoded: bytes) -> None:
-        """Find the fields; raises MalformedMessage, as does every method."""
+    def __init__(self, encoded: bytes, remaining: Iterator[int] | None = None) -> None:
+        """Find the fields; raises MalformedMessage, as does every method. `remaining`: one for each field allowed."""
         self._fields: dict[int, list[tuple[int, Any]]] = {}
+        self._remaining = iter(range(_MOST_FIELDS)) if remaining is None else remaining
         for number, wire_type, value in _fields(encoded):
+            if next(self._remaining, None) is None:
+                raise MalformedMessage(f"the message has more than {_MOST_FIELDS} fields")
             self._fields.setdefault(number, []).append((wire_type, value))
 
     def integer(self, number: int) -> int:
@@ -38,10 +43,10 @@ class DecodedMessage:
 
     def message(self, number: int) -> "DecodedMessage":
         """Return an embedded message; several are merged, which means to read one after the other."""
-        return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)))
+        return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)), self._remaining)
 
     def messages(self, number: int) -> list["DecodedMessage"]:
-        return [DecodedMessage(one) for one in self._values(number, _LENGTH_DELIMITED)]
+        return [DecodedMessage(one, self._remaining) for one in self._values(number, _LENGTH_DELIMITED)]
 
     def text_map(self, number: int) -> dict[str, str]:
         """Return a `map<string, string>`, which is a list of entries of a key (1) and a value (2)."""

@@ -173,6 +173,7 @@ def test_the_gateway_is_not_allocated(more: dict[str, str], count: int) -> None:
 def test_the_plugin_with_ipam_is_found_in_a_list() -> None:
     listed = {"name": "kubenet", "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}]}
     assert ranges(cached(None, config=listed)) == [["10.244.1.1-10.244.1.254"]]
+    assert parsed(cached(None, config=listed)).plugin == "bridge"
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,31 @@
 """The probe of addresses, in real network namespaces: who answers, who does not, and who is never asked."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.host import write_sockets
 from tests.network import BRIDGE4, BRIDGE6, Network, network, sniffer
 from tests.wire import needs
 
 IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
 CODE = """
 import dataclasses, json, sys, time
+from pathlib import Path
 from agent.sources.host.probe import probe
+from tests.builders import cni_result
+proc, plugins, *ips = sys.argv[1:]
+cached = [dataclasses.replace(cni_result("a" * 64, "", one), plugin=name) for one, name in json.loads(plugins).items()]
 began = time.monotonic()
-results = probe(sys.argv[1:], time.monotonic)
+results = probe(ips, time.monotonic, Path(proc), cached)
 print(json.dumps([time.monotonic() - began, {ip: [one.objection, one.why] for ip, one in results.items()}]))
 """
 
@@ -30,8 +37,14 @@ class Probed:
     whys: dict[str, str]
 
 
-def probed(net: Network, *ips: str, within: tuple[str, ...] = ()) -> Probed:
-    seconds, results = json.loads(net.python(CODE, *ips, within=within))
+def probed(
+    net: Network, *ips: str, within: tuple[str, ...] = (), plugins: Mapping[str, str] | None = None, proc: str = ""
+) -> Probed:
+    """`plugins`: by subnet, as libcni's cache has them. `proc`: by default that of a node with this network."""
+    with tempfile.TemporaryDirectory() as fake:
+        Path(fake).chmod(0o755)
+        write_sockets(Path(fake))
+        seconds, results = json.loads(net.python(CODE, proc or fake, json.dumps(plugins or {}), *ips, within=within))
     assert set(results) == set(ips)
     return Probed(seconds, {ip: one[0] for ip, one in results.items()}, {ip: one[1] for ip, one in results.items()})
 
@@ -190,3 +203,29 @@ def test_without_any_route_nothing_is_sent(net: Network) -> None:
     found = probed(net, "10.9.9.9", "fd99::9")
     assert found.objections == {"10.9.9.9": None, "fd99::9": None}
     assert found.seconds < 2.5
+
+
+def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Network) -> None:
+    net.ip(
+        "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up", "addr add 10.20.0.1/24 dev up0",
+        "netns add ghost", "link add link up0 name eth0 netns ghost type macvlan mode bridge",
+        "-n ghost addr add 10.20.0.9/24 dev eth0", "-n ghost link set eth0 up",
+    )  # fmt: skip
+    assert probed(net, "10.20.0.9").objections == {"10.20.0.9": None}
+    plugins = {"10.20.0.0/24": "macvlan", "10.244.1.0/24": "bridge"}
+    found = probed(net, "10.20.0.9", "10.20.0.1", "10.244.1.20", plugins=plugins)
+    assert found.objections == {"10.20.0.9": None, "10.20.0.1": IN_USE, "10.244.1.20": None}
+    assert found.whys["10.20.0.9"] == "10.20.0.9 was not probed: the node does not reach pods of macvlan"
+    assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
+
+
+@pytest.mark.parametrize(
+    ("proc", "why"),
+    [
+        ("/proc", "this is not the node's network (set hostNetwork: true)"),
+        ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
+    ],
+)
+def test_nothing_is_asked_from_another_network_than_the_nodes(net: Network, proc: str, why: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
+        probed(net, "10.244.1.20", proc=proc)

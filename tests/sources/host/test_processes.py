@@ -247,12 +247,13 @@ def test_the_runtime_is_what_the_kubelet_names(proc: Path, lines: list[list[str]
     [
         (["", "/b.sock"], False),
         (["docker"], False),
-        (["/a.sock", "/b.sock"], False),
+        (["/a.sock", "/b.sock"], True),
+        (["/run/a.sock", "unix:///var/run//a.sock", ""], False),
         (["docker", "/b.sock"], True),
         (["/b.sock", "docker", ""], True),
     ],
 )
-def test_kubelets_dispute_whether_docker_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
+def test_kubelets_dispute_which_one_is_the_runtime(proc: Path, names: list[str], disputed: bool) -> None:
     for pid, name in enumerate(names, 80):
         process(proc, pid, "kubelet", 31)
         socket = "/run/dockershim.sock" if name == "docker" else name
@@ -293,6 +294,29 @@ def test_a_configuration_that_is_no_file_is_not_opened(proc: Path) -> None:
     write_cmdline(proc, 80, "kubelet", "--config=/fifo")
     (proc / "80/root").mkdir()
     os.mkfifo(proc / "80/root/fifo")
+    assert ProcessTable(proc).read().runtime == ""
+
+
+def test_a_link_to_the_socket_is_followed(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    write_cmdline(proc, 80, "kubelet", "--container-runtime-endpoint=unix:///var/run//mine/cri.sock")
+    assert ProcessTable(proc).read().runtime == "/run/mine/cri.sock"
+    (proc / "80/root/run/mine").mkdir(parents=True)
+    link = proc / "80/root/run/mine/cri.sock"
+    for target, endpoint in (
+        ("/var/run/k3s/containerd.sock", "/run/k3s/containerd.sock"),
+        ("../k3s/containerd.sock", "/run/k3s/containerd.sock"),
+        ("cri-dockerd.sock", "docker"),
+    ):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        assert ProcessTable(proc).read().runtime == endpoint
+
+
+def test_the_link_that_is_the_root_directory_itself_names_no_runtime(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    write_cmdline(proc, 80, "kubelet")
+    (proc / "80/root").symlink_to("/")
     assert ProcessTable(proc).read().runtime == ""
 
 

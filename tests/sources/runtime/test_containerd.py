@@ -125,7 +125,7 @@ def test_a_record_that_cri_does_not_list_is_found_until_it_is_deleted(directory:
         cri = client(directory)
         assert cri.containers([]) == (), "CRI does not list it"
         (found,) = cri.containers([B, A, C])
-        assert found == Container(A, "being created", found.created, "shop/web-0", "u-1", sandbox=True)
+        assert found == Container(A, "recorded but not listed", found.created, "shop/web-0", "u-1", sandbox=True)
         assert before - 2 <= found.created <= before + 60
         assert (cri.has(A), cri.has(B)) == (True, False)
     finally:
@@ -155,7 +155,7 @@ def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
         connection.call(f"{store}/Create", kept, metadata)
         try:
             (found,) = cri.containers([A, C])
-            assert (found.id, found.state, found.sandbox) == (C, "being created", True)
+            assert (found.id, found.state, found.sandbox) == (C, "recorded but not listed", True)
             assert (cri.has(C), cri.has(A)) == (True, False), "the store has sandboxes, and not this one"
         finally:
             connection.call(f"{store}/Delete", PROTO["Id"](id=C).SerializeToString(), metadata)

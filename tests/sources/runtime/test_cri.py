@@ -168,7 +168,9 @@ def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(
 ) -> None:
     kept = {**vars(runtime), "records": {"k8s.io": [record(A), record(D)]}, "sandboxes": [sandbox(C)]}
     with serve(FakeRuntime(**kept)):
-        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", AT, "shop/web-0", "u-1", sandbox=True),)
+        assert cri.containers([A, B, C])[1:] == (
+            Container(A, "recorded but not listed", AT, "shop/web-0", "u-1", sandbox=True),
+        )
 
 
 def test_a_sandbox_of_containerd_2_is_found_in_its_store(serve: Serve, cri: Cri) -> None:
@@ -176,7 +178,7 @@ def test_a_sandbox_of_containerd_2_is_found_in_its_store(serve: Serve, cri: Cri)
     with serve(both) as server:
         found = cri.containers([A, B, C])
     assert sorted(one.id for one in found) == [A, B]
-    assert {(one.state, one.created, one.sandbox) for one in found} == {("being created", AT, True)}
+    assert {(one.state, one.created, one.sandbox) for one in found} == {("recorded but not listed", AT, True)}
     assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "List", "List", "List"]
 
 
@@ -185,7 +187,7 @@ def test_a_container_of_another_client_of_containerd_is_not_being_created(serve:
     with serve(runtime) as server:
         found = {one.id: one for one in cri.containers([A, B])}
     assert found[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
-    assert found[B].state == "being created"
+    assert found[B].state == "recorded but not listed"
     assert {call.headers.get("containerd-namespace") for call in server.calls} == {None, "moby", "default", "k8s.io"}
 
 

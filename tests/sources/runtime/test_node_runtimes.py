@@ -163,7 +163,7 @@ def test_an_endpoint_that_was_named_must_serve_cri(machine: Machine, named: str,
         with pytest.raises(SourceError, match="CRI is disabled here") as raised:
             question()
         assert not isinstance(raised.value, NoCri)
-    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET),)
+    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET, chosen=bool(endpoint)),)
     assert machine.docker.asked == []
 
 
@@ -238,6 +238,15 @@ def test_a_choice_overrides_the_evidence(machine: Machine) -> None:
     assert asked(machine.runtimes("cri")) == [(CONTAINERD, SOCKET)]
     assert asked(machine.runtimes("cri", "/run/mine.sock")) == [("mine", "/run/mine.sock")]
     assert asked(machine.runtimes("auto", "/var/run/mine.sock")) == [("mine", "/run/mine.sock"), (DOCKER, "")]
+
+
+def test_only_the_endpoint_of_the_option_is_chosen(machine: Machine) -> None:
+    machine.serve(SOCKET)
+    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
+    for endpoint, expected in (("", [False, False]), (f"/var{SOCKET}", [True, False])):
+        runtimes = machine.runtimes(endpoint=endpoint)
+        runtimes.containers(node())
+        assert [(one.name, one.chosen) for one in runtimes.asked] == [*zip((CONTAINERD, DOCKER), expected, strict=True)]
 
 
 def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:

@@ -175,3 +175,19 @@ def test_a_large_message_takes_seconds_at_most() -> None:
     with pytest.raises(MalformedMessage):
         DecodedMessage(b"\xff" * 16_000_000)
     assert time.perf_counter() - start < 10
+
+
+def test_a_message_of_too_many_fields_is_malformed() -> None:
+    assert DecodedMessage(b"\x08\x01" * 500_000).integer(1) == 1
+    with pytest.raises(MalformedMessage, match="the message has more than 500000 fields"):
+        DecodedMessage(b"\x08\x01" * 500_001)
+
+
+def test_the_fields_of_embedded_messages_count_as_well() -> None:
+    embedded = b"\x08\x01" * 60  # each with its two bytes of tag and length
+    few, many = (DecodedMessage((b"\x0a\x78" + embedded) * count) for count in (8_000, 9_000))
+    assert len(few.messages(1)) == 8_000
+    with pytest.raises(MalformedMessage, match="more than 500000 fields"):
+        many.messages(1)
+    with pytest.raises(MalformedMessage, match="more than 500000 fields"):
+        few.message(1)
