@@ -101,6 +101,10 @@ class ProcessTable:
         except SourceError as error:
             raise SourceError(f"{runtime} was not asked, because it is unknown whether it runs: {error}") from error
 
+    def runs_any(self) -> bool:
+        """Tell whether any runtime runs at this moment; raises SourceError."""
+        return any(map(self.runs, _RUNTIMES))
+
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
         return self.read(complete=False).runtime

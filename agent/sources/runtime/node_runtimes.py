@@ -93,6 +93,15 @@ class NodeRuntimes:
         return any(answers.values())
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
+        try:
+            return self._answers(question)
+        except SourceError as error:
+            # Nobody chose docker, and its error would be about docker alone.
+            if self._choice != "auto" or self._endpoint or self._named() or self._processes.runs_any():
+                raise
+            raise SourceError("no container runtime runs on this node, so none was asked") from error
+
+    def _answers(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []
         for runtime in self._runtimes():
             try:
