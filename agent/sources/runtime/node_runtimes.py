@@ -95,11 +95,11 @@ class NodeRuntimes:
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         try:
             return self._answers(question)
-        except SourceError as error:
-            # Nobody chose docker, and its error would be about docker alone.
-            if self._choice != "auto" or self._endpoint or self._named() or self._processes.runs_any():
-                raise
-            raise SourceError("no container runtime runs on this node, so none was asked") from error
+        except SourceError:
+            # Where nobody chose docker, its error would be about docker alone.
+            if self._choice == "auto" and not self._endpoint and not self._named():
+                self._processes.require_any()
+            raise
 
     def _answers(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []
