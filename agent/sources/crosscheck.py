@@ -91,7 +91,7 @@ def runtime(snapshot: Snapshot) -> _Containers:
     return Unavailable(
         "containers",
         f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
-        "Node names a runtime: the pods of this node may belong to another one",
+        "Node names its runtime: the pods of this node may belong to another one",
     )
 
 

@@ -20,8 +20,10 @@ from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
+from tests.fakes.cri import FakeRuntime
+from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
-from tests.wire import ID, Answer, FakeServer, Request, hang, http
+from tests.wire import ID, Answer, FakeServer, Request, hang, http, open_directory
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -120,6 +122,22 @@ def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., No
 def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[..., NodeSources]) -> None:
     assert wire().snapshot.readers["runtimes"](node()) == NotRequested("runtimes", "--runtime=docker")
     assert wire(runtime="auto").snapshot.readers["runtimes"](node()) == ()
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
+    wire: Callable[..., NodeSources], tmp_path: Path
+) -> None:
+    (tmp_path / "sandbox" / ID).touch()
+    (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
+    write_sockets(tmp_path / "proc", "/run/containerd/containerd.sock")
+    with open_directory() as run_dir:
+        (run_dir / "containerd").mkdir()
+        wired = wire(runtime="auto", run_dir=str(run_dir))
+        assert wired.recheck.has_checkpoint(ID)
+        with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
+            assert wired.snapshot.readers["containers"](node()) == ()
+        assert not wired.recheck.has_checkpoint(ID)
 
 
 def test_a_disabled_probe_is_reported_as_one_that_was_not_made(

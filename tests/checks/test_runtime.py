@@ -137,7 +137,7 @@ def test_lists_without_a_sandbox_are_named(asked: list[ContainerRuntime], names:
     assert crosscheck.runtime(stopped) == Unavailable(
         "containers",
         f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
-        "Node names a runtime: the pods of this node may belong to another one",
+        "Node names its runtime: the pods of this node may belong to another one",
     )
 
 

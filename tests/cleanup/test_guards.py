@@ -471,6 +471,19 @@ def test_a_recent_start_of_cri_dockerd_is_unsettled() -> None:
     assert refusals(node(LEAK, processes=[replace(processes(), cri_dockerd=NOW - GRACE)])) == ()
 
 
+@pytest.mark.parametrize(("name", "field"), [("containerd", "containerd"), ("cri-o", "crio")])
+def test_the_start_of_the_runtime_that_was_asked_counts(name: str, field: str) -> None:
+    asked = Known((ContainerRuntime(name, "1.28.11", "/run/mine.sock"),))
+    for started, why in (
+        (NOW - GRACE, ""),
+        (NOW - timedelta(seconds=20), f"{name} started 20 s ago, and --settle is 300 s"),
+        (None, f"it is not known when {name} started: its process was not found"),
+    ):
+        times: dict[str, Any] = {field: started, "docker": None, "runtime": "/run/mine.sock"}
+        snapshot = replace(node(LEAK, processes=[replace(processes(), **times)]), runtimes=asked)
+        assert refusals(snapshot) == ((Refusal(Reason.UNSETTLED, why),) if why else ())
+
+
 @pytest.mark.parametrize(("who", "name"), [("kubelet", "the kubelet"), ("docker", "docker")])
 def test_an_unknown_start_is_unsettled_and_no_setting_is_offered(who: str, name: str) -> None:
     changed: dict[str, Any] = {who: None}

@@ -213,7 +213,7 @@ def test_a_kubelet_that_names_no_runtime(node: Node, command: str, words: list[s
     node.listed.append(labelled("e" * 64, "before-the-migration", "exited"))
     node.process(8, command, *words)
     why = {one["source"]: one["why"] for one in assert_nothing_is_concluded(node)["unavailable"]}
-    assert "the pods of this node may belong to another runtime" in why["containers"]
+    assert "the pods of this node may belong to another one" in why["containers"]
 
 
 @pytest.mark.parametrize("runtime", ["docker://20.10.24", "containerd://1.7.24"])

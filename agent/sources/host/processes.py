@@ -101,6 +101,12 @@ class ProcessTable:
         except SourceError as error:
             raise SourceError(f"{runtime} was not asked, because it is unknown whether it runs: {error}") from error
 
+    def require_any(self) -> None:
+        """Raise SourceError unless any runtime runs at this moment."""
+        if not any(map(self.runs, _RUNTIMES)):
+            names = " or ".join(sorted(_ANY_RUNTIME))
+            raise SourceError(f"no container runtime runs on this node (no {names} in {self._proc}), so none was asked")
+
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
         return self.read(complete=False).runtime

@@ -105,6 +105,15 @@ class NodeRuntimes:
         return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
+        try:
+            return self._answers(question)
+        except SourceError:
+            # Where nobody chose docker, its error would be about docker alone.
+            if self._choice == "auto" and not self._endpoint and not self._named():
+                self._processes.require_any()
+            raise
+
+    def _answers(self, question: Callable[[Runtime], _T]) -> list[_T]:
         answers = []
         for runtime in self._runtimes():
             try:

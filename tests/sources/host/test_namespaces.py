@@ -11,7 +11,7 @@ from agent.sources.source_error import SourceError
 from tests.builders import CIDR, GONE, WEB_ID, cni_result
 from tests.network import network
 
-# Linux 6.18, shortened; the last three as an administrator can make them.
+# Linux 6.18, shortened; the last four as an administrator can make them.
 TABLE = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 26 22 0:24 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=800000k
@@ -22,6 +22,7 @@ TABLE = """\
 95 26 0:24 /netns/cni-4 /run/netns/cni-4 rw - tmpfs tmpfs rw
 96 26 0:4 net:[4026532285] /run/netns/with\\040space rw - nsfs nsfs rw
 97 26 0:4 net:[4026532286] /run/netns/cni-6//deleted rw - nsfs nsfs rw
+98 26 0:51 net:[4026532287] /run/netns/cni-7 rw - fuse.mine mine rw
 """
 
 

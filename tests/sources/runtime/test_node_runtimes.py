@@ -214,11 +214,26 @@ def test_a_socket_of_a_runtime_that_does_not_run_is_absent(machine: Machine) -> 
     assert machine.cri == {}
 
 
-def test_without_any_runtime_docker_says_why(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("commands", "kubelet", "choice", "why"),
+    [
+        ((), "", "auto", "no container runtime runs on this node (no containerd or "),
+        ((), "", "docker", "docker does not run on this node"),
+        ((), "unix:///run/cri-dockerd.sock", "auto", "docker does not run on this node"),
+        (("containerd",), "", "auto", "docker does not run on this node"),
+    ],
+    ids=["nothing is known", "docker was chosen", "the kubelet names docker", "another one runs"],
+)
+def test_without_an_answer_of_any_runtime_docker_says_why_unless_nothing_runs(
+    machine: Machine, commands: tuple[str, ...], kubelet: str, choice: str, why: str
+) -> None:
     machine.docker.error = SourceError("docker does not run on this node")
-    machine.run()
-    with pytest.raises(SourceError, match="docker does not run on this node"):
-        machine.runtimes().containers(node())
+    machine.run(*commands, kubelet=kubelet)
+    runtimes = machine.runtimes(choice)
+    for question in (lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)):
+        with pytest.raises(SourceError) as raised:
+            question()
+        assert str(raised.value).startswith(why)
 
 
 @pytest.mark.parametrize("name", ["stat", "1/net/unix"])
