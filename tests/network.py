@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.wire import needs, run, until
 
+_ROOT = Path(__file__).parents[1]
 BRIDGE4, BRIDGE6 = "10.244.1.1", "fd00:244::1"
 
 
@@ -41,7 +42,8 @@ class Network:
         )  # fmt: skip
 
     def python(self, code: str, *arguments: str, within: tuple[str, ...] = ()) -> str:
-        return self.run(*within, sys.executable, "-c", code, *arguments)
+        """Run code that may import the tests' modules: in another mount namespace the working directory is another."""
+        return self.run(*within, "env", f"PYTHONPATH={_ROOT}", sys.executable, "-c", code, *arguments)
 
     def udp_received(self, pod: str) -> int:
         """Return how many datagrams have reached a pod: nothing listens in it."""

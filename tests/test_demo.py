@@ -18,12 +18,14 @@ import os, sys
 
 LOG = os.open(os.environ["WRITES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 PATHS = {"os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.chmod": 1, "os.utime": 1,
-         "os.rename": 2, "os.link": 2, "os.symlink": 2}
+         "os.rename": 2, "os.link": 2}
 OPEN_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 def hook(event, args):
     if event == "open":
         paths = args[:1] if (args[2] or 0) & OPEN_WRITES else ()
+    elif event == "os.symlink":
+        paths = args[1:2]
     else:
         paths = args[:PATHS.get(event, 0)]
     for path in paths:
