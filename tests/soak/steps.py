@@ -149,11 +149,13 @@ def pods_of_a_device(node: Node) -> None:
 
 
 def forget_the_device(node: Node) -> None:
-    """Remove the plugin for good: until the kubelet drops its resource, minutes after its start, it is rightly late."""
-    node.cluster.stop("kubelet")
-    (_PLUGINS / "kubelet_internal_checkpoint").unlink(missing_ok=True)
-    node.cluster.start()
+    """Remove the plugin for good: it is rightly late until a kubelet starts that had dropped its resource before."""
+    with node.cluster.stopped("kubelet"):
+        (_PLUGINS / "kubelet_internal_checkpoint").unlink(missing_ok=True)
     forget_resource(node.cluster, RESOURCE)
+    time.sleep(30)  # the daemon sees that it was dropped
+    with node.cluster.stopped("kubelet"):
+        pass
 
 
 def leak(node: Node) -> None:
