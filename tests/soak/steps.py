@@ -150,12 +150,11 @@ def pods_of_a_device(node: Node) -> None:
 
 def forget_the_device(node: Node) -> None:
     """Remove the plugin for good: it is rightly late until a kubelet starts that had dropped its resource before."""
-    with node.cluster.stopped("kubelet"):
-        (_PLUGINS / "kubelet_internal_checkpoint").unlink(missing_ok=True)
-    forget_resource(node.cluster, RESOURCE)
-    time.sleep(30)  # the daemon sees that it was dropped
+    eventually(_dropped, 480)
+    time.sleep(10)  # the daemon sees it
     with node.cluster.stopped("kubelet"):
         pass
+    forget_resource(node.cluster, RESOURCE)
 
 
 def leak(node: Node) -> None:
@@ -223,6 +222,12 @@ def _is_ready(node: Node) -> None:
     conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
     assert conditions["Ready"] == "True"
     assert not found["spec"].get("taints")
+
+
+def _dropped() -> None:
+    """Pass once the kubelet has dropped the device: five minutes after its plugin left."""
+    kept = json.loads((_PLUGINS / "kubelet_internal_checkpoint").read_text())
+    assert RESOURCE not in (kept["Data"]["RegisteredDevices"] or {})
 
 
 def _allocatable(node: Node) -> None:
