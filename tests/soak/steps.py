@@ -149,10 +149,11 @@ def pods_of_a_device(node: Node) -> None:
 
 
 def forget_the_device(node: Node) -> None:
-    """Remove the plugin for good: until the kubelet drops its resource, minutes after its start, it is rightly late."""
-    node.cluster.stop("kubelet")
-    (_PLUGINS / "kubelet_internal_checkpoint").unlink(missing_ok=True)
-    node.cluster.start()
+    """Remove the plugin for good: it is rightly late until a kubelet starts that had dropped its resource before."""
+    eventually(_dropped, 480)
+    time.sleep(10)  # the daemon sees it
+    with node.cluster.stopped("kubelet"):
+        pass
     forget_resource(node.cluster, RESOURCE)
 
 
@@ -221,6 +222,12 @@ def _is_ready(node: Node) -> None:
     conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
     assert conditions["Ready"] == "True"
     assert not found["spec"].get("taints")
+
+
+def _dropped() -> None:
+    """Pass once the kubelet has dropped the device: five minutes after its plugin left."""
+    kept = json.loads((_PLUGINS / "kubelet_internal_checkpoint").read_text())
+    assert RESOURCE not in (kept["Data"]["RegisteredDevices"] or {})
 
 
 def _allocatable(node: Node) -> None:
