@@ -111,7 +111,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    main: dict[str, Any] = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    main = _with_ipam(plugins)
     ipam = main.get("ipam", {})
     return CniResult(
         network=network,
@@ -122,7 +122,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
-        plugin=str(main.get("type") or ""),
+        plugin=str(main.get("type", "")),
     )
 
 
@@ -185,6 +185,10 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
         return [plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict)]
     except (TypeError, ValueError, AttributeError, RecursionError):
         return []
+
+
+def _with_ipam(plugins: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
 
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
