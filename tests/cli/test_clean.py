@@ -70,7 +70,7 @@ class Incident:
 
     def files(self) -> dict[str, tuple[bytes, int]]:
         """Return every file of the node, and of us."""
-        paths = (path for path in self.host.root.rglob("*") if path.is_file())
+        paths = (path for path in self.host.root.rglob("*") if path.is_file() and not path.is_symlink())
         return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
     @property

@@ -138,7 +138,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    main = _main(plugins)
+    main = _with_ipam(plugins)
     ipam = main.get("ipam", {})
     return CniResult(
         network=network,
@@ -153,11 +153,6 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
         plugin=str(main.get("type") or ""),
     )
-
-
-def _main(plugins: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the configuration of the plugin that makes the interface; empty: none is known."""
-    return next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
 
 
 def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
@@ -234,6 +229,10 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
         return [plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict)]
     except (TypeError, ValueError, AttributeError, RecursionError):
         return []
+
+
+def _with_ipam(plugins: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
 
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
