@@ -171,8 +171,8 @@ class Config:
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of the API server")
     runtime: str = _setting("auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri", help=
-        "container runtimes to ask. auto: the one that the kubelet names and every other one that serves its socket; "
-        "docker; cri: containerd or CRI-O")
+        "container runtimes to ask. auto: the one that the kubelet names and every other one that runs; docker: docker "
+        "alone; cri: containerd and CRI-O alone")
     cri_endpoint: Path | None = _setting("", endpoint, CONNECTIONS, "URL", help=
         "CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the node, also in a pod. "
         "Without it: the one that the kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s "
@@ -184,8 +184,9 @@ class Config:
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")
     network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
-        "CNI network to check; auto: those that pods use. A name is that of a directory of host-local. The container "
-        "runtime names the pods' networks, or else their addresses show it. Repeat the option for more networks")
+        "CNI network to check; auto: those that pods use. containerd names them; with docker and CRI-O, the addresses "
+        "of the pods show them. A name is that of a directory below --cni-networks-dir. Repeat the option for more "
+        "networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
     cni_cache_dir: tuple[Path, ...] = _setting(
@@ -225,9 +226,10 @@ class Config:
         "every guard")
     cleanup_network: tuple[str, ...] = _setting(
         "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
-        "CNI network to clean; auto: those that pods use. Nothing is released without it. auto means those that the "
-        "kubelet's container runtime names, or where it names none (docker, CRI-O) those of the pods' eth0. All "
-        "sandboxes of a network must belong to this node's runtime. Repeat the option for more networks")
+        "CNI network to clean; auto: those that pods use. Nothing is released without it. With auto, these are "
+        "the networks that containerd names; with docker and CRI-O, those that give pods the address of eth0, and "
+        "kubenet. Name a network only if all its sandboxes belong to this node's runtime. Repeat the option for more "
+        "networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "
         "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
@@ -238,10 +240,9 @@ class Config:
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=
         "maximum number of addresses released in one hour")
     probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
-        "before a release, ask the address itself whether somebody has it, with a UDP datagram to port 9. A network "
-        "namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only on a "
-        "link of the node and never through a gateway, at most three times within 13 s. The result can only refuse a "
-        "release. off: send nothing")
+        "before a release, probe the address with a UDP datagram to port 9: if anything answers, it is not released. A "
+        "network namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only "
+        "on a link of the node, never through a gateway, and at most three times within 13 s. off: send nothing")
     lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
         "how long to wait for host-local's locks, or for another cleanup on this node to end")
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=

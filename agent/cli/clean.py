@@ -27,9 +27,9 @@ EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --api=off --apply --max 1    release the oldest leak only
-  nodeleak clean --api=off --ip 10.244.1.9    check one address
-  nodeleak explain outside_range              what a reason means
+  nodeleak clean --api=off --ip 10.244.1.9                  check one address
+  nodeleak clean --api=off --cleanup-network auto --apply   release the leaks
+  nodeleak explain outside_range                            what a reason means
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
@@ -43,7 +43,7 @@ exit codes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_apply(parser, "release every address that passes all guards")
+    add_apply(parser, "release every address that passes all guards; needs --cleanup-network")
     parser.add_argument(
         "--ip",
         action="append",

@@ -42,24 +42,25 @@ PHASES: Final = {
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
-    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O: "
-    "within minutes, and libcni's cache has no result of the sandbox, so it died while the pod's network was set up. "
-    "Some versions then never release the address: upgrade it. Or the cache tells nothing of the sandbox.",
-    "runtime_state_lost": "The container runtime started without the records of earlier sandboxes, and several of them "
-    "still have a result in libcni's cache. Its data was deleted, or the node changed to another runtime.\n"
+    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O, it "
+    "was restarted within 5 minutes and libcni's cache has no result of the sandbox, so it stopped while the pod's "
+    "network was set up; or the cache proves nothing about the sandbox. Some versions then never release the "
+    "address.\nDo: upgrade the runtime.",
+    "runtime_state_lost": "The container runtime started without its records of earlier sandboxes, and several of them "
+    "still have a result in libcni's cache. The runtime's data was deleted, or the node changed to another runtime.\n"
     "Do: drain a node before its runtime's data is deleted, so that its pods are torn down.",
     "node_reboot": "The node booted after the address was reserved. host-local's files survive a reboot; sandboxes "
     "do not.",
     "network_renamed": "The pods of this node get their addresses from another network now. The sandbox was removed "
-    "after the CNI configuration had changed: the runtime tore it down with the new one, which does not release this "
-    "address.\nDo: drain a node before its CNI configuration is replaced.",
-    "teardown_skipped": "libcni's cache still has the result of the sandbox's CNI ADD, and the runtime has no record "
-    "of the sandbox: it is gone without a completed DEL. Someone removed it with `ctr`, or the runtime skipped or "
-    "abandoned the teardown.\nDo: remove sandboxes with `crictl stopp` and `crictl rmp`, never with `ctr`.",
-    "setup_failed": "libcni's cache has no result for the sandbox, as it has for other pods of the network: its CNI "
-    "ADD was not completed, or DEL failed and the runtime gave up (CRI-O then drops the result).\n"
-    "Do: look for FailedCreatePodSandBox in the events of the pods of this node, and repair the CNI plugin that it "
-    "names.",
+    "after the CNI configuration had changed. The runtime tore it down with the new configuration, which does not "
+    "release this address.\nDo: drain a node before its CNI configuration is replaced.",
+    "teardown_skipped": "The runtime has no record of the sandbox, but libcni's cache still has the result of its CNI "
+    "ADD: CNI DEL was not completed. Someone removed the sandbox with `ctr`, or the runtime skipped or gave up the "
+    "teardown.\nDo: remove sandboxes with `crictl stopp` and `crictl rmp`, never with `ctr`.",
+    "setup_failed": "libcni's cache has results of other pods of the network, but none of this sandbox: its CNI ADD "
+    "was not completed, or CNI DEL failed and the runtime gave up (CRI-O then drops the result).\n"
+    "Do: run `kubectl get events -A --field-selector reason=FailedCreatePodSandBox`, and repair the CNI plugin that "
+    "the events of this node's pods name.",
     "empty_file": "The reservation names no container: a crash or a power failure happened after the file was "
     "created and before it was written.",
     "unknown": "The node has no evidence of a cause.",
@@ -93,18 +94,19 @@ _HOST_PID: Final = "\nDo: if it is unavailable, check --proc; the agent's pod ne
 _API_SERVER: Final = "\nDo: if it is unavailable, check the API server, credentials, RBAC and --node."
 _SOURCES: Final = {
     "reservations": f"host-local's reservations: one file per address, below --cni-networks-dir.{_MOUNTED}",
-    "checkpoints": f"The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir.{_MOUNTED}",
-    "containers": "All containers and sandboxes of every container runtime of this node, read only while it runs.\nDo: "
-    "run `docker ps` or `crictl pods` on the node. If it works there, check --docker-host or --cri-endpoint, and the "
-    "mount of the socket.",
+    "checkpoints": f"The sandbox checkpoints of dockershim or cri-dockerd, in --checkpoint-dir. Only kubelets with "
+    f"docker have them.{_MOUNTED}",
+    "containers": "All containers and sandboxes of every container runtime that runs on this node.\nDo: run `docker "
+    "ps` or `crictl pods` on the node. If that works, check --docker-host or --cri-endpoint, and the mount of the "
+    "socket.",
     "runtimes": "The container runtimes that were asked, with their versions. It is never unavailable.",
-    "networks": "The networks that the kubelet's container runtime names, with directories and ranges. docker and "
-    "CRI-O name none.\nDo: if it is unavailable, check `crictl info` on the node, and the mount of the socket.",
-    "cni_results": "libcni's cached results, in --cni-cache-dir: which pod an ID belonged to, and the range."
-    f"{_MOUNTED}",
+    "networks": "The CNI networks that containerd has loaded, with directories and ranges. docker and CRI-O do not "
+    "name theirs.\nDo: if it is unavailable, check `crictl info` on the node, and the mount of the socket.",
+    "cni_results": "libcni's cache, in --cni-cache-dir: a file with the result of each sandbox's CNI ADD. It shows "
+    f"which pod an ID belonged to, the range and the network namespace.{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",
-    "mounted_namespaces": "Where network namespaces are mounted on the node, read only while libcni's cache names one "
-    f"for a reservation without an owner.{_HOST_PID}",
+    "mounted_namespaces": "The mount points of network namespaces on the node. They are read only while libcni's cache "
+    f"names one for a reservation without an owner.{_HOST_PID}",
     "pods": f"The node's pods, from the API server.{_API_SERVER}",
     "node": f"The Node object, from the API server.{_API_SERVER}",
     "processes": "Start times of the node, the kubelet and container runtimes, and which one the kubelet names, from "

@@ -19,8 +19,8 @@ class Reason(StrEnum):
     """A source could not be read, and it could hold evidence of an owner.
     Lifted by: nothing. `nodeleak clean` names the source; `nodeleak explain` it."""
     NETWORK_NOT_ALLOWED = "network_not_allowed"
-    """The network is not among those that may be cleaned up.
-    Lifted by: --cleanup-network"""
+    """The network is not one that may be cleaned, or its directory is not in --cni-networks-dir.
+    Lifted by: --cleanup-network, with the network's name or auto. For another directory nothing lifts it."""
     CONTAINER_EXISTS = "container_exists"
     """The container runtime has a container or sandbox with this ID.
     Lifted by: nothing. The kubelet removes it."""
@@ -32,7 +32,8 @@ class Reason(StrEnum):
     answers a probe of it (run `nodeleak explain probe`).
     Lifted by: nothing. Run `nodeleak explain unmanaged_address`."""
     PROBE_UNANSWERED = "probe_unanswered"
-    """A probe of the address got no answer, and no proof either that nobody has it: a firewall may drop the probe.
+    """The probe could not tell whether the address is in use: nothing answered, and the node did not report it
+    unreachable. A firewall may drop the probe.
     Lifted by: nothing. Run cleanup again. If it lasts, see the runbook NodeleakUnmanagedAddress."""
     CLAIMED_BY_POD = "claimed_by_pod"
     """According to the API server, a live pod has the address.
@@ -51,11 +52,13 @@ class Reason(StrEnum):
     Lifted by: nothing. It passes with time after a restart. If not, compare the runtime's list (`docker ps`,
     `crictl pods`) with the node's pods."""
     RUNTIME_UNORDERED = "runtime_unordered"
-    """The container runtime is too old, or not known, to record a sandbox before its address is reserved.
-    Lifted by: nothing. Upgrade it: containerd to 1.5.15, 1.6.9 or any later line, CRI-O to 1.20."""
+    """The container runtime is too old, or its version is unknown: it may record a sandbox only after its address is
+    reserved. A reservation without a record may then belong to a pod that is starting.
+    Lifted by: nothing. Upgrade it: containerd to 1.6.9 or later (or 1.5.15), CRI-O to 1.20 or later."""
     UNSETTLED = "unsettled"
-    """The kubelet, the container runtime or the node started recently. The kubelet's own retries come first.
-    Lifted by: nothing. It passes by itself, once all three have run for --settle."""
+    """The kubelet, the container runtime, cri-dockerd or the node started recently, or it is not known when. The
+    kubelet's own retries come first.
+    Lifted by: nothing. It passes by itself, once all of them have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
     """So much of the range looks leaked that a faulty reading is more likely.
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""

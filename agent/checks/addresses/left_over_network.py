@@ -1,12 +1,13 @@
 """A directory of host-local holds reservations of an earlier setup of the node: of another runtime or network.
 
 A node that moved from docker to containerd, or from kubenet to another network, keeps the old directory. Nothing
-releases its files, and they block no address of the network in use. If a network of that name returns, they do.
+releases its files. They take no addresses from the network in use, but would if a network of that name returned.
 
 Means: no pod here uses the directory, its newest file is older than every running pod or than the node's start, and no
 container runtime lists a container with one of its IDs.
 Do: nothing is urgent. Check on the node that no other program uses the directory (podman, a CNI configuration of that
-name), and that no process has one of its addresses. Then move the directory away as a whole, out of the data directory.
+name), and that no process has one of its addresses. Then move the whole directory away, such as
+`mv /var/lib/cni/networks/NAME /var/tmp/`.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _described(left: LeftOver) -> str:
-    pods = f", {left.pods} of them of pods by libcni's cache" if left.pods else ""
+    pods = f", {left.pods} of them for pods according to libcni's cache" if left.pods else ""
     files = count_of(left.files, "reservation", "reservations")
     between = f"from {_time(left.oldest_ns)} to {_time(left.newest_ns)}"
     return f"{left.directory} has {files} of an earlier setup, {between}{pods}"

@@ -1,15 +1,15 @@
 """The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
 The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
-or plugin binary that was removed, a kubenet without its pod CIDR. After a power cut, libcni's cached result of a
-sandbox may be empty: containerd 1.x then fails to stop the sandbox for ever.
+or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, libcni's cached result of a sandbox may be
+empty: containerd before 2.0 then cannot stop the sandbox.
 
-Means: with docker, the reservation has had a checkpoint and no container for longer than a teardown takes: severity
-info after 15 minutes, warning after an hour. With containerd and CRI-O, its sandbox is listed and has not been ready
-for an hour (info) or a day (warning).
-Do: find the sandbox's ID in the kubelet's log, and repair what its teardown fails on. If libcni's cached result is
-damaged, remove that file. The kubelet then releases the address itself. Never remove the sandbox with `ctr`: its
-address would leak.
+Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity info) or an hour
+(warning). With containerd and CRI-O, its sandbox is listed and has not been ready for an hour (info) or a day
+(warning).
+Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
+on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
+the sandbox with `ctr`: its address would leak.
 """
 
 from collections.abc import Iterator, Mapping

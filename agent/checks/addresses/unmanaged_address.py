@@ -1,10 +1,10 @@
 """A process or a network namespace still uses an address, and the container runtime does not know its container.
 
-A docker upgrade that moves its data directory, or a daemon that failed to load a container, leaves processes that
-nobody manages. A runtime whose data was deleted leaves mounted network namespaces: without any process, the kernel
-still answers for the address. The addresses look leaked to anyone who asks only the runtime.
+A docker upgrade that moves the data directory, or a runtime that failed to load a container, leaves processes that
+nothing manages. A runtime whose data was deleted leaves mounted network namespaces: no process is in them, but the
+kernel still answers for the address. In the runtime's list alone, such addresses look leaked.
 
-Means: no container has the reservation's id, and a process has the address configured, or the network namespace that
+Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
 libcni's cache names for the sandbox is still mounted.
 Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Delete a namespace
 that has no process: `ip netns delete NAME`, or `umount PATH` and `rm PATH`. Do not release the address before, or the

@@ -30,7 +30,7 @@ def test_it_says_how_many_were_of_pods_and_survives_any_time() -> None:
     left = replace(LEFT, files=1, oldest_ns=-(10**30), pods=1)
     (finding,) = findings_of(left_over_network, beside(replace(OLD, left_over=left), node()))
     assert "1 reservation of an earlier setup, from a time out of the calendar to" in finding.message
-    assert "1970-01-02 00:00:00Z, 1 of them of pods by libcni's cache; not in use" in finding.message
+    assert "1970-01-02 00:00:00Z, 1 of them for pods according to libcni's cache; not in use" in finding.message
 
 
 @pytest.mark.parametrize("store", [replace(OLD, left_over=None), replace(OLD, reading=Known(()))])
