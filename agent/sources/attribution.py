@@ -117,7 +117,7 @@ def _why_not(store: NetworkStore, snapshot: Snapshot, named: tuple[str, ...]) ->
     if named:
         return f"the runtime gives pods addresses from network {', '.join(named)}"
     if any(not one.pod for one in _cached(store, snapshot)):
-        return "libcni's cache has IDs of it that are not those of pods"
+        return "libcni's cache has IDs of this network that are not those of pods"
     return network_use.where_instead(store, snapshot) or "no running pod of this node has an address from it"
 
 

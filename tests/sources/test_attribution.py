@@ -96,7 +96,7 @@ def test_a_directory_with_ids_of_another_program_is_its_own(program: str) -> Non
 def test_an_id_that_libcni_knows_without_a_pod_is_of_another_program() -> None:
     """podman sets K8S_POD_NAME, and no namespace."""
     found = judge(store(web(), lost()), OF_WEB, cni_result(GONE, "", network="storage"))
-    assert why(found) == "libcni's cache has IDs of it that are not those of pods"
+    assert why(found) == "libcni's cache has IDs of this network that are not those of pods"
 
 
 def test_a_directory_with_the_id_of_a_container_of_another_client_is_not_left_over() -> None:
