@@ -42,10 +42,10 @@ PHASES: Final = {
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
-    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O, it "
-    "was restarted within 5 minutes and libcni's cache has no result of the sandbox, so it stopped while the pod's "
-    "network was set up; or the cache proves nothing about the sandbox. Some versions then never release the "
-    "address.\nDo: upgrade the runtime.",
+    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O: it "
+    "started within 5 minutes of that, and libcni's cache has no result of the sandbox, so it had stopped while it set "
+    "up the pod's network; or the cache proves nothing about the sandbox.\n"
+    "Do: upgrade containerd to 1.7.31, 2.0.8, 2.1.7, 2.2.2 or later. Older ones may never release such an address.",
     "runtime_state_lost": "The container runtime started without its records of earlier sandboxes, and several of them "
     "still have a result in libcni's cache. The runtime's data was deleted, or the node changed to another runtime.\n"
     "Do: drain a node before its runtime's data is deleted, so that its pods are torn down.",
