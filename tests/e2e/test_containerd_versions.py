@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 _NETWORK = ("--network=pods", "--grace=0s", "--confirm-after=1ms")
 _CLEANING = (*_NETWORK, "--cleanup-network=pods", "--settle=0s", "--max-share=100%")
 _NO_API = {"NODELEAK_API": "off"}
-_SECONDS = 30
+_SECONDS = 12
 _WORKERS = 4
 
 Start = Callable[..., ContainerdNode]
@@ -184,9 +184,9 @@ def test_sandboxes_that_come_and_go_have_an_owner_in_every_snapshot(start: Start
     assert found["wrong"] == 0, found
     assert found["states"].keys() >= {"in_use", "not_ready"}, found
     # Otherwise too little happened to show anything.
-    assert found["looks"] > 100, found
-    assert found["unlisted"] > 20, found
-    assert made > 20
+    assert found["looks"] > 20, found
+    assert found["unlisted"] > 5, found
+    assert made > 5
     assert node.reserved == {}
 
 
