@@ -47,7 +47,7 @@ def _surroundings() -> str:
     return (
         "One node of Kubernetes 1.20.2 with docker and kubenet (`hack/cluster`). The daemon ran with "
         f"`{' '.join(OPTIONS)}`: more snapshots than by default, and no minimum age that could hide a wrong verdict. "
-        "Four runs are not counted, because a step of the test left behind what was reported: leaks that it did not "
+        "Five runs are not counted, because a step of the test left behind what was reported: leaks that it did not "
         "release, and a device plugin that it had removed."
     )
 
