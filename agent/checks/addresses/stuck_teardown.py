@@ -26,10 +26,10 @@ from agent.model.text import format_time
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
-HOUR: Final = timedelta(hours=1)
+_HOUR: Final = timedelta(hours=1)
 LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
-    State.TEARDOWN_PENDING: (timedelta(minutes=15), HOUR),
-    State.NOT_READY: (HOUR, 24 * HOUR),
+    State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
+    State.NOT_READY: (_HOUR, 24 * _HOUR),
 }
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet starts one every minute.
 
