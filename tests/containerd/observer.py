@@ -34,7 +34,7 @@ def main(seconds: float) -> None:
         report, _ = engine.run(snapshot, None, grace=at_once, confirm_after=at_once)
         looks += 1
         states.update(one.state for one in report.assessment.reservations)
-        unlisted += sum(one.why.endswith("is being created") for one in report.assessment.reservations)
+        unlisted += sum(one.why.endswith("recorded but not listed") for one in report.assessment.reservations)
         wrong += _wrong(report)
     found = {"looks": looks, "states": states, "unlisted": unlisted, "wrong": len(wrong), "first": wrong[:_MOST]}
     print(json.dumps(found))
