@@ -37,7 +37,7 @@ HALTED = (
     "`nodeleak restore 20260326T192000.123456Z-0a917f395c84` puts it back)"
 )
 OUTPUT = re.compile(
-    r"^(NETWORK|RESOURCE|Critical:|Warning:|Incomplete:|Unavailable|Checks|Cleanup|pods: )"
+    r"^(NETWORK(?!=)|RESOURCE|Critical:|Warning:|Incomplete:|Unavailable|Checks|Cleanup|pods: )"
     rf"|^ *({'|'.join(detector.NAME for detector in DETECTORS)}): ",
     re.MULTILINE,
 )

@@ -314,7 +314,7 @@ def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> N
     done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
     assert done.code == 3
     assert done.seconds < 5
-    assert "timed out" in done.out
+    assert "timed out" in done.out, done.out
     assert "2 unknown" in done.out
 
 
