@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from tests.containerd import image
 from tests.fakes.protobuf import messages
 
 READY: Final = "ready"
@@ -17,8 +18,7 @@ _CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
 """Since 1.7."""
 _POD: Final = "io.kubernetes.pod."
-_OF_CONTAINER: Final = 1
-"""The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
+_LONGEST_HOSTNAME: Final = 63
 
 _PROTO: Final = messages(
     "kubelet",
@@ -33,6 +33,13 @@ _PROTO: Final = messages(
         },
         "RunRequest": {"config": (1, "Config")},
         "RunResponse": {"id": (1, "string")},
+        "Image": {"image": (1, "string")},
+        "ContainerSecurity": {"namespace_options": (3, "NamespaceOption")},
+        "ContainerLinux": {"security_context": (2, "ContainerSecurity")},
+        "ContainerConfig": {
+            "metadata": (1, "Metadata"), "image": (2, "Image"), "labels": (9, "map"), "linux": (15, "ContainerLinux"),
+        },
+        "CreateRequest": {"sandbox": (1, "string"), "config": (2, "ContainerConfig"), "sandbox_config": (3, "Config")},
         "Id": {"id": (1, "string")},
         "PodSandbox": {"id": (1, "string"), "metadata": (2, "Metadata"), "state": (3, "int32")},
         "Sandboxes": {"items": (1, "*PodSandbox")},
@@ -43,6 +50,8 @@ _PROTO: Final = messages(
         "Records": {"records": (1, "*Record")},
     },
 )  # fmt: skip
+_NAMESPACES: Final = _PROTO["NamespaceOption"](pid=1)
+"""The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +63,35 @@ class Kubelet:
     logs: str
     """Directories of the sandboxes' cgroups and logs."""
 
-    def run(self, pod: str, timeout: float = 60.0) -> str:
-        """Make a sandbox and return its id."""
-        labels = {f"{_POD}name": pod, f"{_POD}namespace": "default", f"{_POD}uid": f"uid-{pod}"}
-        options = _PROTO["NamespaceOption"](pid=_OF_CONTAINER)
-        config = _PROTO["Config"](
-            metadata=_PROTO["Metadata"](name=pod, uid=f"uid-{pod}", namespace="default"),
-            hostname=pod,
-            log_directory=self.logs,
-            labels=labels,
-            linux=_PROTO["Linux"](
-                cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=options)
-            ),
-        )
+    def run(self, pod: str, timeout: float = 60.0, *, namespace: str = "default", uid: str = "") -> str:
+        """Make a sandbox and return its id. `uid`: of the pod; empty: one of its name."""
+        config = self._config(pod, namespace, uid or f"uid-{pod}")
         answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=config), timeout)
         return str(_PROTO["RunResponse"].FromString(answer).id)
+
+    def run_container(self, sandbox: str, pod: str, *, namespace: str, uid: str) -> None:
+        """Start a container in the sandbox of a pod, with the image of the sandbox."""
+        config = self._config(pod, namespace, uid)
+        container = _PROTO["ContainerConfig"](
+            metadata=_PROTO["Metadata"](name="app"),
+            image=_PROTO["Image"](image=image.NAME),
+            labels=dict(config.labels) | {"io.kubernetes.container.name": "app"},
+            linux=_PROTO["ContainerLinux"](security_context=_PROTO["ContainerSecurity"](namespace_options=_NAMESPACES)),
+        )
+        request = _PROTO["CreateRequest"](sandbox=sandbox, config=container, sandbox_config=config)
+        created = _PROTO["RunResponse"].FromString(self._cri("CreateContainer", request, 60.0))
+        self._cri("StartContainer", _PROTO["Id"](id=created.id), 60.0)
+
+    def _config(self, pod: str, namespace: str, uid: str) -> Any:
+        return _PROTO["Config"](
+            metadata=_PROTO["Metadata"](name=pod, uid=uid, namespace=namespace),
+            hostname=pod[:_LONGEST_HOSTNAME],
+            log_directory=self.logs,
+            labels={f"{_POD}name": pod, f"{_POD}namespace": namespace, f"{_POD}uid": uid},
+            linux=_PROTO["Linux"](
+                cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=_NAMESPACES)
+            ),
+        )
 
     def stop(self, sandbox: str, timeout: float = 60.0) -> None:
         self._cri("StopPodSandbox", _PROTO["Id"](id=sandbox), timeout)
