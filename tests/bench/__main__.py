@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agent.sources.source_error import SourceError
 from tests.bench import cleaning, containerd, page, resident, scan, store
 from tests.bench.measure import Figure
 from tests.bench.surroundings import ROOT, runtime
@@ -43,7 +44,7 @@ def main() -> int:
             print(text[name], flush=True)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, SourceError, subprocess.SubprocessError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     if options.write and not options.section:

@@ -9,7 +9,7 @@ average above.
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ _ONE_LINER = (
 SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}
 """Number of reservations: runs of each command, target ratio."""
 _ENGINE = "unix:///var/run/docker.sock"
+_ONE, _LISTING = "the one-liner", "its list of pods"
 WITHOUT_API = "`--api=off`"
 OF_LEAKS = {
     WITHOUT_API: ["--api=off"],
@@ -48,6 +49,8 @@ class Case:
     scans: Mapping[str, Sequence[str]]
     """By what is shown. The first one has a target."""
     env: Mapping[str, str]
+    listing: Sequence[str] = ()
+    """What the one-liner lists the pods with, if its time is to be told apart."""
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
@@ -80,12 +83,19 @@ def _case(bin_: Path, host: Host, found: tuple[str, int], engine: str, options: 
 
 def compare(case: Case, rounds: int, most: float) -> Iterator[Figure]:
     """Compare each scan with the one-liner. `most`: the target."""
-    calls = {shown: partial(_scan, command, case.env, case.leaked) for shown, command in case.scans.items()}
-    one_liner = partial(_list_leaks, case.one_liner, case.env, case.leaked)
-    times = medians(interleaved({"one-liner": one_liner, **calls}, rounds))
+    calls: dict[str, Callable[[], object]] = {
+        shown: partial(_scan, command, case.env, case.leaked) for shown, command in case.scans.items()
+    }
+    calls[_ONE] = partial(_list_leaks, case.one_liner, case.env, case.leaked)
+    if case.listing:
+        calls[_LISTING] = partial(_run, case.listing, case.env, 0)
+    times = medians(interleaved(calls, rounds))
+    first = next(iter(case.scans))
     for shown in case.scans:
-        target = most if shown == next(iter(case.scans)) else None
-        yield ratio(f"{case.what}: scan {shown}", times[shown], times["one-liner"], target)
+        yield ratio(f"{case.what}: scan {shown}", times[shown], times[_ONE], most if shown == first else None)
+    if case.listing:
+        rest = times[_ONE] - times[_LISTING]
+        yield ratio(f"{case.what}: scan {first}, against the one-liner without its list of pods", times[first], rest)
 
 
 def _replace_checkpoints(host: Host, stranger: Host) -> None:

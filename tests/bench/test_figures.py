@@ -48,6 +48,11 @@ def test_a_proxy_that_was_not_used_proves_nothing() -> None:
     assert not own.met
 
 
+def test_docker_is_not_imported_only_where_imports_were_recorded() -> None:
+    found = [containerd.imports(packages) for packages in ({"h2"}, {"h2", "docker"}, set[str]())]
+    assert [(one.measured, one.met) for one in found] == [("no", True), ("yes", False), ("no", False)]
+
+
 def test_the_one_liner_removes_nothing(tmp_path: Path) -> None:
     for ip, owner in (("10.0.0.2", "a" * 64), ("10.0.0.3", "b" * 64)):
         (tmp_path / ip).write_text(f"{owner}\r\neth0")
