@@ -59,17 +59,17 @@ def fake_node(
     """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "tests.fakes", str(host.root), str(pods), cidr, *map(str, pod_bytes), runtime],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=processes.environment(),
             start_new_session=True,  # Ctrl-C must only reach the parent
-        )
-        try:
-            if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
-                raise OSError("the fakes did not start")
-            yield host, url
-        finally:
-            processes.stop(child)
+        ) as child:
+            try:
+                if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
+                    raise OSError("the fakes did not start")
+                yield host, url
+            finally:
+                processes.stop(child)
