@@ -9,7 +9,7 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from tests.bench.measure import Figure, Footprint, footprint
 from tests.bench.surroundings import ROOT, fake_node
 from tests.fakes.host import Host
 
-_PODS, _POD_BYTES = 110, (7_700, 17_500)
+PODS, POD_BYTES = 110, (7_700, 17_500)
 _WARM, _SYNCS, _BASELINE_SYNCS = 100, 2_000, 60
-_STEADY_MIB, _PEAK_MIB, _CPU_MS, _GROWTH_MIB = 60.0, 75.0, 15.0, 1.0
+CPU_MS, GROWTH_MIB = 15.0, 1.0
+_STEADY_MIB, _PEAK_MIB = 60.0, 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,24 @@ class Measured:
     end: Footprint
     cpu_ms_per_sync: float
     syncs: int
+    metrics: str
+    """Its own, at the end."""
+
+    @property
+    def growth_mib(self) -> float:
+        return self.end.rss_mib - self.warm.rss_mib
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
-    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, url):
-        agent = _daemon(bin_, host)
+    with fake_node(PODS, "10.253.6.0/24", POD_BYTES) as (host, url):
+        agent = daemon(bin_, [f"--kubeconfig={host.kubeconfig}", *host.options])
         requests = json.loads(_get(f"{url}/fake/requests"))
-    with fake_node(_PODS, "10.253.6.0/24", _POD_BYTES) as (host, _):
+    with fake_node(PODS, "10.253.6.0/24", POD_BYTES) as (host, _):
         baseline = _baseline(bin_, host)
-    growth = agent.end.rss_mib - agent.warm.rss_mib
-    yield _at_most("resident memory, steady", agent.end.rss_mib, "MiB", _STEADY_MIB)
-    yield _at_most("resident memory, peak", agent.end.peak_mib, "MiB", _PEAK_MIB)
-    yield _at_most(f"growth over {agent.syncs:,} syncs", growth, "MiB", _GROWTH_MIB)
-    yield _at_most("CPU per sync", agent.cpu_ms_per_sync, "ms", _CPU_MS)
+    yield at_most("resident memory, steady", agent.end.rss_mib, "MiB", _STEADY_MIB)
+    yield at_most("resident memory, peak", agent.end.peak_mib, "MiB", _PEAK_MIB)
+    yield at_most(f"growth over {agent.syncs:,} syncs", agent.growth_mib, "MiB", GROWTH_MIB)
+    yield at_most("CPU per sync", agent.cpu_ms_per_sync, "ms", CPU_MS)
     yield Figure(
         f"requests to the API server in {agent.syncs + _WARM:,} syncs",
         ", ".join(f"{count} {request}" for request, count in sorted(requests.items())),
@@ -63,62 +69,74 @@ def figures(bin_: Path) -> Iterator[Figure]:
     )
 
 
-def _at_most(what: str, measured: float, unit: str, most: float) -> Figure:
+def at_most(what: str, measured: float, unit: str, most: float) -> Figure:
     return Figure(what, f"{measured:.1f} {unit}", f"at most {most:g} {unit}", measured <= most)
 
 
-def _daemon(bin_: Path, host: Host) -> Measured:
+def daemon(bin_: Path, options: Sequence[str], syncs: int = _SYNCS, log: Path | None = None, **env: str) -> Measured:
+    """Measure the daemon, for whom every reservation must be in use. `log`: where its output goes."""
     port = _free_port()
     command = [
         str(bin_ / "nodeleak"),
         "run",
         "--node=worker-1",
-        f"--kubeconfig={host.kubeconfig}",
-        *host.options,
+        *options,
         f"--listen=127.0.0.1:{port}",
         "--interval=1ms",
         "--stale-after=1h",  # so that no watch expires and restarts
     ]
-    return _measure(command, port, "nodeleak_sync_seconds_count", _SYNCS)
+    measured = _measure(command, port, "nodeleak_sync_seconds_count", syncs, log, env)
+    if sum(values(measured.metrics, "nodeleak_reservations{", 'state="in_use"')) != PODS:
+        raise OSError(f"not every address is in use on the node that was measured:\n{measured.metrics[-2000:]}")
+    return measured
 
 
 def _baseline(bin_: Path, host: Host) -> Measured:
     port = _free_port()
     arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", port, 0.02, 10**6)
     command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
-    return _measure(command, port, "syncs", _BASELINE_SYNCS)
+    return _measure(command, port, "syncs", _BASELINE_SYNCS, None, {})
 
 
-def _measure(command: Sequence[str], port: int, counter: str, syncs: int) -> Measured:
+def _measure(
+    command: Sequence[str], port: int, counter: str, syncs: int, log: Path | None, env: Mapping[str, str]
+) -> Measured:
     """Run a command until its own metrics count this many syncs."""
-    with (
-        tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory,
-        processes.running(command, Path(directory) / "log", processes.environment()) as child,
-    ):
-        done = partial(_syncs, port, counter)
-        begun = _wait(child.poll, done, min(_WARM, syncs // 3), Path(directory) / "log")
-        warm = footprint(child.pid)
-        ended = _wait(child.poll, done, begun + syncs, Path(directory) / "log")
-        end = footprint(child.pid)
-    return Measured(warm, end, (end.cpu_ms - warm.cpu_ms) / (ended - begun), ended - begun)
+    with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
+        output = log or Path(directory) / "log"
+        with processes.running(command, output, processes.environment(**env)) as child:
+            scrape = partial(_scrape, port)
+            begun, _ = _wait(child.poll, scrape, counter, min(_WARM, syncs // 3), output)
+            warm = footprint(child.pid)
+            ended, metrics = _wait(child.poll, scrape, counter, begun + syncs, output)
+            end = footprint(child.pid)
+    return Measured(warm, end, (end.cpu_ms - warm.cpu_ms) / (ended - begun), ended - begun, metrics)
 
 
-def _wait(poll: Callable[[], int | None], done: Callable[[], int], syncs: int, log: Path) -> int:
-    """Wait for a number of syncs. Poll rarely: each scrape adds load."""
+def _wait(
+    poll: Callable[[], int | None], scrape: Callable[[], str], counter: str, syncs: int, log: Path
+) -> tuple[int, str]:
+    """Wait for a number of syncs; return their number and the metrics. Poll rarely: each scrape adds load."""
     for _ in processes.until(time.monotonic() + 300, every=0.5):
         if poll() is not None:
             raise OSError(f"the process exited on its own:\n{log.read_text()[-2000:]}")
-        if (now := done()) >= syncs:
-            return now
+        metrics = scrape()
+        if (now := int(sum(values(metrics, f"{counter} ")))) >= syncs:
+            return now, metrics
     raise OSError(f"{syncs} syncs were not reached in five minutes:\n{log.read_text()[-2000:]}")
 
 
-def _syncs(port: int, counter: str) -> int:
+def _scrape(port: int) -> str:
     try:
-        metrics = _get(f"http://127.0.0.1:{port}/metrics")
+        return _get(f"http://127.0.0.1:{port}/metrics")
     except OSError:
-        return 0
-    return next((int(float(line.split()[1])) for line in metrics.splitlines() if line.startswith(f"{counter} ")), 0)
+        return ""
+
+
+def values(metrics: str, start: str, label: str = "") -> list[float]:
+    """Return the values of the lines that start like this and have the label."""
+    lines = [line.rsplit(None, 1) for line in metrics.splitlines() if line.startswith(start)]
+    return [float(value) for name, value in lines if label in name]
 
 
 def _get(url: str) -> str:

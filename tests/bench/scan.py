@@ -9,7 +9,7 @@ average above.
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,21 +26,31 @@ _ONE_LINER = (
     r"""if [ -z "${docker_id}" -o -z "$(echo ${all_containers} | grep "${docker_id:0:8}")" ];then echo $ip;fi;done"""
 )
 """The reading part of it, unchanged except for the path of the store."""
-_SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}
+SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}
 """Number of reservations: runs of each command, target ratio."""
 _ENGINE = "unix:///var/run/docker.sock"
+_ONE, _LISTING = "the one-liner", "its list of pods"
+WITHOUT_API = "`--api=off`"
+OF_LEAKS = {
+    WITHOUT_API: ["--api=off"],
+    "`--api=off --confirm-after=0s`": ["--api=off", "--confirm-after=0s"],
+}
+"""The options of scans that find leaks, by what is shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
+    """Commands that are measured together. Each runs with `env`."""
+
     what: str
-    engine: str
     leaked: int
-    """Leaks that both must find."""
-    with_target: str
-    """The options of the scan with a target."""
-    second: str
-    """The options of a second scan, without a target."""
+    """Leaks that all of them must find."""
+    one_liner: Sequence[str]
+    scans: Mapping[str, Sequence[str]]
+    """By what is shown. The first one has a target."""
+    env: Mapping[str, str]
+    listing: Sequence[str] = ()
+    """What the one-liner lists the pods with, if its time is to be told apart."""
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
@@ -48,37 +58,44 @@ def figures(bin_: Path) -> Iterator[Figure]:
         yield Figure("not measured: the one-liner needs bash and the docker command", "-")
         return
     real = _answers(_ENGINE)
-    for size, (rounds, most) in _SIZES.items():
+    for size, (rounds, most) in SIZES.items():
         with fake_node(size, "10.64.0.0/20") as (host, _), fake_node(1, "10.9.0.0/24") as (stranger, _):
-            api = f"--kubeconfig={host.kubeconfig}"
-            case = _Case(f"{size:,} in use", f"unix://{host.docker_socket}", 0, "--api=off", api)
-            yield from _compare(bin_, host, case, rounds, most)
+            fake = f"unix://{host.docker_socket}"
+            options = {WITHOUT_API: ["--api=off"], "with the API server": [f"--kubeconfig={host.kubeconfig}"]}
+            yield from compare(_case(bin_, host, (f"{size:,} in use", 0), fake, options), rounds, most)
             # An engine that knows none of these ids: the machine's own, or the fake of another node.
             engine = _ENGINE if real else f"unix://{stranger.docker_socket}"
             _replace_checkpoints(host, stranger)
-            case = _Case(f"{size:,} leaked", engine, size, "--api=off", "--api=off --confirm-after=0s")
-            yield from _compare(bin_, host, case, rounds, most)
+            yield from compare(_case(bin_, host, (f"{size:,} leaked", size), engine, OF_LEAKS), rounds, most)
 
 
-def _compare(bin_: Path, host: Host, case: _Case, rounds: int, most: float) -> Iterator[Figure]:
-    env = processes.environment(DOCKER_HOST=case.engine)
-    one_liner = ["bash", "-c", _ONE_LINER.replace("/var/lib/cni/networks/kubenet", str(host.store))]
-    scan = [str(bin_ / "nodeleak"), "scan", "--node=worker-1", *host.options, f"--docker-host={case.engine}"]
-    found = 1 if case.leaked else 0
-    times = medians(
-        interleaved(
-            {
-                "one-liner": partial(_list_leaks, one_liner, env, case.leaked),
-                case.with_target: partial(_run, [*scan, "--exit-code", *case.with_target.split()], env, found),
-                case.second: partial(_run, [*scan, "--exit-code", *case.second.split()], env, found),
-            },
-            rounds,
-        )
+def _case(bin_: Path, host: Host, found: tuple[str, int], engine: str, options: Mapping[str, Sequence[str]]) -> Case:
+    what, leaked = found
+    scan = [str(bin_ / "nodeleak"), "scan", "--node=worker-1", *host.options, f"--docker-host={engine}"]
+    return Case(
+        f"{what}, {'real' if engine == _ENGINE else 'fake'} docker",
+        leaked,
+        ["bash", "-c", _ONE_LINER.replace("/var/lib/cni/networks/kubenet", str(host.store))],
+        {shown: [*scan, *more] for shown, more in options.items()},
+        processes.environment(DOCKER_HOST=engine),
     )
-    engine = "real docker" if case.engine == _ENGINE else "fake docker"
-    for options, target in ((case.with_target, most), (case.second, None)):
-        shown = "with the API server" if options.startswith("--kubeconfig") else f"`{options}`"
-        yield ratio(f"{case.what}, {engine}: scan {shown}", times[options], times["one-liner"], target)
+
+
+def compare(case: Case, rounds: int, most: float) -> Iterator[Figure]:
+    """Compare each scan with the one-liner. `most`: the target."""
+    calls: dict[str, Callable[[], object]] = {
+        shown: partial(_scan, command, case.env, case.leaked) for shown, command in case.scans.items()
+    }
+    calls[_ONE] = partial(_list_leaks, case.one_liner, case.env, case.leaked)
+    if case.listing:
+        calls[_LISTING] = partial(_run, case.listing, case.env, 0)
+    times = medians(interleaved(calls, rounds))
+    first = next(iter(case.scans))
+    for shown in case.scans:
+        yield ratio(f"{case.what}: scan {shown}", times[shown], times[_ONE], most if shown == first else None)
+    if case.listing:
+        rest = times[_ONE] - times[_LISTING]
+        yield ratio(f"{case.what}: scan {first}, against the one-liner without its list of pods", times[first], rest)
 
 
 def _replace_checkpoints(host: Host, stranger: Host) -> None:
@@ -87,6 +104,10 @@ def _replace_checkpoints(host: Host, stranger: Host) -> None:
         checkpoint.unlink()
     for checkpoint in stranger.checkpoints.iterdir():
         shutil.copy(checkpoint, host.checkpoints)
+
+
+def _scan(command: Sequence[str], env: Mapping[str, str], leaked: int) -> None:
+    _run([*command, "--exit-code"], env, 1 if leaked else 0)
 
 
 def _list_leaks(command: Sequence[str], env: Mapping[str, str], expected: int) -> None:

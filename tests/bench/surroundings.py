@@ -53,21 +53,23 @@ def _digest() -> str:
 
 
 @contextmanager
-def fake_node(pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[tuple[Host, str]]:
+def fake_node(
+    pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0), runtime: str = "docker://19.3.15"
+) -> Iterator[tuple[Host, str]]:
     """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes", str(host.root), str(pods), cidr, *map(str, pod_bytes)],
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes", str(host.root), str(pods), cidr, *map(str, pod_bytes), runtime],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=processes.environment(),
             start_new_session=True,  # Ctrl-C must only reach the parent
-        )
-        try:
-            if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
-                raise OSError("the fakes did not start")
-            yield host, url
-        finally:
-            processes.stop(child)
+        ) as child:
+            try:
+                if child.stdout is None or not (url := child.stdout.readline().decode().strip()):
+                    raise OSError("the fakes did not start")
+                yield host, url
+            finally:
+                processes.stop(child)

@@ -81,12 +81,17 @@ class ContainerdNode:
 
     # The node as a whole
 
-    def start(self, chained: Sequence[Mapping[str, Any]] = (), addresses: tuple[str, str] | None = None) -> None:
+    def start(
+        self,
+        chained: Sequence[Mapping[str, Any]] = (),
+        addresses: tuple[str, str] | None = None,
+        subnet: str = SUBNET,
+    ) -> None:
         """Start it with an empty store; raises CannotRun. `addresses`: the first and the last one of its range."""
         for name in ("run", "etc-cni/net.d", "knobs", "logs", *_KNOWN_TO_NODE):
             (self.home / name).mkdir(parents=True, exist_ok=True)
         self._provide_plugins()
-        self.configure_network(NETWORK, chained, addresses)
+        self.configure_network(NETWORK, chained, addresses, subnet)
         (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
         image.build(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
@@ -163,10 +168,14 @@ class ContainerdNode:
     # Its network
 
     def configure_network(
-        self, name: str, chained: Sequence[Mapping[str, Any]] = (), addresses: tuple[str, str] | None = None
+        self,
+        name: str,
+        chained: Sequence[Mapping[str, Any]] = (),
+        addresses: tuple[str, str] | None = None,
+        subnet: str = SUBNET,
     ) -> None:
         """Write the only network that containerd loads; it notices a change by itself."""
-        span = {"subnet": SUBNET} | (dict(zip(("rangeStart", "rangeEnd"), addresses, strict=True)) if addresses else {})
+        span = {"subnet": subnet} | (dict(zip(("rangeStart", "rangeEnd"), addresses, strict=True)) if addresses else {})
         ipam = {"type": "host-local", "ranges": [[span]]}
         plugins = [{"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": ipam}, *chained]
         # Written in place: containerd ignores a file that is moved here.

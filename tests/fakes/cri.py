@@ -204,9 +204,10 @@ def sandbox(container_id: str, state: int = READY, labels: dict[str, str] | None
     )
 
 
-def container(container_id: str, state: int = RUNNING) -> Any:
+def container(container_id: str, state: int = RUNNING, labels: dict[str, str] | None = None) -> Any:
+    labels = LABELS if labels is None else labels
     return PROTO["Container"](
-        id=container_id, sandbox="f" * 64, state=state, created_at=AT * 10**9 + 5, labels=LABELS, annotations={"a": "b"}
+        id=container_id, sandbox="f" * 64, state=state, created_at=AT * 10**9 + 5, labels=labels, annotations={"a": "b"}
     )
 
 
@@ -236,7 +237,8 @@ def of_node(node: FakeNode, info: Mapping[str, str] | None = None) -> FakeRuntim
 
     name, _, version = node.runtime.partition("://")
     listed = [sandbox(one.id, labels=labels(one)) for one in node.running]
-    return FakeRuntime(name, version, sandboxes=listed, info=dict(info or {}))
+    within = [container(one.container_id, labels=labels(one)) for one in node.running if not one.starting]
+    return FakeRuntime(name, version, sandboxes=listed, containers=within, info=dict(info or {}))
 
 
 def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:

@@ -74,8 +74,12 @@ class Host:
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options that make nodeleak read and write here and nowhere else."""
+        return f"--docker-host=unix://{self.docker_socket}", *self.options_without_docker
+
+    @property
+    def options_without_docker(self) -> tuple[str, ...]:
+        """Return the same options for a node without docker, whose runtime the kubelet names."""
         return (
-            f"--docker-host=unix://{self.docker_socket}",
             *self.restore_options,
             f"--checkpoint-dir={self.checkpoints}",
             "--device-plugins-dir=off",

@@ -95,6 +95,9 @@ def _fields(encoded: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
+    # Most have one byte, and a list of pods has thousands of them.
+    if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (the eighth bit)
+        return encoded[at], at + 1
     value = 0
     for place, byte in enumerate(encoded[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * place
