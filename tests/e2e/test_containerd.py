@@ -77,7 +77,7 @@ def test_lost_runtime_state_leaks_every_address_and_all_of_them_can_be_released(
     leaked = before & set(node.reserved)
     assert leaked == before
 
-    report = node.scan("--grace=0s")
+    report = _scanned(node)
     assert {ip for ip, state in report.states.items() if state == "leaked"} == leaked
     assert set(report.subjects("leaked_reservation")) == {f"cbr0/{ip}" for ip in leaked}
     cleaned = node.clean("--apply")
@@ -89,7 +89,7 @@ def test_lost_runtime_state_leaks_every_address_and_all_of_them_can_be_released(
 def test_namespaces_without_a_process_keep_their_addresses_until_they_are_deleted(node: ContainerdNode) -> None:
     before = set(node.pods(3))
     node.lose_runtime_state(namespaces=False)
-    report = node.scan("--grace=0s")
+    report = _scanned(node)
     assert {ip for ip, state in report.states.items() if state == "unmanaged"} == before
     found = report.subjects("unmanaged_address")
     assert set(found) == {f"cbr0/{ip}" for ip in before}
@@ -108,7 +108,7 @@ def test_a_namespace_that_libcni_does_not_name_answers_the_probe(node: Container
     before = set(node.pods(2))
     node.lose_runtime_state(namespaces=False)
     node.forget_results()
-    assert {ip for ip, state in node.scan("--grace=0s").states.items() if state == "leaked"} == before
+    assert {ip for ip, state in _scanned(node).states.items() if state == "leaked"} == before
     refused = node.clean("--apply").addresses
     assert {ip: refused[ip]["reason"] for ip in before} == dict.fromkeys(before, "address_in_use")
     assert all("answers on cni0" in refused[ip]["why"] for ip in before), refused
@@ -142,6 +142,11 @@ def test_the_daemon_reports_a_leak_and_its_end(node: ContainerdNode) -> None:
         eventually(lambda: _found(daemon.report(), before), 90)
         node.clean("--apply")
         eventually(lambda: _found(daemon.report(), set()), 30)
+
+
+def _scanned(node: ContainerdNode) -> Report:
+    """Scan once the kubelet has made sandboxes again: before, the list without any is not believed."""
+    return eventually(lambda: node.scan("--grace=0s"), 60)
 
 
 def _states(report: Report, expected: set[str]) -> None:
