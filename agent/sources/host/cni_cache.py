@@ -105,13 +105,14 @@ def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) 
     finally:
         os.close(handle)
     network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
-    if damage := _damage(content):
+    result = parse_result(content, network, container_id, ifname, mtime_ns)
+    if result is None and (damage := _damage(content)):
         return DamagedResult(network, container_id, ifname, damage)
-    return parse_result(content, network, container_id, ifname, mtime_ns)
+    return result
 
 
 def _damage(content: bytes) -> Damage | None:
-    """Say why a file has no result of any kind; None: it may have one."""
+    """Say why a file has no result of any kind; None: it has another one than its name says."""
     if not content:
         return Damage.EMPTY
     try:

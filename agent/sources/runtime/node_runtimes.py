@@ -4,10 +4,10 @@ Evidence decides which ones there are: what the kubelet names, which sockets are
 of them are asked, because any may own a reservation; one that should answer and does not makes the list unavailable.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -95,14 +95,13 @@ class NodeRuntimes:
 
     def networks(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         """Return the networks that the kubelet's runtime names; raises SourceError if it fails."""
-        runtimes, named = self._runtimes(), self._named()
-        kubelets = runtimes[:1] if named or len(runtimes) == 1 else ()
-        for runtime in kubelets:
-            with suppress(NoCri):
-                if (networks := runtime.networks()) is not None:
-                    return networks
-            return NotRequested("networks", f"{runtime.expected.name} does not name its networks")
-        return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
+        first, *others = self._runtimes()
+        if others and not self._named():
+            return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
+        for networks in self._answer(first, lambda runtime: runtime.networks()):
+            if networks is not None:
+                return networks
+        return NotRequested("networks", f"{first.expected.name} does not name its networks")
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         try:
@@ -114,16 +113,19 @@ class NodeRuntimes:
             raise
 
     def _answers(self, question: Callable[[Runtime], _T]) -> list[_T]:
-        answers = []
-        for runtime in self._runtimes():
-            try:
-                answers.append(question(runtime))
-            except NoCri as error:
-                if self._must_answer(runtime):
-                    raise SourceError(str(error)) from error
+        answers = [answer for runtime in self._runtimes() for answer in self._answer(runtime, question)]
         if not answers and self._choice == CRI:
             raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
         return answers or [question(self._docker())]
+
+    def _answer(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> list[_T]:
+        """Return the one answer, or none: without CRI it is no runtime, which is a fault if somebody named it."""
+        try:
+            return [question(runtime)]
+        except NoCri as error:
+            if self._must_answer(runtime):
+                raise SourceError(str(error)) from error
+            return []
 
     def _runtimes(self) -> Sequence[Runtime]:
         if self._choice == DOCKER:
@@ -155,14 +157,20 @@ class NodeRuntimes:
     def _endpoints(self, named: str) -> list[Path]:
         """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
         first = [Path(named)] if named not in {"", DOCKER} else []
-        return list(dict.fromkeys([*first, *(path for path in map(Path, ENDPOINTS) if self._serves(path))]))
+        return list(dict.fromkeys([*first, *self._served(map(Path, ENDPOINTS))]))
+
+    def _served(self, sockets: Iterable[Path]) -> list[Path]:
+        """Return those that are listened on, and whose runtime runs. The node's list is long: it is read once."""
+        spellings = {socket: {bytes(socket), b"/var" + bytes(socket)} for socket in sockets}
+        listening = read_sockets(self._proc, chain.from_iterable(spellings.values())).listening
+        return [socket for socket, names in spellings.items() if names & listening and self._may_run(socket)]
+
+    def _may_run(self, socket: Path) -> bool:
+        runtime = _OF_SOCKET.get(socket.name)
+        return runtime is None or self._processes.runs(runtime)
 
     def _serves(self, socket: Path) -> bool:
-        """Tell whether a socket is listened on, and its runtime runs."""
-        spellings = [bytes(socket), b"/var" + bytes(socket)]
-        listening = read_sockets(self._proc, spellings).listening
-        runtime = _OF_SOCKET.get(socket.name)
-        return bool(listening) and (runtime is None or self._processes.runs(runtime))
+        return bool(self._served([socket]))
 
     def _runs_docker(self) -> bool:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._serves(self._docker_socket)

@@ -159,7 +159,8 @@ def test_an_endpoint_that_was_named_must_serve_cri(machine: Machine, named: str,
     machine.serve(SOCKET, error=NoCri("CRI is disabled here, or failed to start"))
     machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet=named)
     runtimes = machine.runtimes(endpoint=endpoint)
-    for question in (lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)):
+    questions = [lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)]
+    for question in [*questions, runtimes.networks] if named else questions:
         with pytest.raises(SourceError, match="CRI is disabled here") as raised:
             question()
         assert not isinstance(raised.value, NoCri)
