@@ -14,8 +14,8 @@ from agent.model.text import count_of
 _SCARCE: Final = 10
 """Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
 _RELEASE: Final = (
-    "release the leaked addresses: `nodeleak clean --dry-run`, then `nodeleak clean --apply` (in a pod it needs the "
-    "overlay cleanup-exec); never delete reservation files by hand"
+    "release the leaked addresses: `nodeleak clean --dry-run`, then `nodeleak clean --apply --cleanup-network=auto` "
+    "(in a pod it needs the overlay cleanup-exec); never delete reservation files by hand"
 )
 _SAY_IT_THEMSELVES: Final = (
     rejected_pod.NAME,
