@@ -30,8 +30,9 @@ class Store:
         names = [entry.name for entry in self.directory.iterdir()] if self.directory.is_dir() else []
         return {name: found for name in names if (found := self._found(name)) is not None}
 
-    def is_empty(self) -> bool:
-        return not self.directory.is_dir() or {entry.name for entry in self.directory.iterdir()} <= KEPT
+    def has_only(self, ip: str) -> bool:
+        """Tell whether no other address is reserved."""
+        return {entry.name for entry in self.directory.iterdir()} <= {ip, *KEPT}
 
     def _found(self, name: str) -> str | None:
         try:
