@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from .agent import Cleaned, Daemon, Nodeleak, Report
-from .node import Cluster, eventually, pod_with, reservations, run
+from .agent import BOLD, Cleaned, Daemon, Nodeleak, Report
+from .node import Cluster, docker, eventually, pod_with, reservations, run
 
 NODE: Final = "nodeleak-containerd"
-NETWORK: Final = ("--network=cbr0",)
-CLEANING: Final = (*NETWORK, "--cleanup-network=cbr0", "--grace=0s", "--settle=0s", "--max-share=100%")
+_IMAGES: Final = ("nodeleak/pause:1", "nodeleak/busybox:1")
+_CTR: Final = ("ctr", "-n", "k8s.io")
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,19 @@ class ContainerdNode:
         return run(*self.inside, *command, codes=codes).stdout
 
     def scan(self, *options: str, codes: tuple[int, ...] = (0,)) -> Report:
-        return self.nodeleak.scan(*NETWORK, *options, codes=codes, wrapped=self.inside)
+        return self.nodeleak.scan(*options, codes=codes, wrapped=self.inside)
 
     def clean(self, *options: str, codes: tuple[int, ...] = (0,)) -> Cleaned:
-        return self.nodeleak.clean(*CLEANING, *options, codes=codes, wrapped=self.inside)
+        return self.nodeleak.clean(*BOLD, *options, codes=codes, wrapped=self.inside)
 
     def daemon(self, *options: str) -> contextlib.AbstractContextManager[Daemon]:
-        return self.nodeleak.running(*NETWORK, *options, wrapped=self.inside)
+        return self.nodeleak.running(*options, wrapped=self.inside)
+
+    def load(self, image: str) -> None:
+        """Import an image of docker, now and whenever the node has lost its images."""
+        archive = self.state / "images.tar"
+        docker("save", *_IMAGES, image, "-o", str(archive))
+        self.run(*_CTR, "images", "import", str(archive))
 
     @property
     def reserved(self) -> dict[str, str]:
@@ -92,10 +98,10 @@ class ContainerdNode:
             (self.store / ip).unlink()
 
     def tasks(self) -> list[str]:
-        return self.run("ctr", "-n", "k8s.io", "tasks", "ls", "-q").split()
+        return self.run(*_CTR, "tasks", "ls", "-q").split()
 
     def records(self) -> list[str]:
-        return self.run("ctr", "-n", "k8s.io", "containers", "ls", "-q").split()
+        return self.run(*_CTR, "containers", "ls", "-q").split()
 
     def pid(self, command: str) -> int:
         """Return a process of the node, as it is seen from outside."""
@@ -127,7 +133,7 @@ class ContainerdNode:
         """
         with self.held("kubelet"):
             for task in self.tasks():
-                self.run("ctr", "-n", "k8s.io", "tasks", "kill", "-s", "KILL", task, codes=(0, 1))
+                self.run(*_CTR, "tasks", "kill", "-s", "KILL", task, codes=(0, 1))
             with self.held("containerd"):
                 self.run("sh", "-c", _LOSE_STATE)
                 if namespaces:
