@@ -13,12 +13,12 @@ from typing import Any, Final
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
 
-from .agent import Cleaned, Daemon, Nodeleak, Report
-from .node import Cluster, eventually, pod_with, reservations, run
+from .agent import BOLD, Cleaned, Daemon, Nodeleak, Report
+from .node import Cluster, docker, eventually, pod_with, reservations, run
 
 NODE: Final = "nodeleak-containerd"
-NETWORK: Final = ("--network=cbr0",)
-CLEANING: Final = (*NETWORK, "--cleanup-network=cbr0", "--grace=0s", "--settle=0s", "--max-share=100%")
+_IMAGES: Final = ("nodeleak/pause:1", "nodeleak/busybox:1")
+_CTR: Final = ("ctr", "-n", "k8s.io")
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,19 @@ class ContainerdNode:
         return run(*self.inside, *command, codes=codes).stdout
 
     def scan(self, *options: str, codes: tuple[int, ...] = (0,)) -> Report:
-        return self.nodeleak.scan(*NETWORK, *options, codes=codes, wrapped=self.inside)
+        return self.nodeleak.scan(*options, codes=codes, wrapped=self.inside)
 
     def clean(self, *options: str, codes: tuple[int, ...] = (0,)) -> Cleaned:
-        return self.nodeleak.clean(*CLEANING, *options, codes=codes, wrapped=self.inside)
+        return self.nodeleak.clean(*BOLD, *options, codes=codes, wrapped=self.inside)
 
     def daemon(self, *options: str) -> contextlib.AbstractContextManager[Daemon]:
-        return self.nodeleak.running(*NETWORK, *options, wrapped=self.inside)
+        return self.nodeleak.running(*options, wrapped=self.inside)
+
+    def load(self, image: str) -> None:
+        """Import an image of docker, now and whenever the node has lost its images."""
+        archive = self.state / "images.tar"
+        docker("save", *_IMAGES, image, "-o", str(archive))
+        self.run(*_CTR, "images", "import", str(archive))
 
     @property
     def reserved(self) -> dict[str, str]:
@@ -110,10 +116,10 @@ class ContainerdNode:
         return Kubelet(Path(f"/proc/{self.first}/root/run/containerd/containerd.sock"), "", "")
 
     def tasks(self) -> list[str]:
-        return self.run("ctr", "-n", "k8s.io", "tasks", "ls", "-q").split()
+        return self.run(*_CTR, "tasks", "ls", "-q").split()
 
     def records(self) -> list[str]:
-        return self.run("ctr", "-n", "k8s.io", "containers", "ls", "-q").split()
+        return self.run(*_CTR, "containers", "ls", "-q").split()
 
     def pid(self, command: str) -> int:
         """Return a process of the node, as it is seen from outside."""
@@ -145,7 +151,7 @@ class ContainerdNode:
         """
         with self.held("kubelet"):
             for task in self.tasks():
-                self.run("ctr", "-n", "k8s.io", "tasks", "kill", "-s", "KILL", task, codes=(0, 1))
+                self.run(*_CTR, "tasks", "kill", "-s", "KILL", task, codes=(0, 1))
             with self.held("containerd"):
                 self.run("sh", "-c", _LOSE_STATE)
                 if namespaces:

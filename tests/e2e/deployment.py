@@ -8,9 +8,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, Final
 
+from .agent import Metrics
 from .node import Cluster, docker, environment, eventually, run
 
 ROOT: Final = Path(__file__).parents[2]
+IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
 _NAMESPACE: Final = ("-n", "kube-system")
 _PODS: Final = "app.kubernetes.io/name=nodeleak"
@@ -22,8 +24,17 @@ def build_image() -> None:
     run(ROOT / "hack/image", *TAGS, env=environment(**own), seconds=600)
 
 
+def get(path: str) -> str:
+    """Request a path of the agent, whose port is one of this machine."""
+    return run("curl", "--silent", "--fail", "--noproxy", "*", f"http://127.0.0.1:9747{path}").stdout
+
+
+def metrics() -> Metrics:
+    return Metrics(get("/metrics"))
+
+
 class Deployment:
-    """The agent on this cluster: at most one pod on its one node."""
+    """The agent on one node of this cluster: at most one pod."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
@@ -39,9 +50,13 @@ class Deployment:
         if not self._cluster.kubectl(*_NAMESPACE, "get", "daemonset", "nodeleak", "--ignore-not-found"):
             self.apply("base")
 
+    def stop(self) -> None:
+        """Delete the DaemonSet; its pod may still be terminating."""
+        self._cluster.kubectl(*_NAMESPACE, "delete", "daemonset", "nodeleak", "--ignore-not-found")
+
     def delete(self) -> None:
         # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
-        self._cluster.kubectl(*_NAMESPACE, "delete", "daemonset", "nodeleak", "--ignore-not-found")
+        self.stop()
         self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=60s")
         self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
 
@@ -86,16 +101,18 @@ class Deployment:
             "imagePullPolicy": "Never",
             "env": [{"name": key, "value": value} for key, value in variables.items()],
         }
+        # Another node of the cluster is on the same machine, where the agent's port is taken.
+        node = {"kubernetes.io/hostname": self._cluster.node}
         patch = {
             "apiVersion": "apps/v1",
             "kind": "DaemonSet",
             "metadata": {"name": "nodeleak", "namespace": "kube-system"},
-            "spec": {"template": {"spec": {"containers": [container]}}},
+            "spec": {"template": {"spec": {"nodeSelector": node, "containers": [container]}}},
         }
         kustomization = {
             "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
             "patchesStrategicMerge": ["here.yaml"],
-            "images": [{"name": "registry.invalid/nodeleak", "newTag": tag}],
+            "images": [{"name": IMAGE, "newTag": tag}],
         }
         (self._directory / "here.yaml").write_text(json.dumps(patch))
         (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))

@@ -1,7 +1,6 @@
 """A real node with containerd: every address is judged as on a node with docker."""
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -9,25 +8,9 @@ import pytest
 
 from .agent import Report
 from .containerd_node import ContainerdNode
-from .node import Cluster, eventually
+from .node import eventually
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def running_node(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerdNode]:
-    logs = tmp_path_factory.mktemp("containerd") / "logs"
-    logs.mkdir()
-    yield ContainerdNode.up(whole_cluster, logs)
-    whole_cluster.stop("containerd")
-    whole_cluster.kubectl("delete", "node", "nodeleak-containerd")
-
-
-@pytest.fixture
-def node(running_node: ContainerdNode) -> Iterator[ContainerdNode]:
-    running_node.clear()
-    yield running_node
-    running_node.clear()
 
 
 def test_a_healthy_node_has_no_finding(node: ContainerdNode) -> None:
@@ -120,7 +103,7 @@ def test_a_containerd_that_is_stopped_or_silent_makes_everything_unknown(node: C
     with node.held("containerd"):
         report = node.scan(codes=(3,))
         assert set(report.states.values()) == {"unknown"}
-        assert "containers" in report.unavailable
+        assert {"containers", "networks"} <= report.unavailable
         assert node.clean("--apply", codes=(3,)).verdicts == {}
     eventually(lambda: _all_in_use(node), 60)
 

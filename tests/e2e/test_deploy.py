@@ -13,8 +13,8 @@ import pytest
 
 from tests.deploy.manifests import ALL, rules
 
-from .agent import BOLD, Metrics
-from .deployment import ROOT, TAGS, Deployment, build_image, since
+from .agent import BOLD
+from .deployment import ROOT, TAGS, Deployment, build_image, get, metrics, since
 from .node import STORE, Cluster, Pods, eventually, reservations, run, throughout, traces
 
 pytestmark = pytest.mark.e2e
@@ -35,10 +35,6 @@ def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     yield deployment
     deployment.delete()
     shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's
-
-
-def metrics() -> Metrics:
-    return Metrics(run("curl", "--silent", "--fail", "--noproxy", "*", "http://127.0.0.1:9747/metrics").stdout)
 
 
 @pytest.mark.parametrize("name", [one for one in ALL if one != "overlays/prometheus-operator"])
@@ -133,7 +129,7 @@ def test_it_survives_api_server_and_docker_outages_and_an_upgrade(
 
     running = agent.process()
     with cluster.stopped("apiserver"):
-        throughout(lambda: _answers("healthz"), AWAY)
+        throughout(lambda: get("/healthz"), AWAY)
         assert metrics().up("containers") == 1
     assert agent.process() == running
 
@@ -192,10 +188,6 @@ def _refuses_to_write(agent: Deployment) -> None:
 def _cleans(agent: Deployment, leaked: list[str]) -> None:
     done = agent.run_json("clean", "--apply", *BOLD)
     assert {one["ip"] for one in done["addresses"] if one["verdict"] == "released"} >= set(leaked)
-
-
-def _answers(path: str) -> None:
-    run("curl", "--silent", "--fail", "--noproxy", "*", f"http://127.0.0.1:9747/{path}")
 
 
 def _holds(ips: Iterable[str]) -> None:
