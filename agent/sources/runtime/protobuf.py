@@ -3,13 +3,18 @@
 A message here is its fields by number: whoever reads one knows their names and types.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _GREATEST_NUMBER: Final = (1 << 29) - 1
 _LONGEST_VARINT: Final = 10
+_ONE_BYTE: Final = 0x80
+"""Integers below this have one byte."""
+_SHORT: Final = frozenset(number << 3 | _LENGTH_DELIMITED for number in range(1, 16))
+"""The tags of one byte of texts and messages."""
 _MOST_FIELDS: Final = 500_000
 """Of a message and all that is read of those within: about ten thousand containers. Each field costs 80 bytes."""
 
@@ -18,45 +23,52 @@ class MalformedMessage(ValueError):
     """These bytes are no such message."""
 
 
+class _Allowance:
+    """How many fields may still be decoded."""
+
+    def __init__(self, fields: int) -> None:
+        self.fields = fields
+
+
 class DecodedMessage:
     """One message. An absent field has the default value of its type, as in proto3."""
 
-    def __init__(self, encoded: bytes, remaining: Iterator[int] | None = None) -> None:
-        """Find the fields; raises MalformedMessage, as does every method. `remaining`: one for each field allowed."""
-        self._fields: dict[int, list[tuple[int, Any]]] = {}
-        self._remaining = iter(range(_MOST_FIELDS)) if remaining is None else remaining
-        for number, wire_type, value in _fields(encoded):
-            if next(self._remaining, None) is None:
-                raise MalformedMessage(f"the message has more than {_MOST_FIELDS} fields")
-            self._fields.setdefault(number, []).append((wire_type, value))
+    def __init__(self, encoded: bytes, allowance: _Allowance | None = None) -> None:
+        """Find the fields; raises MalformedMessage, as does every method. `allowance`: of the message around it."""
+        self._allowance = allowance or _Allowance(_MOST_FIELDS)
+        self._fields = _fields(encoded, self._allowance)
 
     def integer(self, number: int) -> int:
         """Return an int64, a bool or an enum."""
-        value = int(self._values(number, _VARINT)[-1]) if number in self._fields else 0
+        value: int = (self._values(number, _VARINT) or (0,))[-1]
         return value - (1 << 64) if value >> 63 else value
 
     def text(self, number: int) -> str:
         try:
-            return str(b"".join(self._values(number, _LENGTH_DELIMITED)[-1:]), "utf-8")
+            return str((self._values(number, _LENGTH_DELIMITED) or (b"",))[-1], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"field {number} is not UTF-8") from error
 
     def message(self, number: int) -> "DecodedMessage":
         """Return an embedded message; several are merged, which means to read one after the other."""
-        return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)), self._remaining)
+        return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)), self._allowance)
 
     def messages(self, number: int) -> list["DecodedMessage"]:
-        return [DecodedMessage(one, self._remaining) for one in self._values(number, _LENGTH_DELIMITED)]
+        return [DecodedMessage(one, self._allowance) for one in self._values(number, _LENGTH_DELIMITED)]
 
     def text_map(self, number: int) -> dict[str, str]:
         """Return a `map<string, string>`, which is a list of entries of a key (1) and a value (2)."""
         return {entry.text(1): entry.text(2) for entry in self.messages(number)}
 
-    def _values(self, number: int, expected: int) -> list[Any]:
-        found = self._fields.get(number, [])
-        if any(wire_type != expected for wire_type, _ in found):
+    def _values(self, number: int, expected: int) -> Sequence[Any]:
+        if not self._fields.keys().isdisjoint(_other_tags(number, expected)):
             raise MalformedMessage(f"field {number} has another type")
-        return [value for _, value in found]
+        return self._fields.get(number << 3 | expected, ())
+
+
+@cache
+def _other_tags(number: int, expected: int) -> tuple[int, ...]:
+    return tuple(number << 3 | other for other in (_VARINT, _LENGTH_DELIMITED, *_FIXED) if other != expected)
 
 
 def encode(*fields: tuple[int, int | str]) -> bytes:
@@ -71,32 +83,51 @@ def encode(*fields: tuple[int, int | str]) -> bytes:
     return encoded
 
 
-def _fields(encoded: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    at = 0
-    while at < len(encoded):
-        tag, at = _varint(encoded, at)
-        number, wire_type = tag >> 3, tag & 7
-        if not 0 < number <= _GREATEST_NUMBER:
-            raise MalformedMessage(f"invalid field number {number}")
-        if wire_type not in {_VARINT, _LENGTH_DELIMITED, *_FIXED}:
-            raise MalformedMessage(f"field {number} has the unsupported wire type {wire_type}")
-        if wire_type in _FIXED:
-            length = _FIXED[wire_type]
+def _fields(encoded: bytes, allowance: _Allowance) -> dict[int, list[Any]]:
+    """Return the values of each field by its tag: its number and its type."""
+    fields: dict[int, list[Any]] = {}
+    at, end, left = 0, len(encoded), allowance.fields
+    while at < end:
+        tag = encoded[at]
+        # Almost every field is a short text or message: a list of pods has thousands.
+        if tag in _SHORT and at + 1 < end and (length := encoded[at + 1]) < _ONE_BYTE and at + 1 + length < end:
+            at += 2 + length
+            value: Any = encoded[at - length : at]
         else:
-            length, at = _varint(encoded, at)
+            tag, at = _varint(encoded, at)
+            value, at = _value(encoded, at, tag)
+        left -= 1
+        if left < 0:
+            raise MalformedMessage(f"the message has more than {_MOST_FIELDS} fields")
+        if tag in fields:
+            fields[tag].append(value)
+        else:
+            fields[tag] = [value]
+    allowance.fields = left
+    return fields
+
+
+def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
+    """Decode the value at a position, and return it with the position behind it."""
+    number, wire_type = tag >> 3, tag & 7
+    if not 0 < number <= _GREATEST_NUMBER:
+        raise MalformedMessage(f"invalid field number {number}")
+    if wire_type in _FIXED:
+        length = _FIXED[wire_type]
+    elif wire_type in {_VARINT, _LENGTH_DELIMITED}:
+        length, at = _varint(encoded, at)
         if wire_type == _VARINT:
-            yield number, wire_type, length
-            continue
-        if length > len(encoded) - at:
-            raise MalformedMessage(f"field {number} is truncated")
-        yield number, wire_type, encoded[at : at + length]
-        at += length
+            return length, at
+    else:
+        raise MalformedMessage(f"field {number} has the unsupported wire type {wire_type}")
+    if length > len(encoded) - at:
+        raise MalformedMessage(f"field {number} is truncated")
+    return encoded[at : at + length], at + length
 
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
-    # Most have one byte, and a list of pods has thousands of them.
-    if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (the eighth bit)
+    if at < len(encoded) and encoded[at] < _ONE_BYTE:
         return encoded[at], at + 1
     value = 0
     for place, byte in enumerate(encoded[at : at + _LONGEST_VARINT]):
