@@ -86,12 +86,16 @@ class ContainerdNode:
         chained: Sequence[Mapping[str, Any]] = (),
         addresses: tuple[str, str] | None = None,
         subnet: str = SUBNET,
+        subnet6: str = "",
     ) -> None:
-        """Start it with an empty store; raises CannotRun. `addresses`: the first and the last one of its range."""
+        """Start it with an empty store; raises CannotRun. `addresses`: the first and the last one of its range.
+
+        `subnet6`: for a second address of each sandbox, by IPv6.
+        """
         for name in ("run", "etc-cni/net.d", "knobs", "logs", *_KNOWN_TO_NODE):
             (self.home / name).mkdir(parents=True, exist_ok=True)
         self._provide_plugins()
-        self.configure_network(NETWORK, chained, addresses, subnet)
+        self.configure_network(NETWORK, chained, addresses, subnet, subnet6)
         (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
         image.build(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
@@ -173,10 +177,11 @@ class ContainerdNode:
         chained: Sequence[Mapping[str, Any]] = (),
         addresses: tuple[str, str] | None = None,
         subnet: str = SUBNET,
+        subnet6: str = "",
     ) -> None:
         """Write the only network that containerd loads; it notices a change by itself."""
         span = {"subnet": subnet} | (dict(zip(("rangeStart", "rangeEnd"), addresses, strict=True)) if addresses else {})
-        ipam = {"type": "host-local", "ranges": [[span]]}
+        ipam = {"type": "host-local", "ranges": [[span], *([[{"subnet": subnet6}]] if subnet6 else [])]}
         plugins = [{"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": ipam}, *chained]
         # Written in place: containerd ignores a file that is moved here.
         configuration = {"cniVersion": "0.4.0", "name": name, "plugins": plugins}
@@ -194,7 +199,8 @@ class ContainerdNode:
     @property
     def reserved(self) -> dict[str, str]:
         """The ids by address, read without the agent's code."""
-        files = [one for one in self.store.iterdir() if one.name[0].isdigit()] if self.store.is_dir() else []
+        names = os.listdir(self.store) if self.store.is_dir() else []
+        files = [self.store / name for name in names if name[0].isdigit() or ":" in name]
         found = {}
         for file in files:
             with suppress(FileNotFoundError):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from ipaddress import ip_address
 from threading import Event
 from typing import Any
 
@@ -138,6 +139,46 @@ def test_a_chain_that_fails_in_add_and_del_leaks_an_address_at_each_attempt(star
     assert leaked(node) == expected
     assert released(clean(node)) == expected
     assert set(node.reserved.values()) == {kept}
+
+
+@pytest.mark.parametrize("family", VERSIONS)
+def test_a_plugin_that_survives_its_deadline_leaks_again_and_again(start: Start, family: str) -> None:
+    """Its parent is killed and DEL has run when it reserves the address. No record comes back, so nothing is halted."""
+    node = start(family)
+    kept = node.kubelet.run("kept")
+    for attempt in range(2):
+        node.turn(before_add="4")
+        with pytest.raises(SourceError):
+            node.kubelet.run(f"late-{attempt}", timeout=1.5)
+        node.turn(before_add=None)
+        node.collect(keep=[kept])
+        assert set(node.reserved.values()) == {kept}
+        until(lambda: len(node.reserved) == 2, "host-local reserves the address")
+        until(lambda: not node.plugins_running(), "host-local ends")
+
+        expected = {ip for ip, sandbox in node.reserved.items() if sandbox != kept}
+        assert leaked(node) == expected
+        assert released(clean(node)) == expected
+        assert set(node.reserved.values()) == {kept}
+
+
+@pytest.mark.parametrize("family", VERSIONS)
+def test_both_addresses_of_a_sandbox_are_leaked_and_released_together(start: Start, family: str) -> None:
+    node = start(family, subnet6="fd00:231::/112")
+    kept, lost = node.kubelet.run("kept"), node.kubelet.run("lost")
+    expected, namespace = {ip for ip, sandbox in node.reserved.items() if sandbox == lost}, node.namespace_of(lost)
+    assert {ip_address(ip).version for ip in expected} == {4, 6}
+    assert leaked(node) == set()
+    node.lose_record(lost)
+    node.kill_containerd()
+    node.start_containerd()
+    node.run("ip", "netns", "delete", namespace)
+    for version in ("-4", "-6"):
+        node.run("ip", version, "neigh", "flush", "dev", "cni0")
+
+    assert leaked(node) == expected
+    assert released(clean(node)) == expected
+    assert list(node.reserved.values()) == [kept, kept]
 
 
 @pytest.mark.parametrize("family", VERSIONS)
