@@ -124,7 +124,12 @@ class Kubelet:
         )
 
     def stop(self, sandbox: str, timeout: float = 60.0) -> None:
-        self._cri("StopPodSandbox", _PROTO["Id"](id=sandbox), timeout)
+        """Stop it, or learn that it is gone: removed before containerd was killed, and its answer was lost."""
+        try:
+            self._cri("StopPodSandbox", _PROTO["Id"](id=sandbox), timeout)
+        except GrpcError as error:
+            if error.code != Code.NOT_FOUND:
+                raise
 
     def remove(self, sandbox: str, timeout: float = 60.0) -> None:
         self._cri("RemovePodSandbox", _PROTO["Id"](id=sandbox), timeout)
