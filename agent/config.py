@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model.assessment import AUTO
-from agent.model.registration import Expected
+from agent.model.setting_values import AUTO, Expected
 
 ENV_PREFIX: Final = "NODELEAK_"
 

@@ -16,8 +16,8 @@ from agent.cleanup.restore import Restoration
 from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
-from agent.model.assessment import AUTO
 from agent.model.release import Cleaning, Limits
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import network_names
 from agent.sources.recheck import NodeRecheck

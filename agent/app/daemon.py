@@ -13,7 +13,7 @@ from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.model.assessment import AUTO
+from agent.model.setting_values import AUTO
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -7,11 +7,12 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.cleanup.runtime_history import RuntimeHistory
-from agent.model.assessment import AUTO, Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.namespaces import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
 from agent.sources import attribution
 
