@@ -227,3 +227,16 @@ class Cleaning:
         return any(
             outcome.refusals and outcome.refusals[0].reason is Reason.JOURNAL_UNWRITABLE for outcome in self.outcomes
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupStatus:
+    """Whether anything could be released from here now, by the daemon or by a command beside it."""
+
+    mode: str
+    """`--cleanup`: `off`, `dry-run` or `auto`."""
+    networks: tuple[str, ...]
+    """The networks that --cleanup-network allows; empty: it is not set, or `auto` finds none."""
+    release_possible: bool | None
+    """None: not known."""
+    why_not: tuple[str, ...] = ()
