@@ -248,8 +248,9 @@ class Config:
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=
         "time from the start of one sync to the start of the next")
     listen: tuple[str, int] = _setting(":9747", listen, DAEMON, "HOST:PORT", commands=_LISTEN, common=True, help=
-        "address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page. `status` asks it "
-        "on loopback")
+        "address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page. `status` asks it on "
+        "loopback. `scan`, `timeline` and `clean` ask it for names of pods that only the daemon has: for them, set the "
+        "variable")
     page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "the status page at /. It names pods, so only clients on this machine may read it, such as "
         "`kubectl port-forward`")
