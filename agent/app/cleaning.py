@@ -120,7 +120,8 @@ def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Itera
     snapshot = report.assessment.snapshot
     if report.cleaning is not None and report.cleaning.halted:
         yield f"cleanup halted: {report.cleaning.halted}"
-    yield from (f"{one.source} is unavailable: {one.why}" for one in snapshot.unavailable_about_addresses())
+    if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
+        yield f"unavailable sources: {', '.join(missing)}"
     yield from node_files(config).obstacles(networks)
     journal_store = JournalStore(config.state_dir)
     if why := journal_store.trouble():

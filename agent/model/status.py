@@ -58,7 +58,7 @@ def checked(answer: Any) -> dict[str, Any]:
     Raises Malformed.
     """
     document: dict[str, Any] = _checked(answer, SHAPE)
-    if document["schema"] != SCHEMA or document["state"] not in set(NodeState):
+    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {NodeState.NO_REPORT}:
         raise Malformed(f"{document['schema']}: {document['state']}")
     return document
 

@@ -76,7 +76,7 @@ def test_halted_cleanup_comes_first(home: Path) -> None:
 
 
 def test_a_source_that_cleanup_needs_is_an_obstacle_and_another_is_not(home: Path) -> None:
-    assert why_not(home, without(on_docker(), "containers")) == ("containers is unavailable: it gave no word",)
+    assert why_not(home, without(on_docker(), "containers", "pods")) == ("unavailable sources: containers, pods",)
     status = cleanup_status(config(home), scanned(without(on_docker(), "device_plugins")))
     assert status.release_possible is True
 

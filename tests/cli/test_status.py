@@ -107,7 +107,9 @@ def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) 
     assert "containers" in [one["source"] for one in tree["unavailable"]]
     assert [(one["name"], one["leaked"]) for one in tree["networks"] if one["leaked"]] == []
     assert tree["cleanup"]["release_possible"] is False
-    assert any(why.startswith("containers is unavailable: ") for why in tree["cleanup"]["why_not"])
+    (why,) = tree["cleanup"]["why_not"]
+    assert why.startswith("unavailable sources: ")
+    assert "containers" in why
 
 
 def test_a_daemon_that_hangs_is_stalled(node: SmallNode) -> None:
@@ -249,11 +251,11 @@ def test_a_closed_pipe_ends_it() -> None:
 # What it costs in the pod of the agent
 
 _MEASURED = """
-import sys
+import sys, time
 from agent.cli import main
-code = main(sys.argv[1:])
+code, seconds = main(sys.argv[1:]), time.process_time()
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(code, peak, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+print(code, peak, seconds, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 """
 
 
@@ -268,11 +270,11 @@ def test_it_loads_no_client_library_and_needs_little_memory(node: SmallNode) -> 
             [sys.executable, "-c", _MEASURED, "status", listen],
             env=environment({}), capture_output=True, text=True, timeout=30, check=True,
         ).stderr.split()  # fmt: skip
-    code, peak, *_ = done.stderr.split()
+    code, peak, seconds, *_ = done.stderr.split()
     assert code == str(DONE)
     assert done.stdout.startswith("Node ")
     assert HEAVY & set(loaded) == set()
-    sys.stdout.write(f"nodeleak status: peak memory {int(peak) / 1024:.1f} MiB\n")
+    sys.stdout.write(f"nodeleak status: peak memory {int(peak) / 1024:.1f} MiB, CPU {float(seconds):.2f} s\n")
     assert int(peak) <= MOST_MIB * 1024
 
 

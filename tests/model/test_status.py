@@ -37,6 +37,7 @@ def test_unknown_keys_are_dropped() -> None:
     [
         None, 7, "x", [], {}, [GOOD],
         {**GOOD, "schema": "nodeleak.status/v2"}, {**GOOD, "state": "fine"}, {**GOOD, "state": None},
+        {**GOOD, "state": "no_report"}, no_report("it lies"),
         {**GOOD, "networks": {}}, {**GOOD, "networks": ["cbr0"]}, {**GOOD, "report": None}, {**GOOD, "headline": 7},
         {**GOOD, "unavailable": [{"source": "containers"}]}, {**GOOD, "cleanup": {**GOOD["cleanup"], "networks": [1]}},
         {**GOOD, "report": {**GOOD["report"], "age_seconds": float("nan")}},
