@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model.assessment import AUTO
-from agent.model.registration import Expected
+from agent.model.setting_values import AUTO, Expected
 
 ENV_PREFIX: Final = "NODELEAK_"
 
@@ -51,6 +50,7 @@ _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore"})
 _STATE = _WRITING | {"journal", "scan", "record"}
+_LISTEN = frozenset({"run", "status"})
 _EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
 
 
@@ -247,8 +247,10 @@ class Config:
         "how long to wait for host-local's locks, or for another cleanup on this node to end")
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=
         "time from the start of one sync to the start of the next")
-    listen: tuple[str, int] = _setting(":9747", listen, DAEMON, "HOST:PORT", commands=_RUN, common=True, help=
-        "address of the HTTP server: /metrics, /healthz, /readyz and the status page")
+    listen: tuple[str, int] = _setting(":9747", listen, DAEMON, "HOST:PORT", commands=_LISTEN, common=True, help=
+        "address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page. `status` asks it on "
+        "loopback. `scan`, `timeline` and `clean` ask it for names of pods that only the daemon has: for them, set the "
+        "variable")
     page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "the status page at /. It names pods, so only clients on this machine may read it, such as "
         "`kubectl port-forward`")

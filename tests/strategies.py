@@ -19,11 +19,11 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
-    Expected,
     Removal,
     Taint,
 )
 from agent.model.release import Limits
+from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

@@ -38,9 +38,11 @@ from agent.model.assessment import State
 from agent.model.finding import Gap, LeakCause, Severity
 from agent.model.release import MISSED, PassedOver, Reason, Verdict
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unavailable
+from agent.model.status import NodeState
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
 from tests.exporters.cleanings import CANDIDATE, cleaning, refused, released
 from tests.exporters.test_metrics import CLOSED
+from tests.model.test_status import GOOD
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
@@ -97,6 +99,10 @@ def test_the_required_sources_of_a_detector_exist() -> None:
 
 def test_every_state_is_in_the_reference_and_no_other() -> None:
     assert list(rows("States")) == [state.value for state in State]
+
+
+def test_every_state_of_a_node_is_in_the_reference_and_no_other() -> None:
+    assert list(rows("`nodeleak.status/v1`")) == [state.value for state in NodeState]
 
 
 def test_every_source_is_in_the_reference_and_no_other() -> None:
@@ -238,7 +244,7 @@ def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> 
     } <= documented
 
 
-@pytest.mark.parametrize("command", ["scan", "timeline", "record", "clean", "restore", "journal"])
+@pytest.mark.parametrize("command", ["scan", "status", "timeline", "record", "clean", "restore", "journal"])
 def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
     documented = {
         name
@@ -276,6 +282,7 @@ DRAWN: dict[str, Any] = {
             unavailable=(Unavailable("pods", "it gave no word"),),
         )
     ),
+    "nodeleak.status/v1": GOOD,
     "nodeleak.scan/v1": scan.scan_document(
         replace(
             scanned(node(reservation("10.244.1.9"))),

@@ -1,6 +1,6 @@
 """Wiring of cleanup: who may release addresses, and who restores them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 from agent.app import loop
@@ -9,6 +9,7 @@ from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
+from agent.cleanup.guard_context import allowed_networks
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import describe_error
@@ -16,8 +17,9 @@ from agent.cleanup.restore import Restoration
 from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
-from agent.model.assessment import AUTO
-from agent.model.release import Cleaning, Limits
+from agent.model.release import Cleaning, CleanupStatus, Limits
+from agent.model.report import Report
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import network_names
 from agent.sources.recheck import NodeRecheck
@@ -98,6 +100,34 @@ def clean_once(
     if cleaning is None:
         raise ValueError(mode)
     return cleaning
+
+
+def cleanup_status(config: Config, report: Report) -> CleanupStatus:
+    """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
+    checked = sorted(allowed_networks(limits(config, "dry-run").networks, report.assessment.snapshot))
+    obstacles = tuple(_obstacles(config, report, checked))
+    unknown = () if checked else ("no network is known that the pods of this node use",)
+    return CleanupStatus(
+        mode=config.cleanup,
+        networks=tuple(checked) if config.cleanup_network else (),
+        release_possible=False if obstacles else True if checked else None,
+        why_not=obstacles or unknown,
+    )
+
+
+def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Iterator[str]:
+    """Yield what keeps every address from being released; what protects a single one is not here."""
+    snapshot = report.assessment.snapshot
+    if report.cleaning is not None and report.cleaning.halted:
+        yield f"cleanup halted: {report.cleaning.halted}"
+    if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
+        yield f"unavailable sources: {', '.join(missing)}"
+    yield from node_files(config).obstacles(networks)
+    journal_store = JournalStore(config.state_dir)
+    if why := journal_store.trouble():
+        yield f"the journal cannot be written: {why}"
+    elif not journal_store.room(snapshot.taken_at):
+        yield "the journal is full until its oldest file is 24 hours old"
 
 
 def read_journal(config: Config) -> Journal:

@@ -13,11 +13,12 @@ from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.model.assessment import AUTO
+from agent.model.setting_values import AUTO
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from agent.exporters.json.status import StatusExporter
     from agent.exporters.web.server import HttpExporter
     from agent.kube_events.queue import DeliveryQueue
     from agent.sources.kube.list_watch import Reflector
@@ -48,9 +49,11 @@ def run_daemon(config: Config) -> int:
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
-    http = http_exporter(config, registry, heartbeat)
+    status = _status(config, heartbeat)
+    http = http_exporter(config, registry, heartbeat, status)
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history, http]
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
+    exporters += [status, http]
     exporters += cluster_exporters
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
@@ -84,14 +87,30 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     )
 
 
-def http_exporter(config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat) -> "HttpExporter":
+def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
+    from importlib.metadata import version
+
+    from agent.exporters.json.status import StatusExporter
+
+    return StatusExporter(
+        version("nodeleak"),
+        config.interval.total_seconds(),
+        lambda report: cleaning.cleanup_status(config, report),
+        lambda: heartbeat.alive,
+        loop.clock,
+    )
+
+
+def http_exporter(
+    config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat, status: "StatusExporter | None" = None
+) -> "HttpExporter":
     from agent.exporters.web.page import Page
     from agent.exporters.web.server import LINKS, HttpExporter
 
     host, port = config.listen
     page = Page(lambda: cleaning.releases(config), LINKS) if config.page == "on" else None
     try:
-        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page)
+        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
     except OSError as error:
         setting = f"{option('listen')} ({variable('listen')})"
         raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error

@@ -1,7 +1,7 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -31,7 +31,12 @@ _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not lea
 
 
 def run(
-    snapshot: Snapshot, before: ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
+    snapshot: Snapshot,
+    before: ConfirmationState | None,
+    *,
+    grace: timedelta,
+    confirm_after: timedelta,
+    pods: Mapping[str, str] | None = None,
 ) -> tuple[Report, ConfirmationState]:
     """Assess one snapshot.
 
@@ -39,8 +44,9 @@ def run(
     Every other detector sees the final states, so that states, findings, metrics and JSON of one report agree.
 
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
+    `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    classified = classify(snapshot, grace, before.pods if before else None)
+    classified = classify(snapshot, grace, before.pods if before else pods)
     pending = pending_since(classified, before.pending if before else {})
     classified = with_durations(classified, pending)
     suspected, leak_gaps = detect(classified, _LEAKS)
@@ -134,12 +140,18 @@ def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     return bool(findings)
 
 
-def replay(snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta) -> Report:
+def replay(
+    snapshots: Iterable[Snapshot],
+    *,
+    grace: timedelta,
+    confirm_after: timedelta,
+    pods: Mapping[str, str] | None = None,
+) -> Report:
     """Assess snapshots one after the other, and keep of the last one what was confirmed: the report of a command."""
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):
-        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
+        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after, pods=pods)
     if report is None:
         raise ValueError("no snapshot to assess")
     return replace(report, findings=tuple(one for one in report.findings if one.confirmed))

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import tenacity
 
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.release import RESERVATION, FileImage, describe_error
 from agent.model.release import ReleaseRequest
 from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.host import cni_cache, reservations
@@ -116,6 +116,17 @@ class NodeFiles:
             return None
         locked.unlock()
         return locked.waited
+
+    def obstacles(self, networks: Sequence[str]) -> Iterator[str]:
+        """Yield why nothing could be removed from a network's directory. Changes nothing."""
+        for network in networks:
+            try:
+                with self._network(network) as directory:
+                    _check_writable(directory)
+            except FileNotFoundError:
+                continue  # nothing is reserved there
+            except OSError as error:
+                yield describe_error(error)
 
     def lock(self, networks: Sequence[str]) -> _Locked | None:
         """Take host-local's locks; None if that took too long. Raises OSError."""

@@ -7,11 +7,12 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.cleanup.runtime_history import RuntimeHistory
-from agent.model.assessment import AUTO, Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.namespaces import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
 from agent.sources import attribution
 
@@ -61,9 +62,7 @@ class GuardContext:
 
     @cached_property
     def allowed_networks(self) -> frozenset[str]:
-        """The networks that may be cleaned: those of the settings, and for `auto` what is certain to be the pods'."""
-        names = self.limits.networks
-        return (names - {AUTO}) | attribution.cleanable(self.snapshot) if AUTO in names else names
+        return allowed_networks(self.limits.networks, self.snapshot)
 
     # Those that follow raise InsufficientData if their source could not be read.
 
@@ -139,6 +138,11 @@ class GuardContext:
         sets = self.ranges[network]
         size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
         return min(1.0, leaked / max(1, size))
+
+
+def allowed_networks(names: frozenset[str], snapshot: Snapshot) -> frozenset[str]:
+    """Return the networks that may be cleaned: those of the settings; for `auto`, what is certain to be the pods'."""
+    return (names - {AUTO}) | attribution.cleanable(snapshot) if AUTO in names else names
 
 
 def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:

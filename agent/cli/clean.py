@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.options import add_apply, add_output, config_of
 from agent.cli.output import progress, write, write_json
+from agent.cli.owners import remembered_pods
 from agent.config import Config, UsageError, invalid, positive
 
 if TYPE_CHECKING:
@@ -61,9 +62,11 @@ def execute(arguments: argparse.Namespace) -> int:
     config, only, most = _options(arguments)
     mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
+    # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
+    pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            cleaning = clean_once(config, sources, until_written, only=only, most=most, mode=mode)
+            cleaning = clean_once(config, sources, until_written, only=only, most=most, mode=mode).with_pods(pods)
         if arguments.output == "json":
             from agent.exporters.json.clean import clean_document
 

@@ -233,11 +233,13 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     from agent.model.assessment import State
     from agent.model.finding import Severity
     from agent.model.release import Reason, Verdict
+    from agent.model.status import NodeState
     from agent.model.volumes import Strength
 
     yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
     yield "headline of a report", HEADLINES
+    yield "state of a node in nodeleak status", _documented(NodeState)
     yield "phase of a finding", PHASES
     yield "state of a reservation", _documented(State)
     yield "likely cause of a leak", LEAK_CAUSES

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
-from agent.cli import clean, explain, journal, record, restore, run, scan, timeline, version
+from agent.cli import clean, explain, journal, record, restore, run, scan, status, timeline, version
 from agent.cli.options import add_settings
 from agent.cli.output import reflow, width
 from agent.config import RENAMED, UsageError, all_settings, option, quote
@@ -42,6 +42,7 @@ class Command(Protocol):
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "scan": scan,
+    "status": status,
     "explain": explain,
     "timeline": timeline,
     "clean": clean,
@@ -91,6 +92,7 @@ exit codes:
   1  scan --exit-code: there are findings   5  interrupted between releases
   2  wrong usage or configuration           70 bug in nodeleak
   3  incomplete: some data are unavailable  74 cannot write output or journal
+  69 no daemon answers (status)
 
 Every setting is also an environment variable: --grace is NODELEAK_GRACE.
 Run 'nodeleak COMMAND --help' for the options of a command.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.options import add_output, config_of
 from agent.cli.output import has_color, has_unicode, write, write_json
+from agent.cli.owners import assess
 from agent.cli.snapshot import record_node
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
 
@@ -47,14 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.checks import engine
-
     if arguments.map and arguments.output == "json":
         raise UsageError("--map and -o json cannot be combined: remove one of them")
     if arguments.map and arguments.verbose:
         raise UsageError("--map and -v cannot be combined: remove one of them")
-    recording = record_node(config_of("scan", arguments)) if arguments.recording is None else _load(arguments)
-    report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
+    config = config_of("scan", arguments) if arguments.recording is None else None
+    report = assess(_load(arguments) if config is None else record_node(config), config)
     if arguments.output == "json":
         from agent.exporters.json.scan import scan_document
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.options import add_output, config_of
 from agent.cli.output import write, write_json
+from agent.cli.owners import assess
 from agent.cli.snapshot import record_node
 from agent.config import UsageError, duration, invalid
 
@@ -42,13 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app import cleaning
-    from agent.checks import engine
     from agent.exporters.timeline import build_timeline
 
     since = _since(arguments.since)
     config = config_of("scan", arguments)
-    recording = record_node(config)
-    report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
+    report = assess(record_node(config), config)
     timeline = build_timeline(report, *cleaning.releases(config))
     if since is not None:
         timeline = timeline.last(since)

@@ -24,9 +24,6 @@ KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
 
 
-AUTO = "auto"
-"""In place of a network's name, in settings: the networks that pods of this node use."""
-
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
 

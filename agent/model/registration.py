@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from agent.model.finding import format_time
+from agent.model.setting_values import Expected
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified yet."""
@@ -30,15 +31,6 @@ class Taint:
     key: str
     at: datetime | None = None
     """When the autoscaler set it: the value of its own taints."""
-
-
-class Expected(StrEnum):
-    """Whether a Node must have a provider ID (`--provider-id`)."""
-
-    AUTO = "auto"
-    """If there is evidence that the cluster uses a cloud."""
-    REQUIRED = "required"
-    IGNORED = "ignored"
 
 
 class Removal(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -213,6 +213,10 @@ class Cleaning:
         """Count addresses, not sandboxes, by verdict."""
         return Counter(outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations)
 
+    def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
+        """Name the pods of those sandboxes that have no name, by container ID. For people, after all was done."""
+        return replace(self, outcomes=tuple(_with_pod(outcome, pods) for outcome in self.outcomes))
+
     @property
     def failed(self) -> bool:
         return any(outcome.verdict in {Verdict.BUSY, Verdict.FAILED} for outcome in self.outcomes)
@@ -227,3 +231,21 @@ class Cleaning:
         return any(
             outcome.refusals and outcome.refusals[0].reason is Reason.JOURNAL_UNWRITABLE for outcome in self.outcomes
         )
+
+
+def _with_pod(outcome: Outcome, pods: Mapping[str, str]) -> Outcome:
+    request = outcome.request
+    return replace(outcome, request=replace(request, pod=request.pod or pods.get(request.container_id, "")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupStatus:
+    """Whether anything could be released from here now, by the daemon or by a command beside it."""
+
+    mode: str
+    """`--cleanup`: `off`, `dry-run` or `auto`."""
+    networks: tuple[str, ...]
+    """The networks that --cleanup-network allows; empty: it is not set, or `auto` finds none."""
+    release_possible: bool | None
+    """None: not known."""
+    why_not: tuple[str, ...] = ()

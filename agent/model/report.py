@@ -56,6 +56,11 @@ class Report:
         )
 
     @property
+    def unnamed(self) -> frozenset[str]:
+        """The container IDs of reservations whose pod is not known."""
+        return frozenset(one.container_id for one in self.assessment.reservations if not one.pod) - {""}
+
+    @property
     def unavailable(self) -> tuple[Unavailable, ...]:
         return self.assessment.snapshot.unavailable()
 

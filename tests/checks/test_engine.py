@@ -56,6 +56,19 @@ def states(report: Report, ip: str) -> State:
     return classified.state
 
 
+def test_a_leak_is_named_where_no_record_is_left() -> None:
+    pods = {LOST.container_id: "shop/cart-0", WEB_ID: "shop/other"}
+    report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=seconds(0), pods=pods)
+    assert {one.name: one.pod for one in report.assessment.reservations} == {
+        "10.244.1.2": "shop/web", "10.244.1.3": "shop/db", "10.244.1.9": "shop/cart-0"
+    }  # fmt: skip
+    (leak,) = report.findings
+    assert leak.finding.pod == "shop/cart-0"
+    assert "of pod shop/cart-0" in leak.finding.message
+    assert scanned(node(LOST)).unnamed == {LOST.container_id}
+    assert report.unnamed == frozenset()
+
+
 class Broken:
     """A detector with a bug in it."""
 

@@ -24,7 +24,18 @@ from agent.model.codec import Damaged
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.ranges import Range
 from agent.model.recording import SCHEMA, Recording, dumps, loads
-from agent.model.snapshot import SOURCES, Address, Checkpoint, CniResult, InsufficientData, Known, Reservation, Snapshot
+from agent.model.report import Report
+from agent.model.snapshot import (
+    SOURCES,
+    Address,
+    Checkpoint,
+    CniResult,
+    InsufficientData,
+    Known,
+    Reservation,
+    Snapshot,
+    known_or,
+)
 from agent.sources.host.cni_cache import parse_result
 from agent.sources.host.reservations import MAX_RESERVATION_BYTES, read_reservations
 from tests.builders import GRACE, NOW, UPTIME, assessment, dark_node, node, pod, reservation, sandbox, without
@@ -335,6 +346,31 @@ def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
             assert not tracked[0].confirmed, "one snapshot is never enough"
         else:
             assert tracked[0].confirmed is (now - since >= confirm_after)
+
+
+@given(recordings, st.data())
+def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObject) -> None:
+    def assessed(pods: dict[str, str] | None) -> Report:
+        return engine.replay(recording.snapshots, grace=recording.grace, confirm_after=timedelta(0), pods=pods)
+
+    plain = assessed(None)
+    ids = sorted({one.container_id for one in plain.assessment.reservations})
+    running = sorted(pod.name for one in recording.snapshots for pod in known_or(one.pods, ()))
+    names = st.sampled_from(["shop/cart-0", *running])
+    named = assessed(data.draw(st.dictionaries(st.sampled_from(ids), names)) if ids else {})
+    owners = {one.container_id: one.pod for one in plain.assessment.reservations}
+    assert without_names(named) == without_names(plain)
+    assert [one for one in named.assessment.reservations if owners[one.container_id] not in {"", one.pod}] == []
+
+
+def without_names(report: Report) -> list[object]:
+    return [
+        [replace(one, pod="") for one in report.assessment.reservations],
+        [replace(one, finding=replace(one.finding, pod="", message="")) for one in report.findings],
+        report.gaps,
+        report.networks,
+        report.confirmed_leaks,
+    ]
 
 
 # Texts

@@ -1,10 +1,13 @@
 """Commands that run in this process change its state."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+from tests.wire import needs
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +17,16 @@ def _restore_process() -> Iterator[None]:
     yield
     signal.signal(signal.SIGTERM, before)
     gc.enable()
+
+
+@pytest.fixture
+def read_only() -> tuple[str, ...]:
+    """Return what runs a command with no place to write to."""
+    needs(os.geteuid() == 0, "root, to make every mount read-only in a namespace of its own")
+    script = """
+        mount --make-rprivate /
+        awk '{ print $5 }' /proc/self/mountinfo | while read -r at; do mount -o remount,bind,ro "$at" 2>/dev/null; done
+        if touch /tmp/x /dev/shm/x /run/x 2>/dev/null; then echo "still writable" >&2; exit 99; fi
+        exec "$@"
+    """
+    return ("unshare", "-m", "/bin/sh", "-c", script, "sh")

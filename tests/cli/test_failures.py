@@ -584,19 +584,6 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
 # A file system that is read-only everywhere
 
 
-@pytest.fixture
-def read_only() -> tuple[str, ...]:
-    """Return what runs a command with no place to write to."""
-    needs(os.geteuid() == 0, "root, to make every mount read-only in a namespace of its own")
-    script = """
-        mount --make-rprivate /
-        awk '{ print $5 }' /proc/self/mountinfo | while read -r at; do mount -o remount,bind,ro "$at" 2>/dev/null; done
-        if touch /tmp/x /dev/shm/x /run/x 2>/dev/null; then echo "still writable" >&2; exit 99; fi
-        exec "$@"
-    """
-    return ("unshare", "-m", "/bin/sh", "-c", script, "sh")
-
-
 def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
     assert done.code == 1, done

@@ -14,8 +14,8 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
-from tests.cli.test_failures import Done, SmallNode, engine, hanging_api, nodeleak
-from tests.wire import FakeServer
+from tests.cli.test_failures import LEAKED, Done, SmallNode, engine, hanging_api, nodeleak
+from tests.wire import FakeServer, http
 
 BOOTED = 1_700_000_000
 FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
@@ -72,6 +72,14 @@ def test_events_are_listed_in_order(node: SmallNode) -> None:
     assert len(places) == len(texts)
     assert places == sorted(places)
     assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
+
+
+def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
+    reservations = [{"container_id": LEAKED, "pod": "shop/cart-0"}]
+    with FakeServer(lambda _: [http(json.dumps({"reservations": reservations}))]) as daemon:
+        done = nodeleak("timeline", "--api=off", *node.options, NODELEAK_LISTEN=daemon.url.removeprefix("http://"))
+    assert "of pod shop/cart-0" in done.out
+    assert "of pod" not in timeline(node).out
 
 
 def test_json_has_the_same_events(node: SmallNode) -> None:

@@ -1,8 +1,10 @@
 """The known leak: the kubelet is stopped, `docker rm -f` takes every pod container, the kubelet starts."""
 
+import json
+
 import pytest
 
-from .agent import Daemon, Nodeleak
+from .agent import NODELEAK, Daemon, Nodeleak
 from .node import Cluster, Pods, eventually, run
 
 pytestmark = pytest.mark.e2e
@@ -24,14 +26,21 @@ def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pod
         report, metrics = daemon.report(), daemon.metrics()
         scan = nodeleak.scan("--grace=1s", "--exit-code", codes=[1])
         opened = daemon.opened("leaked_reservation")
+        asking = ("env", f"NODELEAK_LISTEN=127.0.0.1:{daemon.port}")
+        named = nodeleak.scan("--grace=1s", wrapped=asking)
+        status = json.loads(run(*asking, NODELEAK, "status", "-o", "json").stdout)
 
     found = report.subjects("leaked_reservation")
     assert found.keys() == {f"kubenet/{ip}" for ip in old}
     assert {one["pod"] for one in found.values()} == set(old.values())
     assert {one["cause"] for one in found.values()} == {"kubelet_restart"}
     assert report.pods == old | new
-    # A scan after the leak finds no pod names: kubenet passes none to libcni.
-    assert scan.verdicts == report.verdicts
+    # A scan after the leak finds no pod names: kubenet passes none to libcni. The daemon remembers them.
+    assert scan.verdicts == named.verdicts == report.verdicts
+    assert {scan.pods[ip] for ip in old} == {None}
+    assert named.pods == report.pods
+    assert (status["state"], status["networks"][0]["leaked"]) == ("findings", len(old))
+    assert [(one["detector"], one["count"]) for one in status["findings"]] == [("leaked_reservation", len(old))]
     assert {one["since"] for one in scan.findings} == {one["since"] for one in found.values()}
 
     assert opened.keys() == found.keys()

@@ -108,7 +108,7 @@ def check_keyboard(browser: Browser, daemon: Daemon) -> None:
         order = view.tab_order()
         assert order[:2] == ["a: Refresh now", "a: Refresh every 30 s"]
         assert "div: Addresses in kubenet that are reserved but not in use" in order
-        assert order[-4:] == ["a: /metrics", "a: /healthz", "a: /readyz", "a: /api/v1/report"]
+        assert order[-len(LINKS) :] == [f"a: {link}" for link in LINKS]
         all_entries = view.page.locator("details", has_text="All 4 entries of kubenet")
         all_entries.locator("summary").focus()
         view.page.keyboard.press("Enter")

@@ -24,8 +24,9 @@ from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
 from agent.model.finding import Severity
 from agent.model.ranges import Range
 from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Taint
 from agent.model.runtime import RuntimeNetwork, WrittenRange
+from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

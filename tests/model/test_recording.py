@@ -13,8 +13,9 @@ from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
 from agent.model.port_mapping import PortMapping
 from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Removal, Taint
 from agent.model.report import Report
+from agent.model.setting_values import Expected
 from agent.model.snapshot import Damage, DamagedResult, Node, NodeDevices, NotRequested, Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (

@@ -1,4 +1,4 @@
-"""HTTP: metrics and two probes; for this machine only, the report as a page and as JSON."""
+"""HTTP: metrics and two probes; for this machine only, the report as a page and as JSON, and the status."""
 
 import json
 import socket
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from agent.exporters.json.scan import scan_document
+from agent.exporters.json.status import StatusExporter
 from agent.exporters.web.page import Page
 from agent.model.report import Report
 
@@ -31,8 +32,9 @@ _MOST_PER_ADDRESS: Final = 6
 """Of one address; as many are reserved for this machine, whose kubelet probes the agent."""
 _TEXT, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
 _ALWAYS: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
-LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report")
+LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
 """The paths beside the page."""
+_NO_SYNC: Final = "no sync yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,16 @@ class HttpExporter:
     """The server and the last report. `export` belongs to one thread, the rest to the server's threads."""
 
     def __init__(
-        self, address: tuple[str, int], registry: CollectorRegistry, alive: Callable[[], bool], page: Page | None = None
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        alive: Callable[[], bool],
+        page: Page | None = None,
+        status: StatusExporter | None = None,
     ) -> None:
         """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
         self._last: Report | None = None
-        self._registry, self._alive, self._page = registry, alive, page
+        self._registry, self._alive, self._page, self._status = registry, alive, page, status
         self._server = _Server(address, self)
         self.port: int = self._server.server_address[1]
 
@@ -78,9 +85,11 @@ class HttpExporter:
                 # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
                 return _probe("no sync for too long", ok=self._alive())
             case "/readyz":
-                return _probe("no sync yet", ok=self._last is not None)
+                return _probe(_NO_SYNC, ok=self._last is not None)
             case "/api/v1/report":
-                return _refusal("report", client, host) or self._report()
+                return _refusal("report", client, host) or _json(scan_document(self._last) if self._last else None)
+            case "/api/v1/status" if self._status is not None:
+                return _refusal("status", client, host) or _json(self._status.document())
             case _:
                 return _plain(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
@@ -89,14 +98,16 @@ class HttpExporter:
         body = page.render(report, alive=self._alive(), refreshing=refreshing)
         return Answer(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
 
-    def _report(self) -> Answer:
-        if self._last is None:
-            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "no sync yet")
-        return Answer(HTTPStatus.OK, _JSON, json.dumps(scan_document(self._last)).encode())
-
 
 def _plain(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, _TEXT, f"{text}\n".encode())
+
+
+def _json(document: dict[str, Any] | None) -> Answer:
+    """Answer with a document; None: there is no report yet."""
+    if document is None:
+        return _plain(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
+    return Answer(HTTPStatus.OK, _JSON, json.dumps(document).encode())
 
 
 def _probe(why_not: str, *, ok: bool) -> Answer:

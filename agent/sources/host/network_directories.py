@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.model.assessment import AUTO, KUBENET
+from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import NetworkStore, Reading, Unavailable, known_or
 from agent.sources.host.reservations import network_names, read_reservations
 

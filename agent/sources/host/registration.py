@@ -14,13 +14,13 @@ from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
-    Expected,
     LastSeen,
     Registration,
     Removal,
     remember,
     with_removal,
 )
+from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
-from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
+from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
+from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.model.text import truncate
 from agent.sources.kube.client import ApiError, Query, parse_list

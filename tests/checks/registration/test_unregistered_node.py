@@ -13,10 +13,10 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
-    Expected,
     Removal,
     Taint,
 )
+from agent.model.setting_values import Expected
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from agent.app import daemon
+from agent.app import daemon, loop
 from agent.app.loop import Heartbeat
 from agent.config import load
 from agent.exporters.json.scan import scan_document
+from agent.exporters.json.status import StatusExporter
 from agent.exporters.web import server as served
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import HttpExporter
+from agent.model.release import CleanupStatus
 from agent.model.report import Report
 from tests.builders import node, reservation, scanned
 from tests.wire import needs, until
@@ -129,6 +131,38 @@ def test_the_report_is_the_scan_document_of_the_last_sync(fresh: HttpExporter, r
     status, kind, body = ask(fresh, "/api/v1/report")
     assert (status, kind) == (200, "application/json")
     assert json.loads(body) == json.loads(json.dumps(scan_document(report)))
+
+
+@contextmanager
+def with_status(host: str = "127.0.0.1") -> Iterator[tuple[HttpExporter, StatusExporter]]:
+    cleanup = CleanupStatus(mode="off", networks=(), release_possible=True)
+    status = StatusExporter("0.1.0", 15.0, lambda _: cleanup, lambda: True, loop.clock)
+    exporter = HttpExporter((host, 0), CollectorRegistry(), lambda: True, status=status)
+    exporter.start()
+    try:
+        yield exporter, status
+    finally:
+        threading.Thread(target=exporter.close).start()
+
+
+def test_the_status_is_that_of_the_last_sync(report: Report) -> None:
+    with with_status() as (exporter, status):
+        assert ask(exporter, "/api/v1/status")[::2] == (503, "no sync yet\n")
+        status.export(report, 0.1)
+        code, kind, body = ask(exporter, "/api/v1/status")
+    assert (code, kind) == (200, "application/json")
+    assert json.loads(body)["headline"] == "Warning: 1 leaked pod address on worker-1"
+
+
+def test_the_status_is_for_this_machine_only(report: Report) -> None:
+    outside = outward_address()
+    needs(bool(outside) and not outside.startswith("127."), "an address that is not loopback")
+    with with_status("") as (exporter, status):
+        status.export(report, 0.1)
+        code, _, body = ask(exporter, "/api/v1/status", host=outside)
+        assert (code, body) == (403, "the status names pods and addresses: only this machine may read it\n")
+        assert ask(exporter, "/api/v1/status")[0] == 200
+        assert exporter.answer("/api/v1/status", "127.0.0.1", "evil.example").status == 403
 
 
 def outward_address() -> str:
@@ -269,7 +303,7 @@ def test_which_host_headers_are_accepted(exporter: HttpExporter, report: Report,
     "path", ["/", "/metrics/", "/healthz/../metrics", "/favicon.ico", "/api/v1/", "/%6detrics", "*"]
 )
 def test_anything_else_is_not_found(exporter: HttpExporter, path: str) -> None:
-    assert ask(exporter, path)[::2] == (404, "not found: /metrics, /healthz, /readyz, /api/v1/report\n")
+    assert ask(exporter, path)[::2] == (404, "not found: /metrics, /healthz, /readyz, /api/v1/report, /api/v1/status\n")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/nowhere"])

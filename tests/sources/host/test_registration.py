@@ -11,12 +11,12 @@ from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
-    Expected,
     LastSeen,
     Registration,
     Removal,
     Taint,
 )
+from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.sources.host.registration import MAX_LAST_SEEN_BYTES, RegistrationTracker
 from agent.sources.source_error import SourceError

@@ -1,0 +1,75 @@
+"""The document `nodeleak.status/v1`: what the daemon says of its node. The daemon and the command share its shape."""
+
+from enum import StrEnum
+from typing import Any, Final
+
+from agent.model.text import escape
+
+SCHEMA: Final = "nodeleak.status/v1"
+_NUMBER: Final = int | float
+_TOO_LARGE: Final = 1e30
+"""More than any IPv6 range has addresses."""
+
+SHAPE: Final[dict[str, Any]] = {
+    "schema": str,
+    "version": str,
+    "node": str,
+    "state": str,
+    "headline": str,
+    "report": {"taken_at": str, "age_seconds": _NUMBER, "interval_seconds": _NUMBER},
+    "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str]},
+    "networks": [{"name": str, "usable": int | None, "free": int | None, "leaked": int | None, "unknown": int | None}],
+    "findings": [{"severity": str, "detector": str, "count": int, "oldest": str}],
+    "unavailable": [{"source": str, "why": str}],
+}
+"""The type of each value; a list has the shape of its items."""
+
+
+class Malformed(Exception):
+    """An answer is not the document."""
+
+
+class NodeState(StrEnum):
+    """The state of a node in `nodeleak status`. The text of each is shown by `nodeleak explain`."""
+
+    OK = "ok"
+    """The daemon has no confirmed finding, except informational ones, and every source is available."""
+    FINDINGS = "findings"
+    """The daemon has confirmed findings, or cleanup has halted.
+    Run: nodeleak scan"""
+    INCOMPLETE = "incomplete"
+    """Some data are unavailable, so checks could not run or know less. What they would find is unknown.
+    Run: nodeleak scan"""
+    STALLED = "stalled"
+    """The daemon answers, but has stopped checking the node. Its report is old.
+    Run: kubectl logs and kubectl delete pod for the agent of the node"""
+    NO_REPORT = "no_report"
+    """No daemon answers on this node, or it has not finished its first sync.
+    Run: nodeleak scan, which needs no daemon"""
+
+
+def no_report(why: str) -> dict[str, Any]:
+    return {"schema": SCHEMA, "state": NodeState.NO_REPORT.value, "why": escape(why)}
+
+
+def checked(answer: Any) -> dict[str, Any]:
+    """Return a document of a process that is not trusted: only known keys, and no control characters.
+
+    Raises Malformed.
+    """
+    document: dict[str, Any] = _checked(answer, SHAPE)
+    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {NodeState.NO_REPORT}:
+        raise Malformed(f"{document['schema']}: {document['state']}")
+    return document
+
+
+def _checked(value: Any, shape: Any) -> Any:
+    if isinstance(shape, dict) and isinstance(value, dict):
+        return {key: _checked(value.get(key), one) for key, one in shape.items()}
+    if isinstance(shape, list) and isinstance(value, list):
+        return [_checked(one, shape[0]) for one in value]
+    if isinstance(shape, (dict, list)) or not isinstance(value, shape):
+        raise Malformed(f"{type(value).__name__} instead of {shape}")
+    if isinstance(value, _NUMBER) and not abs(value) < _TOO_LARGE:  # nor NaN
+        raise Malformed("a number too large")
+    return escape(value) if isinstance(value, str) else value

@@ -1,0 +1,88 @@
+"""The daemon of this node, asked on loopback.
+
+Any local process could hold its port. What it answers is printed, and names pods; it decides nothing.
+"""
+
+import json
+import re
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Final
+
+from agent.model.status import Malformed, checked
+from agent.sources.deadline import Deadline
+from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import SourceError
+
+_READ_TIMEOUT, _WHOLE_TIMEOUT = 2.0, 4.0
+"""Seconds for one read, and for the whole answer."""
+_MOST_STATUS: Final = 256 * 1024
+_MOST_REPORT: Final = 4 * 1024 * 1024
+"""Bytes, read by commands that share the memory limit of the daemon: about 10,000 reservations, or 4,000 leaks."""
+_ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing listens here)
+_POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")
+"""Namespace and name."""
+
+
+class DaemonClient:
+    def __init__(self, listen: tuple[str, int]) -> None:
+        """`listen`: where the daemon listens."""
+        host, self._port = listen
+        self._host = _ANY_ADDRESS.get(host, host)
+        self._where = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        # The timeout of a connection is for one read: a process may send a byte now and then.
+        self._in_time = Deadline(f"daemon on {self._where}", _WHOLE_TIMEOUT)
+
+    def status(self) -> dict[str, Any]:
+        """Return the document of `/api/v1/status`; raises SourceError."""
+        try:
+            return checked(self._ask("/api/v1/status", _MOST_STATUS))
+        except Malformed as error:
+            raise self._not_ours() from error
+
+    def pods(self) -> dict[str, str]:
+        """Return the pods that the daemon knows, by container ID; raises SourceError."""
+        match self._ask("/api/v1/report", _MOST_REPORT):
+            case {"reservations": list(reservations)}:
+                return dict(named for one in reservations if (named := _named(one)))
+            case _:
+                raise self._not_ours()
+
+    def _ask(self, path: str, most: int) -> Any:
+        """Return the JSON that the daemon answers."""
+        try:
+            status, body = self._in_time(lambda: self._get(path, most + 1))
+        except OSError as error:
+            raise SourceError(f"no daemon answers on {self._where} ({describe_os_error(error)})") from error
+        except HTTPException as error:
+            raise self._not_ours() from error
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise SourceError(f"the daemon on {self._where} has not finished its first sync")
+        if status == HTTPStatus.FORBIDDEN:
+            raise SourceError(f"the daemon on {self._where} answers only loopback clients: set --listen=:{self._port}")
+        if status != HTTPStatus.OK or len(body) > most:
+            raise self._not_ours()
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._not_ours() from error
+
+    def _get(self, path: str, most: int) -> tuple[int, bytes]:
+        connection = HTTPConnection(self._host, self._port, timeout=_READ_TIMEOUT)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read(most)
+        finally:
+            connection.close()
+
+    def _not_ours(self) -> SourceError:
+        return SourceError(f"what answers on {self._where} is not the daemon of this version of nodeleak")
+
+
+def _named(reservation: Any) -> tuple[str, str] | None:
+    match reservation:
+        case {"container_id": str(container_id), "pod": str(pod)} if _POD.fullmatch(pod):
+            return container_id, pod
+        case _:
+            return None

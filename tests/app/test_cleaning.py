@@ -1,0 +1,96 @@
+"""Whether a release is possible here, on real directories."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.app.cleaning import cleanup_status
+from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES
+from agent.config import Config, load
+from agent.model.runtime import RuntimeNetwork
+from agent.model.snapshot import NotRequested, Snapshot
+from tests.builders import node, reservation, scanned, without
+from tests.exporters.cleanings import cleaning
+
+LEAK = reservation("10.244.1.9")
+UNNAMED = NotRequested("networks", "docker does not name its networks")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "networks/kubenet").mkdir(parents=True)
+    return tmp_path
+
+
+def config(home: Path, **given: Any) -> Config:
+    paths = {"cni_networks_dir": str(home / "networks"), "state_dir": str(home / "state")}
+    return load("run", {"api": "off", **paths, **given}, {})
+
+
+def on_docker(*records: Any) -> Snapshot:
+    return replace(node(*records), networks=UNNAMED)
+
+
+@pytest.mark.parametrize(
+    ("given", "networks"),
+    [
+        ({}, ()),
+        ({"cleanup_network": "auto"}, ("kubenet",)),
+        ({"cleanup_network": "cbr0", "network": "cbr0"}, ("cbr0",)),
+    ],
+)
+def test_the_networks_are_those_that_the_setting_allows(home: Path, given: Any, networks: tuple[str, ...]) -> None:
+    status = cleanup_status(config(home, **given), scanned(on_docker(LEAK)))
+    assert (status.mode, status.networks) == ("off", networks)
+    assert (status.release_possible, status.why_not) == (True, ())
+
+
+@pytest.mark.parametrize("mode", ["off", "dry-run", "auto"])
+def test_the_mode_is_the_setting(home: Path, mode: str) -> None:
+    assert cleanup_status(config(home, cleanup=mode, cleanup_network="auto"), scanned(node())).mode == mode
+
+
+def test_without_a_known_network_it_is_not_known(home: Path) -> None:
+    status = cleanup_status(config(home), scanned(node(LEAK, networks=())))
+    assert (status.release_possible, len(status.why_not)) == (None, 1)
+
+
+def test_the_networks_of_the_runtime_count(home: Path) -> None:
+    named = (RuntimeNetwork("kubenet", ("bridge",), "host-local"),)
+    assert cleanup_status(config(home), scanned(node(LEAK, networks=named))).release_possible is True
+
+
+def why_not(home: Path, snapshot: Snapshot, **more: Any) -> tuple[str, ...]:
+    status = cleanup_status(config(home), replace(scanned(snapshot), **more))
+    assert status.release_possible is False
+    return status.why_not
+
+
+def test_halted_cleanup_comes_first(home: Path) -> None:
+    (home / "state").write_text("")
+    halted, journal = why_not(home, on_docker(), cleaning=cleaning(halted="container 950b reappeared"))
+    assert halted == "cleanup halted: container 950b reappeared"
+    assert journal == f"the journal cannot be written: {home}/state is not a directory"
+
+
+def test_a_source_that_cleanup_needs_is_an_obstacle_and_another_is_not(home: Path) -> None:
+    assert why_not(home, without(on_docker(), "containers", "pods")) == ("unavailable sources: containers, pods",)
+    status = cleanup_status(config(home), scanned(without(on_docker(), "device_plugins")))
+    assert status.release_possible is True
+
+
+def test_a_full_journal_is_an_obstacle(home: Path) -> None:
+    journal = home / "state/journal"
+    journal.mkdir(parents=True)
+    for name in ("journal.jsonl", *(f"journal.{n}.jsonl" for n in range(1, FILES))):
+        (journal / name).write_bytes(b" " * MAX_JOURNAL_BYTES)
+    assert why_not(home, on_docker()) == ("the journal is full until its oldest file is 24 hours old",)
+
+
+def test_a_network_directory_that_is_none_is_an_obstacle(home: Path) -> None:
+    (home / "networks/kubenet").rmdir()
+    (home / "networks/kubenet").write_text("")
+    (why,) = why_not(home, on_docker())
+    assert why.startswith(f"{home}/networks/kubenet: ")

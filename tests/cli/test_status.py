@@ -1,0 +1,286 @@
+"""status as a process, of a real daemon on a small node: output, exit codes, and what it costs."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE, USAGE
+from tests.cli.test_failures import AGENT, Daemon, SmallNode, engine, environment, nodeleak, running
+from tests.model.test_status import GOOD
+from tests.wire import FakeServer, http, until
+
+MOST_MIB = 20
+HEAVY = {"docker", "kubernetes", "prometheus_client", "structlog", "tenacity"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[SmallNode]:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
+        yield SmallNode(tmp_path, docker)
+
+
+@contextmanager
+def daemon(node: SmallNode, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Daemon, str]]:
+    """Run the daemon until it has confirmed the leak; yield it, and the option that says where it listens."""
+    quick = ("--api=off", "--listen=127.0.0.1:0", "--interval=100ms")
+    with running(*quick, *node.options, *options, prefix=prefix) as agent:
+        listen = f"--listen=127.0.0.1:{agent.log_event('agent.started')['port']}"
+        agent.log_event("finding.opened")
+        yield agent, listen
+        agent.end()
+
+
+def document(*arguments: str, code: int = DONE) -> Any:
+    done = nodeleak("status", "-o", "json", *arguments)
+    assert (done.code, done.err) == (code, ""), done
+    return json.loads(done.out)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_it_prints_what_the_daemon_found(node: SmallNode) -> None:
+    with daemon(node) as (_, listen):
+        done, tree = nodeleak("status", listen), document(listen)
+        assert nodeleak("status", listen, "--exit-code").code == FOUND
+        scanned = json.loads(nodeleak("scan", "-o", "json", "--api=off", *node.options).out)
+    assert (done.code, done.err) == (DONE, "")
+    first, headline, *_ = done.out.splitlines()
+    assert first.startswith(f"Node {tree['node']}, checked 0.")
+    assert headline == tree["headline"] == f"Warning: 1 leaked pod address on {tree['node']}"
+    assert "\nkubenet  253     251   1       0\n" in done.out
+    assert "\nleaked_reservation  warning   1  " in done.out
+    (found,) = tree["findings"]
+    assert [(one["detector"], one["severity"], one["since"]) for one in scanned["findings"]] == [
+        (found["detector"], found["severity"], found["oldest"])
+    ]
+    assert tree["report"]["interval_seconds"] == 0.1
+    assert tree["cleanup"] == {"mode": "off", "networks": [], "release_possible": True, "why_not": []}
+
+
+def test_cleanup_and_its_networks_are_shown(node: SmallNode) -> None:
+    with daemon(node, "--cleanup=dry-run", "--cleanup-network=kubenet") as (_, listen):
+        assert document(listen)["cleanup"] == {
+            "mode": "dry-run", "networks": ["kubenet"], "release_possible": True, "why_not": []
+        }  # fmt: skip
+
+
+def test_a_journal_that_cannot_be_written_makes_releases_impossible(node: SmallNode) -> None:
+    (node.home / "state").write_text("a file, not a directory")
+    with daemon(node) as (_, listen):
+        cleanup = document(listen)["cleanup"]
+    assert cleanup["release_possible"] is False
+    assert cleanup["why_not"] == [f"the journal cannot be written: {node.home}/state is not a directory"]
+
+
+def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only: tuple[str, ...]) -> None:
+    with daemon(node, prefix=read_only) as (_, listen):
+        done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
+    assert cleanup["release_possible"] is False
+    directory, journal = cleanup["why_not"]
+    assert directory.startswith(f"{node.home}/networks/kubenet: read-only mount: to release, deploy overlays/cleanup-e")
+    assert journal.endswith(" is mounted read-only")
+    assert f"\nNo release is possible here now:\n  {directory}\n  {journal}\n" in done.out
+
+
+def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) -> None:
+    with daemon(node) as (agent, listen):
+        node.docker.answers = lambda _: []
+        agent.log_event("source.unavailable")
+        until(lambda: document(listen, code=UNAVAILABLE)["state"] == "incomplete", "the next sync")
+        tree = document(listen, code=UNAVAILABLE)
+        assert nodeleak("status", listen, "--exit-code").code == UNAVAILABLE
+    assert tree["headline"].startswith("Incomplete: ")
+    assert "containers" in [one["source"] for one in tree["unavailable"]]
+    assert [(one["name"], one["leaked"]) for one in tree["networks"] if one["leaked"]] == []
+    assert tree["cleanup"]["release_possible"] is False
+    (why,) = tree["cleanup"]["why_not"]
+    assert why.startswith("unavailable sources: ")
+    assert "containers" in why
+
+
+def test_a_daemon_that_hangs_is_stalled(node: SmallNode) -> None:
+    with daemon(node, "--docker-timeout=200ms", "--lock-timeout=50ms") as (_, listen):
+        os.mkfifo(node.home / "nobody-writes")
+        (node.home / "nobody-writes").rename(node.proc / "stat")  # reading it takes forever
+        until(lambda: nodeleak("status", listen).out.splitlines()[1].startswith("Stalled: "), "it is noticed")
+        tree = document(listen, code=UNAVAILABLE)
+    assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
+    assert tree["report"]["age_seconds"] > 0.5
+
+
+def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
+    where = f"127.0.0.1:{free_port()}"
+    done = nodeleak("status", "--listen", where)
+    assert (done.code, done.err) == (NO_DAEMON, "")
+    assert done.out == (
+        f"No status: no daemon answers on {where} (connection refused); "
+        "'nodeleak scan' checks this node without a daemon\n"
+    )
+    assert document("--listen", where, code=NO_DAEMON) == {
+        "schema": "nodeleak.status/v1",
+        "state": "no_report",
+        "why": f"no daemon answers on {where} (connection refused)",
+    }
+
+
+def test_the_variable_of_the_daemon_says_where_it_is() -> None:
+    where = f"127.0.0.1:{free_port()}"
+    assert where in nodeleak("status", NODELEAK_LISTEN=where).out
+
+
+def test_a_wrong_address_is_wrong_usage() -> None:
+    assert nodeleak("status", "--listen=nowhere").code == USAGE
+
+
+@contextmanager
+def another_process(tree: Any) -> Iterator[str]:
+    """Let any process hold the port, and answer this."""
+    with FakeServer(lambda _: [http(tree if isinstance(tree, str) else json.dumps(tree))]) as server:
+        yield f"--listen={server.url.removeprefix('http://')}"
+
+
+@pytest.mark.parametrize("answer", ["<html>", "{}", "null", {**GOOD, "headline": None}, {**GOOD, "state": "\x1b[2J"}])
+def test_what_another_process_answers_is_no_report(answer: Any) -> None:
+    with another_process(answer) as listen:
+        assert document(listen, code=NO_DAEMON)["why"].endswith(" is not the daemon of this version of nodeleak")
+
+
+def test_the_terminal_is_safe_from_what_is_answered() -> None:
+    hostile = {**GOOD, "headline": "\x1b[2Jok", "node": "\x9b1m", "unavailable": [{"source": "\r", "why": "\u202e"}]}
+    with another_process(hostile) as listen:
+        done, tree = nodeleak("status", listen), document(listen, code=UNAVAILABLE)
+    assert done.code == UNAVAILABLE
+    assert all(line.isprintable() for line in done.out.splitlines())
+    assert tree["headline"] == r"\x1b[2Jok"
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "code"),
+    [
+        ({"state": "ok", "unavailable": []}, ["--exit-code"], DONE),
+        ({"unavailable": []}, [], DONE),
+        ({"unavailable": []}, ["--exit-code"], FOUND),
+        ({}, ["--exit-code"], UNAVAILABLE),
+        ({"state": "incomplete", "unavailable": []}, [], UNAVAILABLE),
+        ({"state": "stalled", "unavailable": []}, [], UNAVAILABLE),
+    ],
+)
+def test_exit_codes(changed: dict[str, Any], arguments: list[str], code: int) -> None:
+    with another_process({**GOOD, **changed}) as listen:
+        assert nodeleak("status", listen, *arguments).code == code
+
+
+# --watch
+
+
+def watch(listen: str, *arguments: str, stdout: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+    return subprocess.Popen(  # noqa: S603 (ours)
+        [*AGENT, "status", "--watch", listen, *arguments],
+        env=environment({"TERM": "xterm"}), stdout=stdout, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def interrupt(watching: "subprocess.Popen[str]") -> None:
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=20)
+    assert (watching.returncode, err) == (130, "")
+
+
+def test_in_a_pipe_there_is_a_line_for_each_change() -> None:
+    healthy = {**GOOD, "state": "ok", "headline": "OK: no findings", "findings": [], "unavailable": []}
+    older = {**healthy, "report": {**GOOD["report"], "age_seconds": 14.3}}
+    answers = [healthy, older, GOOD]
+    with FakeServer(lambda _: [http(json.dumps(answers.pop(0) if answers else GOOD))]) as server:
+        watching = watch(f"--listen={server.url.removeprefix('http://')}")
+        assert watching.stdout is not None
+        lines = [watching.stdout.readline() for _ in range(2)]
+        interrupt(watching)
+    assert lines[0] == "2026-03-26T20:00:00Z worker-1 ok: OK: no findings\n"
+    assert lines[1].startswith("2026-03-26T20:00:00Z worker-1 findings: ")
+    assert len(server.requests) >= 3, "the second answer was no change"
+
+
+def test_as_json_a_change_is_one_line_too() -> None:
+    where = f"--listen=127.0.0.1:{free_port()}"
+    watching = watch(where, "-o", "json")
+    assert watching.stdout is not None
+    assert json.loads(watching.stdout.readline())["state"] == "no_report"
+    interrupt(watching)
+
+
+def test_on_a_terminal_the_table_is_drawn_again() -> None:
+    ours, theirs = pty.openpty()
+    with another_process(GOOD) as listen:
+        watching = watch(listen, stdout=theirs)
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"\x1b[H\x1b[J") < 2 or not shown.endswith(b"Ctrl-C ends.\r\n"):
+            shown += os.read(ours, 65536)
+        interrupt(watching)
+    os.close(ours)
+    assert shown.count(b"Warning: 7 leaked pod addresses on worker-1") >= 2
+
+
+def test_a_closed_pipe_ends_it() -> None:
+    changes = iter(range(10**6))
+    with FakeServer(lambda _: [http(json.dumps({**GOOD, "version": str(next(changes))}))]) as server:
+        watching = watch(f"--listen={server.url.removeprefix('http://')}", "-o", "json")
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.wait(20) == 0
+        assert watching.stderr is not None
+        assert watching.stderr.read() == ""
+        watching.stderr.close()
+
+
+# What it costs in the pod of the agent
+
+_MEASURED = """
+import sys, time
+from agent.cli import main
+code, seconds = main(sys.argv[1:]), time.process_time()
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(code, peak, seconds, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def test_it_loads_no_client_library_and_needs_little_memory(node: SmallNode) -> None:
+    with daemon(node) as (_, listen):
+        # Without site-packages, as the image has no finder of editable installations. All it needs is Python's own.
+        done = subprocess.run(  # noqa: S603 (ours)
+            [sys.executable, "-S", "-c", _MEASURED, "status", listen],
+            env=environment({}), capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        loaded = subprocess.run(  # noqa: S603 (ours)
+            [sys.executable, "-c", _MEASURED, "status", listen],
+            env=environment({}), capture_output=True, text=True, timeout=30, check=True,
+        ).stderr.split()  # fmt: skip
+    code, peak, seconds, *_ = done.stderr.split()
+    assert code == str(DONE)
+    assert done.stdout.startswith("Node ")
+    assert HEAVY & set(loaded) == set()
+    sys.stdout.write(f"nodeleak status: peak memory {int(peak) / 1024:.1f} MiB, CPU {float(seconds):.2f} s\n")
+    assert int(peak) <= MOST_MIB * 1024
+
+
+def test_the_test_would_notice_a_client_library() -> None:
+    loaded = subprocess.run(  # noqa: S603 (ours)
+        [sys.executable, "-c", f"import docker{_MEASURED}", "version"],
+        env=environment({}), capture_output=True, text=True, timeout=30, check=True,
+    ).stderr.split()  # fmt: skip
+    assert HEAVY & set(loaded) == {"docker"}
