@@ -7,6 +7,7 @@ from agent.app import loop
 from agent.app.sources import NodeSources, displayed_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
+from agent.cleanup.blockers import find_blockers
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.journal import Entry, Journal
@@ -40,7 +41,8 @@ def cleaner(
         case "off":
             return DisabledCleaner()
         case "dry-run":
-            return DryRunCleaner(session)
+            file_ops, no_network = node_files(config), _no_network(config)
+            return DryRunCleaner(session, lambda known: find_blockers(known, file_ops.check_writable, no_network))
         case _:
             lock_timeout = config.lock_timeout.total_seconds()
             return ApplyingCleaner(
@@ -53,13 +55,8 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
 
     Raises UsageError where addresses would be released, and no network is named.
     """
-    if mode == "auto" and not config.cleanup_network:
-        name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
-        found = ", ".join(network_names(config.cni_networks_dir)) or "none"
-        raise UsageError(
-            f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
-            f"of this node use (networks in {config.cni_networks_dir}: {found})"
-        )
+    if mode == "auto" and (why := _no_network(config)):
+        raise UsageError(why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
         networks_dir=str(config.cni_networks_dir),
@@ -67,6 +64,18 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
         settle=config.settle,
         max_share=config.max_share,
         only=only,
+    )
+
+
+def _no_network(config: Config) -> str:
+    """Return why no network may be cleaned; empty if one may be."""
+    if config.cleanup_network:
+        return ""
+    name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+    found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+    return (
+        f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
+        f"of this node use (networks in {config.cni_networks_dir}: {found})"
     )
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
+from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.options import add_apply, add_output, config_of
 from agent.cli.output import progress, write, write_json
 from agent.config import Config, UsageError, invalid, positive
@@ -37,8 +37,8 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  74 cannot write the output (the journal has what was released), or the journal
-     (an address without an entry is refused: journal_unwritable)
+  6  dry run: no release is possible here; the first lines of the output say why
+  74 cannot write the output (releases are in the journal), or the journal
 """
 
 
@@ -86,7 +86,9 @@ def _exit_code(cleaning: "Cleaning") -> int:
         return OUTPUT
     if cleaning.failed:
         return FAILED
-    return INTERRUPTED if cleaning.interrupted else DONE
+    if cleaning.interrupted:
+        return INTERRUPTED
+    return BLOCKED if cleaning.blockers else DONE
 
 
 def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:

@@ -13,5 +13,7 @@ FAILED: Final = 4
 """Some release or restoration failed. The output says why."""
 INTERRUPTED: Final = 5
 """A signal ended `clean` before all releases were done. No release is half done, and the output is complete."""
+BLOCKED: Final = 6
+"""A dry run of `clean`: no release is possible here. The first lines of the output say why."""
 OUTPUT: Final = 74
 """The output or the journal could not be written, such as on a full disk (EX_IOERR of sysexits.h)."""

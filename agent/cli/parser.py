@@ -89,8 +89,9 @@ examples:
 exit codes:
   0  success                                4  a release or a restore failed
   1  scan --exit-code: there are findings   5  interrupted between releases
-  2  wrong usage or configuration           70 bug in nodeleak
-  3  incomplete: some data are unavailable  74 cannot write output or journal
+  2  wrong usage or configuration           6  clean: no release possible here
+  3  incomplete: some data are unavailable  70 bug in nodeleak
+                                            74 cannot write output or journal
 
 Every setting is also an environment variable: --grace is NODELEAK_GRACE.
 Run 'nodeleak COMMAND --help' for the options of a command.

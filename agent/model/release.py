@@ -64,7 +64,7 @@ class Reason(StrEnum):
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be written. Nothing is released without a journal entry.
-    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 0."""
+    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
     OVER_BUDGET = "over_budget"
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
@@ -160,6 +160,37 @@ class Outcome:
     """Seconds for which it held them."""
 
 
+class BlockedBy(StrEnum):
+    """Why no release is possible here, whatever is leaked. Users read the text below each."""
+
+    HALTED = "halted"
+    """A released container reappeared, so cleanup cannot be trusted on this node.
+    Do: see the runbook NodeleakCleanupHalted."""
+    NO_CLEANUP_NETWORK = "no_cleanup_network"
+    """--cleanup-network is not set, so no network may be cleaned.
+    Do: in a pod, apply deploy/overlays/cleanup-exec, which sets it. Elsewhere, add --cleanup-network=auto."""
+    NETWORK_UNWRITABLE = "network_unwritable"
+    """The directories of host-local's reservations are mounted read-only, or this process may not change them.
+    Do: in a pod, apply deploy/overlays/cleanup-exec, which mounts them writable. Elsewhere, run as root."""
+    JOURNAL_UNWRITABLE = "journal_unwritable"
+    """The journal cannot be read or written. Nothing is released without a journal entry.
+    Do: make --state-dir writable, with space left on its disk."""
+    JOURNAL_FULL = "journal_full"
+    """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored.
+    Do: wait until its oldest file is 24 hours old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One reason why no release is possible here, whatever is leaked."""
+
+    by: BlockedBy
+    why: str
+    """Also the remedy."""
+    network: str = ""
+    """The only network that it is about; empty: all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassedOver:
     """An address that was requested by name and has nothing to release."""
@@ -202,6 +233,8 @@ class Cleaning:
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""
     """Why cleanup halted; empty if it did not."""
+    blockers: tuple[Blocker, ...] = ()
+    """Of a dry run: why `--apply` could release nothing here; empty if it could."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)

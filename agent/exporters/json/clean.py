@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
-from agent.model.release import Cleaning, Outcome, Verdict
+from agent.model.release import Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
@@ -31,9 +31,14 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
             {"network": one.network or None, "ip": one.ip, "why": one.why} for one in cleaning.passed_over
         ],
         "halted": cleaning.halted or None,
+        "blockers": None if cleaning.applied else [_blocker(one) for one in cleaning.blockers],
         "unavailable": [{"source": one.source, "why": one.why} for one in cleaning.unavailable],
         "warnings": list(cleaning.warnings),
     }  # fmt: skip
+
+
+def _blocker(blocker: Blocker) -> dict[str, Any]:
+    return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
 
 
 def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
 from agent.exporters.text.table import explain, grid, lines_as_text
-from agent.model.release import Cleaning, Outcome, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -29,7 +29,7 @@ def clean_table(cleaning: Cleaning) -> str:
 def _lines(cleaning: Cleaning) -> Iterator[str]:
     yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
-        yield "DRY RUN: nothing is changed; use --apply to release."
+        yield from _possible(cleaning)
     if cleaning.halted:
         yield ""
         yield f"Cleanup halted: {cleaning.halted}"
@@ -54,6 +54,22 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
         yield from (f"warning: {warning}" for warning in cleaning.warnings)
     yield ""
     yield from _totals(cleaning)
+
+
+def _possible(cleaning: Cleaning) -> Iterator[str]:
+    """Say first whether what follows can be done here."""
+    if not cleaning.blockers:
+        yield "DRY RUN: nothing is changed; use --apply to release."
+        return
+    yield f"No release is possible {_scope(cleaning.blockers)}:"
+    for blocker in cleaning.blockers:
+        yield "  cleanup halted: see below" if blocker.by is BlockedBy.HALTED else f"  {blocker.why}"
+    yield "DRY RUN: nothing is changed."
+
+
+def _scope(blockers: Sequence[Blocker]) -> str:
+    networks = [blocker.network for blocker in blockers]
+    return f"in network {', '.join(networks)}" if all(networks) else "here"
 
 
 def _addresses(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -133,11 +149,12 @@ def _totals(cleaning: Cleaning) -> Iterator[str]:
 def _counts(cleaning: Cleaning) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
     tally = cleaning.tally()
+    impossible = f" (not possible {_scope(cleaning.blockers)})" if cleaning.blockers else ""
     requested = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
     for verdict in Verdict:
         if not tally[verdict] and verdict is not requested:
             continue
-        text = "would be released" if verdict is Verdict.WOULD_RELEASE else verdict.value
+        text = f"would be released{impossible}" if verdict is Verdict.WOULD_RELEASE else verdict.value
         yield f"{tally[verdict]} {text}{_by_reason(cleaning) if verdict is Verdict.REFUSED else ''}"
 
 

@@ -9,8 +9,8 @@ import pytest
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.clean import clean_table, journal_table, restoration_text
-from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
+from agent.exporters.text.clean import WHEN_HALTED, clean_table, journal_table, restoration_text
+from agent.model.release import BlockedBy, Blocker, Outcome, PassedOver, Reason, Refusal, Verdict
 from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file, reservation
 from tests.exporters.cleanings import (
@@ -55,6 +55,30 @@ def test_a_dry_run_is_labeled_and_names_the_option_to_release() -> None:
     assert "kubenet 10.244.1.9 999999999999 shop/cart would release" in text
     assert "1 would be released" in text
     assert "DRY RUN" not in clean_table(cleaning(released()))
+
+
+def test_where_no_release_is_possible_a_dry_run_says_so_first() -> None:
+    blockers = (Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"), Blocker(BlockedBy.HALTED, "it is there again"))
+    dry = cleaning(outcome(Verdict.WOULD_RELEASE), applied=False, halted="it is there again", blockers=blockers)
+    text = clean_table(dry).splitlines()
+    assert text[1:8] == [
+        "No release is possible here:",
+        "  not set",
+        "  cleanup halted: see below",
+        "DRY RUN: nothing is changed.",
+        "",
+        "Cleanup halted: it is there again",
+        f"  Do: {WHEN_HALTED}",
+    ]
+    assert "1 would be released (not possible here)" in text
+
+
+def test_where_only_some_networks_are_blocked_they_are_named() -> None:
+    blockers = (Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),)
+    text = clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False, blockers=blockers))
+    assert "\nNo release is possible in network storage:\n  cannot change /storage\n" in text
+    everywhere = (*blockers, Blocker(BlockedBy.JOURNAL_FULL, "full"))
+    assert "\nNo release is possible here:\n" in clean_table(cleaning(applied=False, blockers=everywhere))
 
 
 def test_a_refusal_has_its_reasons_and_the_setting_that_overrides_it() -> None:
