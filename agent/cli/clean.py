@@ -7,8 +7,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
-from agent.cli.options import add_apply, add_output, config_of
-from agent.cli.output import progress, write, write_json
+from agent.cli.options import add_address_table, add_apply, config_of, view_of
+from agent.cli.output import progress, warn, write, write_json
 from agent.config import Config, UsageError, invalid, positive
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --api=off --ip 10.244.1.9                  check one address
   nodeleak clean --api=off --cleanup-network auto --apply   release the leaks
   nodeleak explain outside_range                            what a reason means
 
@@ -42,6 +41,9 @@ exit codes:
 """
 
 
+ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_apply(parser, "release every address that passes all guards; needs --cleanup-network")
     parser.add_argument(
@@ -51,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this address, even outside the range; repeat it for more addresses",
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
-    add_output(parser)
+    add_address_table(parser, ORDERS)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app.cleaning import clean_once
     from agent.app.sources import for_command
 
-    config, only, most = _options(arguments)
+    (config, only, most), view = _options(arguments), view_of(arguments)
     mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
     with ExitStack() as until_written:
@@ -68,10 +70,15 @@ def execute(arguments: argparse.Namespace) -> int:
             from agent.exporters.json.clean import clean_document
 
             write_json(clean_document(cleaning))
+        elif arguments.output == "name":
+            from agent.exporters.text.clean import clean_names
+
+            write(clean_names(cleaning, view))
+            warn(*[one.why for one in cleaning.blockers], *[f"{one.source}: {one.why}" for one in cleaning.unavailable])
         else:
             from agent.exporters.text.clean import clean_table
 
-            write(clean_table(cleaning))
+            write(clean_table(cleaning, view))
         if cleaning.interrupted:
             from agent.cleanup.signals import forget
 

@@ -189,7 +189,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 _REWORDED: Final = (
-    (re.compile(r"-o/--output: invalid choice: '(.*)' \(choose from .*\)"), r'--output: invalid value "\1": {one_of}'),
+    (
+        re.compile(r"(?:-o/)?(--[\w-]+): invalid choice: '(.*)' \(choose from '?(.*?)'?\)"),
+        r'\1: invalid value "\2": expected one of: \3',
+    ),
     (re.compile(r"(.+): not allowed with argument (.+)"), r"\2 and \1 cannot be combined: remove one of them"),
     (re.compile(r"(?:-o/)?(.+): expected one argument"), r"\1: missing value"),
     (re.compile(r"(.+): ignored explicit argument '(.*)'"), r'\1: takes no value, got "\2"'),
@@ -200,7 +203,7 @@ def _reworded(message: str) -> str:
     """Write argparse's messages in the form of all others."""
     for pattern, text in _REWORDED:
         if matched := pattern.fullmatch(message):
-            return matched.expand(text).replace("{one_of}", "expected one of: table, json")
+            return matched.expand(text).replace("', '", ", ")
     return message
 
 

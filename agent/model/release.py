@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from agent.model.snapshot import Reservation, Unavailable
+from agent.model.finding import LeakCause
+from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
 class Reason(StrEnum):
@@ -239,6 +240,8 @@ class Cleaning:
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
     """The same, without what was or would be released."""
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
+    """The likely causes of leaks, where they are known."""
     warnings: tuple[str, ...] = ()
     """Other news for the operator, such as damage to the journal."""
 

@@ -177,6 +177,9 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
         f"  {done.err.splitlines()[0].removeprefix('nodeleak: ')}",
     ]
     assert "7 would be released (not possible here)" in dry.out
+    named = nodeleak("clean", *incident.options(), "-o", "name")
+    assert sorted(named.out.splitlines()) == sorted(f"kubenet/{ip}" for ip in incident.leaks)
+    assert named.err == f"{done.err.splitlines()[0]}\n"
     assert incident.files() == before
 
 

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.table import explain, grid, lines_as_text
+from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
+from agent.exporters.text.table import explain, lines_as_text, table
 from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
@@ -18,15 +20,22 @@ WHEN_HALTED: Final = (
 )
 """What to do when cleanup is halted."""
 
+_HEADS: Final = ("NETWORK", "ADDRESS", "AGE", "CAUSE", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY")
+_DEFAULT: Final = View()
 _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning) -> str:
-    return lines_as_text(_lines(cleaning))
+def clean_table(cleaning: Cleaning, view: View = _DEFAULT) -> str:
+    return lines_as_text(_lines(cleaning, view))
 
 
-def _lines(cleaning: Cleaning) -> Iterator[str]:
+def clean_names(cleaning: Cleaning, view: View) -> str:
+    """Write the names of the addresses that the table lists."""
+    return names(_rows(cleaning, view))
+
+
+def _lines(cleaning: Cleaning, view: View) -> Iterator[str]:
     yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
         yield from _possible(cleaning)
@@ -36,7 +45,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
         yield f"  Do: {WHEN_HALTED}"
     if cleaning.outcomes:
         yield ""
-        yield from _addresses(cleaning.outcomes)
+        yield from address_table(_HEADS, _rows(cleaning, view), view.columns)
     if reasons := list(_reasons(cleaning.outcomes)):
         yield ""
         yield "Why:"
@@ -72,26 +81,23 @@ def _scope(blockers: Sequence[Blocker]) -> str:
     return f"in network {', '.join(networks)}" if all(networks) else "here"
 
 
-def _addresses(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    rows = [_row(outcome, one) for outcome in outcomes for one in outcome.request.reservations]
-    yield from _grid(["NETWORK", "ADDRESS", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY"], rows)
+def _rows(cleaning: Cleaning, view: View) -> list[AddressRow]:
+    rows = (_row(cleaning, outcome, one, view) for outcome in cleaning.outcomes for one in outcome.request.reservations)
+    return sorted_rows(rows, view.sort_by)
 
 
-def _grid(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Align columns; an empty last column is left out."""
-    table = [heads, *rows]
-    return grid(table if any(row[-1] for row in rows) else [row[:-1] for row in table])
-
-
-def _row(outcome: Outcome, reservation: Reservation) -> list[str]:
-    return [
-        reservation.network,
-        reservation.ip,
-        reservation.container_id[:12] or "(empty file)",
-        outcome.request.pod or "-",
-        _verdict(outcome),
-        outcome.entry,
-    ]
+def _row(cleaning: Cleaning, outcome: Outcome, reservation: Reservation, view: View) -> AddressRow:
+    container_id = reservation.container_id if view.wide else reservation.container_id[:12]
+    return AddressRow(
+        network=reservation.network,
+        ip=reservation.ip,
+        state=_verdict(outcome),
+        age=cleaning.taken_at - made_at(reservation),
+        cause=cleaning.causes.get(reservation.key, ""),
+        container_id=container_id or "(empty file)",
+        pod=outcome.request.pod,
+        why=outcome.entry,
+    )
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -196,7 +202,7 @@ def journal_table(image: Journal, missing_in: str = "") -> str:
 def _journal_lines(image: Journal, missing_in: str) -> Iterator[str]:
     if image.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from _grid(heads, [_entry(entry) for entry in image.entries])
+        yield from table(heads, [_entry(entry) for entry in image.entries])
     elif missing_in:
         yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:

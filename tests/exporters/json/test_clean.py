@@ -35,6 +35,8 @@ def test_a_cleanup_has_every_key() -> None:
                 "ip": "10.244.1.9",
                 "container_id": GONE,
                 "pod": "shop/cart",
+                "age_seconds": 7200.0,
+                "cause": None,
                 "verdict": "released",
                 "reason": None,
                 "why": None,

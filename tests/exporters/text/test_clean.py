@@ -41,8 +41,8 @@ def test_a_release_is_listed_with_its_journal_entry() -> None:
     assert lines(clean_table(cleaning(released()))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
         "",
-        "NETWORK ADDRESS CONTAINER POD VERDICT JOURNAL ENTRY",
-        f"kubenet 10.244.1.9 999999999999 shop/cart released {ENTRY}",
+        "NETWORK ADDRESS AGE CONTAINER POD VERDICT JOURNAL ENTRY",
+        f"kubenet 10.244.1.9 2h 999999999999 shop/cart released {ENTRY}",
         "",
         "1 released",
         "Free addresses in kubenet: 0 before, 7 after",
@@ -52,7 +52,7 @@ def test_a_release_is_listed_with_its_journal_entry() -> None:
 def test_a_dry_run_is_labeled_and_names_the_option_to_release() -> None:
     text = lines(clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)))
     assert text[1] == "DRY RUN: nothing is changed; use --apply to release."
-    assert "kubenet 10.244.1.9 999999999999 shop/cart would release" in text
+    assert "kubenet 10.244.1.9 2h 999999999999 shop/cart would release" in text
     assert "1 would be released" in text
     assert "DRY RUN" not in clean_table(cleaning(released()))
 
@@ -83,7 +83,7 @@ def test_where_only_some_networks_are_blocked_they_are_named() -> None:
 
 def test_a_refusal_has_its_reasons_and_the_setting_that_overrides_it() -> None:
     text = lines(clean_table(cleaning(refused(CANDIDATE, UNMANAGED))))
-    assert "kubenet 10.244.1.9 999999999999 - refused: not_confirmed, address_in_use" in text
+    assert "kubenet 10.244.1.9 2h 999999999999 - refused: not_confirmed, address_in_use" in text
     assert "not_confirmed (10.244.1.9): 30 s old, and --grace is 300 s; override with --grace=0s" in text
     assert "address_in_use (10.244.1.9): process 7 (nginx) has 10.244.1.9 configured" in text
     assert "0 released, 1 refused (1 not_confirmed)" in text
@@ -135,7 +135,7 @@ def test_each_address_of_a_sandbox_has_its_line() -> None:
 
 
 def test_an_empty_file_has_no_container() -> None:
-    assert "10.244.1.9 (empty file) - refused: not_confirmed" in " ".join(
+    assert "10.244.1.9 2h (empty file) - refused: not_confirmed" in " ".join(
         lines(clean_table(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),)))))
     )
 
