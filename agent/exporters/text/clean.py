@@ -1,7 +1,7 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
@@ -9,7 +9,8 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
 from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
 from agent.exporters.text.table import explain, lines_as_text, table
-from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, Verdict
+from agent.exporters.text.unavailable import by_reason, refer
+from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -46,7 +47,7 @@ def _lines(cleaning: Cleaning, view: View) -> Iterator[str]:
     if cleaning.outcomes:
         yield ""
         yield from address_table(_HEADS, _rows(cleaning, view), view.columns)
-    if reasons := list(_reasons(cleaning.outcomes)):
+    if reasons := list(_reasons(cleaning)):
         yield ""
         yield "Why:"
         yield from reasons
@@ -56,7 +57,7 @@ def _lines(cleaning: Cleaning, view: View) -> Iterator[str]:
     if cleaning.unavailable:
         yield ""
         yield "Nothing can be released, because these sources are unavailable:"
-        yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
+        yield from (f"  {line}" for line in by_reason(cleaning.unavailable))
         yield f"  Do: {explain(one.source for one in cleaning.unavailable)}"
     if cleaning.warnings:
         yield ""
@@ -106,11 +107,15 @@ def _verdict(outcome: Outcome) -> str:
     return f"{verdict}: {reasons}" if reasons else verdict
 
 
-def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """List each reason once, with its addresses: often all have the same one."""
+def _reasons(cleaning: Cleaning) -> Iterator[str]:
+    """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    for outcome in outcomes:
-        reasons = [(refusal.reason.value, refusal.why, refusal.setting) for refusal in outcome.refusals]
+    for outcome in cleaning.outcomes:
+        reasons = [
+            (refusal.reason.value, refer(refusal.why, cleaning.unavailable), refusal.setting)
+            for refusal in outcome.refusals
+            if not (cleaning.unavailable and refusal.reason is Reason.SOURCE_UNAVAILABLE)
+        ]
         if outcome.why:
             reasons.append((_verdict(outcome), outcome.why, ""))
         for label, why, setting in reasons:

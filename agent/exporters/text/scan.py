@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +13,7 @@ from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lin
 from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
 from agent.exporters.text.table import explain, grid, lines_as_text
+from agent.exporters.text.unavailable import by_reason, refer
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import LeakCause, Severity
 from agent.model.report import NetworkSummary, Report
@@ -74,7 +76,8 @@ def _rows(report: Report, view: View, *, whole: bool) -> list[AddressRow]:
     states = _LISTED | {State.LEAKED} if whole else _LISTED
     causes, taken_at = report.leak_causes, report.assessment.snapshot.taken_at
     listed = (one for one in report.assessment.reservations if one.state in states)
-    return sorted_rows((_row(one, taken_at, causes) for one in listed), view.sort_by)
+    rows = (_row(one, taken_at, causes) for one in listed)
+    return sorted_rows((replace(row, why=refer(row.why, report.unavailable)) for row in rows), view.sort_by)
 
 
 def _row(
@@ -158,11 +161,10 @@ def _not_evaluated(report: Report) -> Iterator[str]:
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield f"Skipped without it: {', '.join(skipped)}."
     yield from unavailable(report)
-    listed = {f"{one.source}: {one.why}": f"needs {one.source}" for one in report.unavailable}
     failed: dict[str, list[str]] = {}
     for gap in report.gaps:
         if not gap.chosen:
-            failed.setdefault(listed.get(gap.why, gap.why), []).append(gap.detector)
+            failed.setdefault(refer(gap.why, report.unavailable), []).append(gap.detector)
     if failed:
         yield ""
         yield "Checks that could not run:"
@@ -173,7 +175,7 @@ def unavailable(report: Report) -> Iterator[str]:
     if report.unavailable:
         yield ""
         yield "Unavailable (nothing is concluded from these sources):"
-        yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
+        yield from (f"  {line}" for line in by_reason(report.unavailable))
         yield f"  Do: {explain(one.source for one in report.unavailable)}"
 
 

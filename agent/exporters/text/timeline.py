@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.unavailable import by_reason
 from agent.exporters.timeline import Event, Timeline
 from agent.model.text import rfc3339
 
@@ -47,7 +48,7 @@ def _lines(timeline: Timeline, since: str) -> Iterator[str]:
     if timeline.unavailable:
         yield ""
         yield "Unavailable (events of these sources are missing above):"
-        yield from (f"  {one.source}: {one.why}" for one in timeline.unavailable)
+        yield from (f"  {line}" for line in by_reason(timeline.unavailable))
 
 
 def _no_events(timeline: Timeline, since: str) -> str:

@@ -190,6 +190,23 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
     assert "Free addresses in kubenet: ? before, ? after" not in text
 
 
+def test_a_reason_that_sources_share_is_written_once() -> None:
+    why = "cannot connect to the API server at https://10.0.0.1: connection refused"
+    all_sources = Refusal(Reason.SOURCE_UNAVAILABLE, f"pods: {why}; node: {why}")
+    state = Refusal(Reason.NOT_CONFIRMED, f"its state is unknown: pods: {why}")
+    away = (Unavailable("pods", why), Unavailable("node", why))
+    text = clean_table(cleaning(refused(all_sources, state), unavailable=away))
+    assert text.count(why) == 1
+    assert f"\n  pods, node: {why}\n" in text
+    assert "\nWhy:\n  not_confirmed (10.244.1.9): its state is unknown: needs pods\n" in text
+    assert "refused: source_unavailable, not_confirmed" in text
+
+
+def test_what_only_one_address_lacks_is_still_explained() -> None:
+    text = clean_table(cleaning(refused(Refusal(Reason.SOURCE_UNAVAILABLE, "addresses: not read"))))
+    assert "\nWhy:\n  source_unavailable (10.244.1.9): addresses: not read\n" in text
+
+
 def test_halted_cleanup_says_why_and_what_to_do() -> None:
     text = clean_table(cleaning(halted="container 9999 is there again"))
     assert "Cleanup halted: container 9999 is there again\n  Do: cordon the node; " in text
