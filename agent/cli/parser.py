@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
-from agent.cli import clean, explain, journal, record, restore, run, scan, timeline, version
+from agent.cli import clean, completion, explain, journal, record, restore, run, scan, timeline, version
 from agent.cli.options import add_settings
 from agent.cli.output import reflow, width
 from agent.config import RENAMED, UsageError, all_settings, option, quote
@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "journal": journal,
     "record": record,
     "run": run,
+    "completion": completion,
     "version": version,
 }
 
@@ -139,8 +140,8 @@ def _every_setting() -> set[str]:
 
 
 def overview() -> str:
-    lines = [f"  {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items()]
-    lines.append(f"  {HELP:<10}print this help, or the help of a command")
+    lines = [f"  {name:<11}{command.SUMMARY}" for name, command in COMMANDS.items()]
+    lines.append(f"  {HELP:<11}print this help, or the help of a command")
     return _OVERVIEW.format(intro=reflow(_INTRO), commands="\n".join(lines))
 
 
@@ -190,7 +191,7 @@ class _Parser(argparse.ArgumentParser):
 
 _REWORDED: Final = (
     (
-        re.compile(r"(?:-o/)?(--[\w-]+): invalid choice: '(.*)' \(choose from '?(.*?)'?\)"),
+        re.compile(r"(?:-o/)?([\w|-]+): invalid choice: '(.*)' \(choose from '?(.*?)'?\)"),
         r'\1: invalid value "\2": expected one of: \3',
     ),
     (re.compile(r"(.+): not allowed with argument (.+)"), r"\2 and \1 cannot be combined: remove one of them"),
