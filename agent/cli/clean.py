@@ -28,7 +28,6 @@ examples:
   kubectl exec -n kube-system POD -- nodeleak clean
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak clean --api=off --cleanup-network auto --apply   release the leaks
-  nodeleak explain outside_range                            what a reason means
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
@@ -54,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
     add_address_table(parser, ORDERS)
+    text = "list every reason with its addresses ('nodeleak explain REASON')"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -79,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         else:
             from agent.exporters.text.clean import clean_table
 
-            write(clean_table(cleaning, view))
+            write(clean_table(cleaning, view, verbose=arguments.verbose))
         if cleaning.interrupted:
             from agent.cleanup.signals import forget
 

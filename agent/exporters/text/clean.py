@@ -27,8 +27,9 @@ _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning, view: View = _DEFAULT) -> str:
-    return lines_as_text(_lines(cleaning, view))
+def clean_table(cleaning: Cleaning, view: View = _DEFAULT, *, verbose: bool = False) -> str:
+    """Write a cleanup. `verbose`: every reason with all its addresses."""
+    return lines_as_text(_lines(cleaning, view, verbose=verbose))
 
 
 def clean_names(cleaning: Cleaning, view: View) -> str:
@@ -36,7 +37,7 @@ def clean_names(cleaning: Cleaning, view: View) -> str:
     return names(_rows(cleaning, view))
 
 
-def _lines(cleaning: Cleaning, view: View) -> Iterator[str]:
+def _lines(cleaning: Cleaning, view: View, *, verbose: bool) -> Iterator[str]:
     yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
         yield from _possible(cleaning)
@@ -47,7 +48,7 @@ def _lines(cleaning: Cleaning, view: View) -> Iterator[str]:
     if cleaning.outcomes:
         yield ""
         yield from address_table(_HEADS, _rows(cleaning, view), view.columns)
-    if reasons := list(_reasons(cleaning)):
+    if reasons := list(_reasons(cleaning, verbose=verbose)):
         yield ""
         yield "Why:"
         yield from reasons
@@ -107,7 +108,7 @@ def _verdict(outcome: Outcome) -> str:
     return f"{verdict}: {reasons}" if reasons else verdict
 
 
-def _reasons(cleaning: Cleaning) -> Iterator[str]:
+def _reasons(cleaning: Cleaning, *, verbose: bool) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
     for outcome in cleaning.outcomes:
@@ -122,13 +123,14 @@ def _reasons(cleaning: Cleaning) -> Iterator[str]:
             ips = found.setdefault(label, {}).setdefault((why, setting), {})
             ips |= dict.fromkeys(one.ip for one in outcome.request.reservations)
     for label, reasons_of in found.items():
-        yield from _abridged([_reason(label, text, list(ips)) for text, ips in reasons_of.items()], label)
+        lines = [_reason(label, text, list(ips), verbose=verbose) for text, ips in reasons_of.items()]
+        yield from lines if verbose else _abridged(lines, label)
 
 
-def _reason(label: str, text: tuple[str, str], ips: Sequence[str]) -> str:
+def _reason(label: str, text: tuple[str, str], ips: Sequence[str], *, verbose: bool) -> str:
     why, setting = text
     override = f"; override with {setting}" if setting else ""
-    return f"  {label} ({_named(ips)}): {why}{override}"
+    return f"  {label} ({', '.join(ips) if verbose else _named(ips)}): {why}{override}"
 
 
 def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
@@ -137,7 +139,7 @@ def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
         yield from lines
         return
     yield lines[0]
-    yield f"  {label}: … {len(lines) - 2} more: -o json lists all"
+    yield f"  {label}: … {len(lines) - 2} more: use -v to list all"
     yield lines[-1]
 
 

@@ -115,6 +115,8 @@ def test_few_addresses_are_listed_and_many_are_counted() -> None:
     three, four = many(3), many(4)
     assert "over_budget (10.244.1.20, 10.244.1.21, 10.244.1.22): " in clean_table(cleaning(refused(BUDGET, of=three)))
     assert "over_budget (4 addresses): " in clean_table(cleaning(refused(BUDGET, of=four)))
+    all_four = ", ".join(one.ip for one in four)
+    assert f"over_budget ({all_four}): " in clean_table(cleaning(refused(BUDGET, of=four)), verbose=True)
 
 
 def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_listed() -> None:
@@ -122,10 +124,14 @@ def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_list
     text = clean_table(cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))))
     assert [line for line in text.splitlines() if line.startswith("  over_budget")] == [
         "  over_budget (10.244.1.20): up to it there are 0; override with --max=0",
-        "  over_budget: … 58 more: -o json lists all",
+        "  over_budget: … 58 more: use -v to list all",
         "  over_budget (10.244.1.79): up to it there are 59; override with --max=59",
     ]
     assert all(f" {one.ip} " in text for one in many(60)), "each address has its line"
+    verbose = clean_table(
+        cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))), verbose=True
+    )
+    assert sum(line.startswith("  over_budget (10.244.1.") for line in verbose.splitlines()) == 60
 
 
 def test_each_address_of_a_sandbox_has_its_line() -> None:
