@@ -1,4 +1,7 @@
-"""Whether a release is possible here at all, whatever is leaked. It asks what a release asks, and changes nothing."""
+"""Whether a release is possible here at all, whatever is leaked. It asks what a release asks, and changes nothing.
+
+host-local's locks are not tried: that could create their file, and delay an ADD.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -97,7 +97,7 @@ def _exit_code(cleaning: "Cleaning") -> int:
         return FAILED
     if cleaning.interrupted:
         return INTERRUPTED
-    return BLOCKED if cleaning.blockers else DONE
+    return BLOCKED if cleaning.blocked else DONE
 
 
 def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:

@@ -235,7 +235,7 @@ class Cleaning:
     halted: str = ""
     """Why cleanup halted; empty if it did not."""
     blockers: tuple[Blocker, ...] = ()
-    """Of a dry run: why `--apply` could release nothing here; empty if it could."""
+    """Of a dry run: why `--apply` could release nothing here, or in a network; empty if it could."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
@@ -248,6 +248,11 @@ class Cleaning:
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""
         return Counter(outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing at all could be released here."""
+        return any(not blocker.network for blocker in self.blockers)
 
     @property
     def failed(self) -> bool:

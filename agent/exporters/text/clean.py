@@ -10,7 +10,7 @@ from agent.cleanup.restore import Restoration
 from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
 from agent.exporters.text.table import explain, lines_as_text, table
 from agent.exporters.text.unavailable import by_reason, refer
-from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, Reason, Verdict
+from agent.model.release import BlockedBy, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -69,18 +69,15 @@ def _lines(cleaning: Cleaning, view: View, *, verbose: bool) -> Iterator[str]:
 
 def _possible(cleaning: Cleaning) -> Iterator[str]:
     """Say first whether what follows can be done here."""
-    if not cleaning.blockers:
-        yield "DRY RUN: nothing is changed; use --apply to release."
-        return
-    yield f"No release is possible {_scope(cleaning.blockers)}:"
+    if cleaning.blockers:
+        yield f"No release is possible {_scope(cleaning)}:"
     for blocker in cleaning.blockers:
         yield "  cleanup halted: see below" if blocker.by is BlockedBy.HALTED else f"  {blocker.why}"
-    yield "DRY RUN: nothing is changed."
+    yield f"DRY RUN: nothing is changed{'' if cleaning.blocked else '; use --apply to release'}."
 
 
-def _scope(blockers: Sequence[Blocker]) -> str:
-    networks = [blocker.network for blocker in blockers]
-    return f"in network {', '.join(networks)}" if all(networks) else "here"
+def _scope(cleaning: Cleaning) -> str:
+    return "here" if cleaning.blocked else f"in network {', '.join(one.network for one in cleaning.blockers)}"
 
 
 def _rows(cleaning: Cleaning, view: View) -> list[AddressRow]:
@@ -162,7 +159,7 @@ def _totals(cleaning: Cleaning) -> Iterator[str]:
 def _counts(cleaning: Cleaning) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
     tally = cleaning.tally()
-    impossible = f" (not possible {_scope(cleaning.blockers)})" if cleaning.blockers else ""
+    impossible = f" (not possible {_scope(cleaning)})" if cleaning.blockers else ""
     requested = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
     for verdict in Verdict:
         if not tally[verdict] and verdict is not requested:

@@ -76,7 +76,11 @@ def test_where_no_release_is_possible_a_dry_run_says_so_first() -> None:
 def test_where_only_some_networks_are_blocked_they_are_named() -> None:
     blockers = (Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),)
     text = clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False, blockers=blockers))
-    assert "\nNo release is possible in network storage:\n  cannot change /storage\n" in text
+    assert (
+        "\nNo release is possible in network storage:\n  cannot change /storage\nDRY RUN: nothing is changed; use"
+        in text
+    )
+    assert "1 would be released (not possible in network storage)" in text
     everywhere = (*blockers, Blocker(BlockedBy.JOURNAL_FULL, "full"))
     assert "\nNo release is possible here:\n" in clean_table(cleaning(applied=False, blockers=everywhere))
 
