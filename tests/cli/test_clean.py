@@ -23,7 +23,7 @@ import pytest
 from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
 from agent.cli import main
-from agent.cli.exit_codes import BLOCKED, FAILED, INTERRUPTED, OUTPUT, USAGE
+from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
 from tests.cleanup.stores import in_child
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
@@ -661,6 +661,20 @@ def test_a_read_only_mount_is_reported(incident: Incident) -> None:
     assert done.code == FAILED, done
     assert "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image" in done.out
     assert len(incident.reserved) == ALL
+
+
+def test_one_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to mount a directory read-only in a namespace of its own")
+    store, storage = incident.host.store, incident.host.networks / "storage"
+    storage.mkdir()
+    (storage / "10.9.0.2").write_bytes((store / incident.node.running[0].ip).read_bytes())
+    script = f'mount --bind {store} {store} && mount -o remount,bind,ro {store} && exec "$@"'
+    both = ("--network=kubenet,storage", "--cleanup-network=kubenet,storage")
+    done = incident.clean(*both, prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    assert done.code == DONE, done
+    assert f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: " in done.out
+    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
+    assert "7 would be released (not possible in network kubenet)" in done.out
 
 
 def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incident) -> None:

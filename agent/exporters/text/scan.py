@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
@@ -74,26 +72,23 @@ def _reservations(report: Report, view: View, *, whole: bool) -> Iterator[str]:
 def _rows(report: Report, view: View, *, whole: bool) -> list[AddressRow]:
     """Return the addresses to list. Leaks are findings, so that only the whole list repeats them."""
     states = _LISTED | {State.LEAKED} if whole else _LISTED
-    causes, taken_at = report.leak_causes, report.assessment.snapshot.taken_at
+    causes = report.leak_causes
     listed = (one for one in report.assessment.reservations if one.state in states)
-    rows = (_row(one, taken_at, causes) for one in listed)
-    return sorted_rows((replace(row, why=refer(row.why, report.unavailable)) for row in rows), view.sort_by)
+    return sorted_rows((_row(one, report, causes) for one in listed), view.sort_by)
 
 
-def _row(
-    classified: ClassifiedReservation, taken_at: datetime, causes: Mapping[ReservationKey, LeakCause]
-) -> AddressRow:
+def _row(classified: ClassifiedReservation, report: Report, causes: Mapping[ReservationKey, LeakCause]) -> AddressRow:
     reservation = classified.entry if isinstance(classified.entry, Reservation) else None
     return AddressRow(
         network=classified.network,
         ip=classified.name,
         is_address=classified.blocks,
         state=classified.state.value,
-        age=taken_at - made_at(reservation) if reservation else None,
+        age=report.assessment.snapshot.taken_at - made_at(reservation) if reservation else None,
         cause=causes.get(reservation.key, "") if reservation else "",
         container_id=classified.container_id,
         pod=classified.pod,
-        why=classified.why,
+        why=refer(classified.why, report.unavailable),
     )
 
 
