@@ -178,7 +178,7 @@ def _clean(host: Host, node: FakeNode) -> None:
     """Show a dry run, release the leaks, restore one, and check that nothing else changed."""
     before = _stored(host)
     _say("", "$ nodeleak clean …")
-    _say(_run(_command(host, node, "clean", "--confirm-after=500ms")).rstrip())
+    _say(_run(_command(host, node, "clean", "--confirm-after=500ms", "--cleanup-network=auto")).rstrip())
     if _stored(host) != before:
         raise DemoFailed("the dry run changed files")
     _say("", "$ nodeleak clean --apply …")

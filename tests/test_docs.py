@@ -36,7 +36,7 @@ from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.model import rejections
 from agent.model.assessment import State
 from agent.model.finding import Gap, LeakCause, Severity
-from agent.model.release import MISSED, PassedOver, Reason, Verdict
+from agent.model.release import MISSED, BlockedBy, PassedOver, Reason, Verdict
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unavailable
 from agent.model.status import NodeState
 from tests.builders import NOW, device_plugins, node, registered, reservation, scanned, without
@@ -183,6 +183,10 @@ def lifting_options(guard: Guard) -> set[str]:
         one.value for one in ast.walk(tree) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in named
     ]
     return set(re.findall(r"--[a-z-]+(?==)", " ".join(map(ast.unparse, [*lifting, *values]))))
+
+
+def test_every_blocker_is_in_the_reference_and_no_other() -> None:
+    assert list(rows("Blockers")) == [one.value for one in BlockedBy]
 
 
 def test_every_verdict_is_in_the_reference_and_no_other() -> None:

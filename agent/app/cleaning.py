@@ -7,6 +7,7 @@ from agent.app import loop
 from agent.app.sources import NodeSources, displayed_name
 from agent.checks import engine
 from agent.cleanup import restore as restoring
+from agent.cleanup.blockers import find_blockers
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.guard_context import allowed_networks
@@ -42,7 +43,8 @@ def cleaner(
         case "off":
             return DisabledCleaner()
         case "dry-run":
-            return DryRunCleaner(session)
+            file_ops, no_network = node_files(config), _no_network(config)
+            return DryRunCleaner(session, lambda known: find_blockers(known, file_ops.check_writable, no_network))
         case _:
             lock_timeout = config.lock_timeout.total_seconds()
             return ApplyingCleaner(
@@ -55,13 +57,8 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
 
     Raises UsageError where addresses would be released, and no network is named.
     """
-    if mode == "auto" and not config.cleanup_network:
-        name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
-        found = ", ".join(network_names(config.cni_networks_dir)) or "none"
-        raise UsageError(
-            f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
-            f"of this node use (networks in {config.cni_networks_dir}: {found})"
-        )
+    if mode == "auto" and (why := _no_network(config)):
+        raise UsageError(why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
         networks_dir=str(config.cni_networks_dir),
@@ -69,6 +66,18 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
         settle=config.settle,
         max_share=config.max_share,
         only=only,
+    )
+
+
+def _no_network(config: Config) -> str:
+    """Return why no network may be cleaned; empty if one may be."""
+    if config.cleanup_network:
+        return ""
+    name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+    found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+    return (
+        f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
+        f"of this node use (networks in {config.cni_networks_dir}: {found})"
     )
 
 
@@ -122,12 +131,23 @@ def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Itera
         yield f"cleanup halted: {report.cleaning.halted}"
     if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
         yield f"unavailable sources: {', '.join(missing)}"
-    yield from node_files(config).obstacles(networks)
+    yield from _unwritable(config, networks)
     journal_store = JournalStore(config.state_dir)
     if why := journal_store.trouble():
         yield f"the journal cannot be written: {why}"
     elif not journal_store.room(snapshot.taken_at):
         yield "the journal is full until its oldest file is 24 hours old"
+
+
+def _unwritable(config: Config, networks: Sequence[str]) -> Iterator[str]:
+    files = node_files(config)
+    for network in networks:
+        try:
+            files.check_writable(network)
+        except FileNotFoundError:
+            continue  # nothing is reserved there
+        except OSError as error:
+            yield describe_error(error)
 
 
 def read_journal(config: Config) -> Journal:

@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from agent.cleanup import guards
+from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import Decision
 from agent.cleanup.journal_store import Busy, EntryWriter, JournalStore
 from agent.cleanup.release import Recheck, describe_error, release, run_steps
 from agent.cleanup.restore import RestoreOperations, recover_all
 from agent.cleanup.session import CleanupSession
 from agent.cleanup.signals import interrupted
-from agent.model.release import Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Blocker, Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.source_error import SourceError
@@ -48,17 +49,24 @@ class DisabledCleaner:
 class DryRunCleaner:
     """Reports what would be released, and changes nothing."""
 
-    def __init__(self, session: CleanupSession) -> None:
-        self._session = session
+    def __init__(
+        self,
+        session: CleanupSession,
+        blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: (),
+    ) -> None:
+        """`blockers`: returns why nothing could be released here."""
+        self._session, self._blockers = session, blockers
 
     def before_snapshot(self, now: datetime) -> None:
         self._session.read_journal(now)
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self._session.observe(snapshots)
-        decisions = guards.decide(self._session.context(report))
+        context = self._session.context(report)
+        decisions = guards.decide(context)
         passed = [Outcome(request, Verdict.WOULD_RELEASE) for request, refusals in decisions if not refusals]
-        return self._session.cleaning(report, (*passed, *_refused(decisions)), applied=False)
+        outcomes = (*passed, *_refused(decisions))
+        return self._session.cleaning(report, outcomes, applied=False, blockers=self._blockers(context))
 
 
 class ApplyingCleaner:

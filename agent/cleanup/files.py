@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import tenacity
 
-from agent.cleanup.release import RESERVATION, FileImage, describe_error
+from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest
 from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.host import cni_cache, reservations
@@ -29,7 +29,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # host-local's own mode for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created.
 _LOCK, _LOCK_MODE = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o750
 
-_READ_ONLY: Final = "read-only mount: to release, deploy overlays/cleanup-exec with your image (deploy/README.md)"
+_READ_ONLY: Final = "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)"
 _NO_LOCK: Final = "not a regular file, as host-local's lock is"
 _TEMPORARY: Final = "../.nodeleak-restoring"
 """A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
@@ -110,23 +110,16 @@ class NodeFiles:
         Raises OSError, also if nothing could be removed from the directories.
         """
         for network in networks:
-            with self._network(network) as directory:
-                _check_writable(directory)
+            self.check_writable(network)
         if (locked := self.lock(networks)) is None:
             return None
         locked.unlock()
         return locked.waited
 
-    def obstacles(self, networks: Sequence[str]) -> Iterator[str]:
-        """Yield why nothing could be removed from a network's directory. Changes nothing."""
-        for network in networks:
-            try:
-                with self._network(network) as directory:
-                    _check_writable(directory)
-            except FileNotFoundError:
-                continue  # nothing is reserved there
-            except OSError as error:
-                yield describe_error(error)
+    def check_writable(self, network: str) -> None:
+        """Check that files can be removed from a network's directory, without changing it. Raises OSError."""
+        with self._network(network) as directory:
+            _check_writable(directory)
 
     def lock(self, networks: Sequence[str]) -> _Locked | None:
         """Take host-local's locks; None if that took too long. Raises OSError."""

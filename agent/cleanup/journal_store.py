@@ -79,8 +79,12 @@ class JournalStore:
             existing = next(place for place in places if place.is_symlink() or place.exists())
             if not existing.is_dir():
                 return f"{existing} is not a directory"
-            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+            found = os.statvfs(existing)
+            if found.f_flag & os.ST_RDONLY:
                 return f"{existing} is mounted read-only"
+            # Some file systems do not count their blocks.
+            if found.f_blocks and found.f_bfree * found.f_frsize < BYTES_PER_ADDRESS:
+                return f"{existing}: no space left on device"
         except OSError as error:
             return describe_error(error)
         return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"

@@ -13,7 +13,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
-from agent.model.release import Cleaning, Limits, Outcome, Reason, ReleaseRequest, Verdict
+from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, ReservationKey, Snapshot, known_or
 from agent.sources.source_error import SourceError
@@ -123,7 +123,9 @@ class CleanupSession:
             if entry.restorations and (entry.restoring or (entry.name, entry.restorations) not in before)
         )
 
-    def cleaning(self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool) -> Cleaning:
+    def cleaning(
+        self, report: Report, outcomes: tuple[Outcome, ...], *, applied: bool, blockers: tuple[Blocker, ...] = ()
+    ) -> Cleaning:
         """Summarize a sync."""
         snapshot = report.assessment.snapshot
         return Cleaning(
@@ -134,8 +136,10 @@ class CleanupSession:
             passed_over=passed_over(report.assessment, self._limits.only),
             unavailable=snapshot.unavailable_about_addresses(),
             halted=self.halted,
+            blockers=blockers,
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),
+            causes=report.leak_causes,
             warnings=_warnings(self._journal),
         )
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
-from agent.cli.options import add_apply, add_output, config_of
-from agent.cli.output import progress, write, write_json
+from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
+from agent.cli.options import add_address_table, add_apply, config_of, view_of
+from agent.cli.output import progress, warn, write, write_json
 from agent.cli.owners import remembered_pods
 from agent.config import Config, UsageError, invalid, positive
 
@@ -28,9 +28,7 @@ EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --api=off --ip 10.244.1.9                  check one address
   nodeleak clean --api=off --cleanup-network auto --apply   release the leaks
-  nodeleak explain outside_range                            what a reason means
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
@@ -38,9 +36,12 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  74 cannot write the output (the journal has what was released), or the journal
-     (an address without an entry is refused: journal_unwritable)
+  6  dry run: no release is possible here; the first lines of the output say why
+  74 cannot write the output (releases are in the journal), or the journal
 """
+
+
+ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this address, even outside the range; repeat it for more addresses",
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
-    add_output(parser)
+    add_address_table(parser, ORDERS)
+    text = "list every reason with its addresses ('nodeleak explain REASON')"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app.cleaning import clean_once
     from agent.app.sources import for_command
 
-    config, only, most = _options(arguments)
+    (config, only, most), view = _options(arguments), view_of(arguments)
     mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
@@ -71,10 +74,16 @@ def execute(arguments: argparse.Namespace) -> int:
             from agent.exporters.json.clean import clean_document
 
             write_json(clean_document(cleaning))
+        elif arguments.output == "name":
+            from agent.exporters.text.clean import clean_names
+            from agent.exporters.text.unavailable import by_reason
+
+            write(clean_names(cleaning, view))
+            warn(*[one.why for one in cleaning.blockers], *by_reason(cleaning.unavailable))
         else:
             from agent.exporters.text.clean import clean_table
 
-            write(clean_table(cleaning))
+            write(clean_table(cleaning, view, verbose=arguments.verbose))
         if cleaning.interrupted:
             from agent.cleanup.signals import forget
 
@@ -89,7 +98,9 @@ def _exit_code(cleaning: "Cleaning") -> int:
         return OUTPUT
     if cleaning.failed:
         return FAILED
-    return INTERRUPTED if cleaning.interrupted else DONE
+    if cleaning.interrupted:
+        return INTERRUPTED
+    return BLOCKED if cleaning.blocked else DONE
 
 
 def _options(arguments: argparse.Namespace) -> tuple[Config, frozenset[str] | None, int | None]:

@@ -13,6 +13,8 @@ FAILED: Final = 4
 """Some release or restoration failed. The output says why."""
 INTERRUPTED: Final = 5
 """A signal ended `clean` before all releases were done. No release is half done, and the output is complete."""
+BLOCKED: Final = 6
+"""A dry run of `clean`: no release is possible here. The first lines of the output say why."""
 NO_DAEMON: Final = 69
 """`status`: no daemon answers on this node, or it has no report yet (EX_UNAVAILABLE of sysexits.h)."""
 OUTPUT: Final = 74

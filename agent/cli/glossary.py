@@ -232,7 +232,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     from agent.checks.registry import DETECTORS
     from agent.model.assessment import State
     from agent.model.finding import Severity
-    from agent.model.release import Reason, Verdict
+    from agent.model.release import BlockedBy, Reason, Verdict
     from agent.model.status import NodeState
     from agent.model.volumes import Strength
 
@@ -244,6 +244,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "state of a reservation", _documented(State)
     yield "likely cause of a leak", LEAK_CAUSES
     yield "reason why clean refuses an address", _documented(Reason)
+    yield "blocker: why no release is possible here", _documented(BlockedBy)
     yield "result of clean for an address", _documented(Verdict)
     yield "likely cause of a pod rejection", REJECTION_CAUSES
     yield "outcome of a rejected pod", POD_OUTCOMES

@@ -2,8 +2,14 @@
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from agent.config import Config, Setting, load, option, settings_of, variable
+from agent.cli.output import terminal_columns
+from agent.config import Config, Setting, UsageError, load, option, settings_of, variable
+
+if TYPE_CHECKING:
+    from agent.exporters.text.addresses import View
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
@@ -41,6 +47,25 @@ def config_of(command: str, arguments: argparse.Namespace) -> Config:
 def add_output(parser: argparse.ArgumentParser) -> None:
     text = "output format (default: table)"
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", metavar="table|json", help=text)
+
+
+def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) -> None:
+    """Add the options of a table of addresses. `orders`: the columns that it can be sorted by."""
+    formats = ("table", "wide", "name", "json")
+    text = "table, wide (nothing cut), name (for scripts) or json (default: table)"
+    parser.add_argument("-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text)
+    text = f"sort the addresses by {', '.join(orders[:-1])} or {orders[-1]} (default: {orders[0]})"
+    parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
+
+
+def view_of(arguments: argparse.Namespace) -> "View":
+    """Return how the table of addresses shall look."""
+    from agent.exporters.text.addresses import View
+
+    if arguments.sort_by and arguments.output == "json":
+        raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
+    wide = arguments.output == "wide"
+    return View(arguments.sort_by or "ip", wide, None if wide else terminal_columns())
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:

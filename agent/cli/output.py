@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from agent.model.text import escape
+
 
 def write(text: str) -> None:
     """Write to standard output. A closed pipe is no error here: the exit code still says what was done."""
@@ -12,6 +14,12 @@ def write(text: str) -> None:
         print(text, end="", flush=True)
     except BrokenPipeError:
         discard_output()
+
+
+def warn(*lines: str) -> None:
+    """Write to standard error what the output has no place for."""
+    for line in lines:
+        print(f"nodeleak: {escape(line)}", file=sys.stderr)
 
 
 def write_json(document: object) -> None:
@@ -25,6 +33,11 @@ def width() -> int:
     from shutil import get_terminal_size
 
     return max(40, min(100, get_terminal_size().columns))
+
+
+def terminal_columns() -> int | None:
+    """Return the columns of the terminal; None where the output goes elsewhere, and nothing may be cut."""
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
 
 
 def reflow(text: str, indent: str = "") -> str:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
-from agent.cli import clean, explain, journal, record, restore, run, scan, status, timeline, version
+from agent.cli import clean, completion, explain, journal, record, restore, run, scan, status, timeline, version
 from agent.cli.options import add_settings
 from agent.cli.output import reflow, width
 from agent.config import RENAMED, UsageError, all_settings, option, quote
@@ -50,6 +50,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "journal": journal,
     "record": record,
     "run": run,
+    "completion": completion,
     "version": version,
 }
 
@@ -90,9 +91,9 @@ examples:
 exit codes:
   0  success                                4  a release or a restore failed
   1  scan --exit-code: there are findings   5  interrupted between releases
-  2  wrong usage or configuration           70 bug in nodeleak
-  3  incomplete: some data are unavailable  74 cannot write output or journal
-  69 no daemon answers (status)
+  2  wrong usage or configuration           6  clean: no release possible here
+  3  incomplete: some data are unavailable  69 status: no daemon answers
+  70 bug in nodeleak                        74 cannot write output or journal
 
 Every setting is also an environment variable: --grace is NODELEAK_GRACE.
 Run 'nodeleak COMMAND --help' for the options of a command.
@@ -140,8 +141,8 @@ def _every_setting() -> set[str]:
 
 
 def overview() -> str:
-    lines = [f"  {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items()]
-    lines.append(f"  {HELP:<10}print this help, or the help of a command")
+    lines = [f"  {name:<11}{command.SUMMARY}" for name, command in COMMANDS.items()]
+    lines.append(f"  {HELP:<11}print this help, or the help of a command")
     return _OVERVIEW.format(intro=reflow(_INTRO), commands="\n".join(lines))
 
 
@@ -190,7 +191,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 _REWORDED: Final = (
-    (re.compile(r"-o/--output: invalid choice: '(.*)' \(choose from .*\)"), r'--output: invalid value "\1": {one_of}'),
+    (
+        re.compile(r"(?:-o/)?([\w|-]+): invalid choice: '(.*)' \(choose from '?(.*?)'?\)"),
+        r'\1: invalid value "\2": expected one of: \3',
+    ),
     (re.compile(r"(.+): not allowed with argument (.+)"), r"\2 and \1 cannot be combined: remove one of them"),
     (re.compile(r"(?:-o/)?(.+): expected one argument"), r"\1: missing value"),
     (re.compile(r"(.+): ignored explicit argument '(.*)'"), r'\1: takes no value, got "\2"'),
@@ -201,7 +205,7 @@ def _reworded(message: str) -> str:
     """Write argparse's messages in the form of all others."""
     for pattern, text in _REWORDED:
         if matched := pattern.fullmatch(message):
-            return matched.expand(text).replace("{one_of}", "expected one of: table, json")
+            return matched.expand(text).replace("', '", ", ")
     return message
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
-from agent.cli.options import add_output, config_of
-from agent.cli.output import has_color, has_unicode, write, write_json
+from agent.cli.options import add_address_table, config_of, view_of
+from agent.cli.output import has_color, has_unicode, warn, write, write_json
 from agent.cli.owners import assess
 from agent.cli.snapshot import record_node
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
@@ -39,8 +39,11 @@ exit codes:
 """
 
 
+ORDERS: Final = ("ip", "age", "state", "cause", "pod")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_output(parser)
+    add_address_table(parser, ORDERS)
     parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
     parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
     parser.add_argument("--recording", metavar="FILE", help="scan a recording instead of this node; -: standard input")
@@ -48,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    if arguments.map and arguments.output == "json":
-        raise UsageError("--map and -o json cannot be combined: remove one of them")
-    if arguments.map and arguments.verbose:
-        raise UsageError("--map and -v cannot be combined: remove one of them")
+    others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
+    others[f"-o {arguments.output}"] = arguments.output != "table"
+    if arguments.map and (other := next((name for name, given in others.items() if given), "")):
+        raise UsageError(f"--map and {other} cannot be combined: remove one of them")
+    view = view_of(arguments)
     config = config_of("scan", arguments) if arguments.recording is None else None
     report = assess(_load(arguments) if config is None else record_node(config), config)
     if arguments.output == "json":
@@ -62,10 +66,16 @@ def execute(arguments: argparse.Namespace) -> int:
         from agent.exporters.text.map import map_table
 
         write(map_table(report, color=has_color(), unicode=has_unicode()))
+    elif arguments.output == "name":
+        from agent.exporters.headline import incomplete
+        from agent.exporters.text.scan import scan_names
+
+        write(scan_names(report, view))
+        warn(*filter(None, [incomplete(report)]))
     else:
         from agent.exporters.text.scan import scan_table
 
-        write(scan_table(report, verbose=arguments.verbose))
+        write(scan_table(report, verbose=arguments.verbose, view=view))
     if not report.complete:
         return UNAVAILABLE
     return FOUND if arguments.exit_code and report.problems else DONE

@@ -27,7 +27,7 @@ examples:
   kubectl exec -n kube-system POD -- nodeleak timeline --since 1h
   nodeleak timeline --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak timeline --api=off         without credentials: no rejected pods
-  nodeleak timeline -o json           every event; the table shortens long runs
+  nodeleak timeline -v                every event, also of long runs
 
 exit codes:
   0  the timeline is complete, or nothing is known to have happened
@@ -38,6 +38,7 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="list every event on its own line")
     parser.add_argument("--since", metavar="DURATION", help="only the last DURATION, such as 1h (default: everything)")
 
 
@@ -58,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         from agent.exporters.text.timeline import timeline_table
 
-        write(timeline_table(timeline, arguments.since or ""))
+        write(timeline_table(timeline, arguments.since or "", verbose=arguments.verbose))
     return DONE if timeline.complete else UNAVAILABLE
 
 

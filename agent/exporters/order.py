@@ -7,9 +7,11 @@ from agent.model.assessment import ClassifiedReservation
 
 def sorted_reservations(reservations: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
     """Sort by network and address, addresses by value; entries that are not addresses come last."""
-    return sorted(
-        reservations, key=lambda one: (one.network, not one.blocks, _numeric(one.name) if one.blocks else (), one.name)
-    )
+    return sorted(reservations, key=lambda one: address_order(one.network, one.name, is_address=one.blocks))
+
+
+def address_order(network: str, name: str, *, is_address: bool) -> tuple[str, bool, tuple[int, ...], str]:
+    return network, not is_address, _numeric(name) if is_address else (), name
 
 
 def _numeric(ip: str) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from agent.model.snapshot import Reservation, Unavailable
+from agent.model.finding import LeakCause
+from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
 class Reason(StrEnum):
@@ -64,7 +65,7 @@ class Reason(StrEnum):
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be written. Nothing is released without a journal entry.
-    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 0."""
+    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
     OVER_BUDGET = "over_budget"
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
@@ -160,6 +161,37 @@ class Outcome:
     """Seconds for which it held them."""
 
 
+class BlockedBy(StrEnum):
+    """Why no release is possible here, whatever is leaked. Users read the text below each."""
+
+    HALTED = "halted"
+    """A released container reappeared, so cleanup cannot be trusted on this node.
+    Do: see the runbook NodeleakCleanupHalted."""
+    NO_CLEANUP_NETWORK = "no_cleanup_network"
+    """--cleanup-network is not set, so no network may be cleaned.
+    Do: in a pod, apply deploy/overlays/cleanup-exec, which sets it. Elsewhere, add --cleanup-network=auto."""
+    NETWORK_UNWRITABLE = "network_unwritable"
+    """The directories of host-local's reservations are mounted read-only, or this process may not change them.
+    Do: in a pod, apply deploy/overlays/cleanup-exec, which mounts them writable. Elsewhere, run as root."""
+    JOURNAL_UNWRITABLE = "journal_unwritable"
+    """The journal cannot be read or written. Nothing is released without a journal entry.
+    Do: make --state-dir writable, with space left on its disk."""
+    JOURNAL_FULL = "journal_full"
+    """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored.
+    Do: wait until its oldest file is 24 hours old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One reason why no release is possible here, whatever is leaked."""
+
+    by: BlockedBy
+    why: str
+    """Also the remedy."""
+    network: str = ""
+    """The only network that it is about; empty: all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassedOver:
     """An address that was requested by name and has nothing to release."""
@@ -202,10 +234,14 @@ class Cleaning:
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""
     """Why cleanup halted; empty if it did not."""
+    blockers: tuple[Blocker, ...] = ()
+    """Of a dry run: why `--apply` could release nothing here, or in a network; empty if it could."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
     """The same, without what was or would be released."""
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
+    """The likely causes of leaks, where they are known."""
     warnings: tuple[str, ...] = ()
     """Other news for the operator, such as damage to the journal."""
 
@@ -216,6 +252,11 @@ class Cleaning:
     def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
         """Name the pods of those sandboxes that have no name, by container ID. For people, after all was done."""
         return replace(self, outcomes=tuple(_with_pod(outcome, pods) for outcome in self.outcomes))
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing at all could be released here."""
+        return any(not blocker.network for blocker in self.blockers)
 
     @property
     def failed(self) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Gap, Severity, TrackedFinding, urgency
+from agent.model.finding import Gap, LeakCause, Severity, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
@@ -59,6 +59,16 @@ class Report:
     def unnamed(self) -> frozenset[str]:
         """The container IDs of reservations whose pod is not known."""
         return frozenset(one.container_id for one in self.assessment.reservations if not one.pod) - {""}
+
+    @property
+    def leak_causes(self) -> dict[ReservationKey, LeakCause]:
+        """The likely causes of leaks, where the node has evidence of one."""
+        found = [one.finding for one in self.findings]
+        return {
+            ReservationKey(one.network, one.subject.rpartition("/")[2]): one.cause
+            for one in found
+            if isinstance(one.cause, LeakCause) and one.cause is not LeakCause.UNKNOWN
+        }
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:

@@ -32,7 +32,7 @@ from tests.cleanup.stores import (
     whole,
     without_nameless_files,
 )
-from tests.wire import NOBODY, as_nobody, needs, open_directory, until
+from tests.wire import NOBODY, needs, until
 
 # The children do only what is written here, and exit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -50,28 +50,6 @@ def _no_handle_is_left_open() -> Iterator[None]:
     before = handles()
     yield
     assert handles() == before
-
-
-def test_nothing_keeps_files_of_a_writable_network_from_being_removed(store: Store) -> None:
-    store.reserve(IP, GONE)
-    before = store.files()
-    assert list(store.file_ops().obstacles(["kubenet", "never-made"])) == []
-    assert store.files() == before
-
-
-def test_a_network_that_cannot_be_written_is_named() -> None:
-    with open_directory() as home:
-        (home / "kubenet").mkdir(mode=0o555)
-        file_ops = NodeFiles(home, (), 0.1, time.perf_counter)
-        with as_nobody():
-            assert list(file_ops.obstacles(["kubenet"])) == [f"{home}/kubenet: permission denied"]
-
-
-def test_a_link_in_place_of_a_network_is_an_obstacle(store: Store) -> None:
-    store.network("other").mkdir(exist_ok=True)
-    (store.networks / "cbr0").symlink_to(store.network("other"))
-    (why,) = store.file_ops().obstacles(["cbr0"])
-    assert why.endswith("cbr0: not a directory, and links are not followed")
 
 
 def kept_of(reserved: Reservation, file_ops: NodeFiles) -> FileImage:

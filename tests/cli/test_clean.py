@@ -23,7 +23,7 @@ import pytest
 from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
 from agent.cli import main
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
+from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
 from tests.cleanup.stores import in_child
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
@@ -170,7 +170,17 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
         f"(networks in {incident.host.networks}: kubenet, storage)"
     )
     assert incident.files() == before
-    assert "7 would be released" in nodeleak("clean", *incident.options()).out
+    dry = nodeleak("clean", *incident.options())
+    assert dry.code == BLOCKED
+    assert dry.out.splitlines()[1:3] == [
+        "No release is possible here:",
+        f"  {done.err.splitlines()[0].removeprefix('nodeleak: ')}",
+    ]
+    assert "7 would be released (not possible here)" in dry.out
+    named = nodeleak("clean", *incident.options(), "-o", "name")
+    assert sorted(named.out.splitlines()) == sorted(f"kubenet/{ip}" for ip in incident.leaks)
+    assert named.err == f"{done.err.splitlines()[0]}\n"
+    assert incident.files() == before
 
 
 def test_no_variable_can_allow_a_release(incident: Incident) -> None:
@@ -279,7 +289,8 @@ def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
     incident.state.write_text("not a directory")
     tree = incident.document("--apply", code=OUTPUT)
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
-    assert incident.document(code=DONE)["applied"] is False, "a dry run writes nothing, so it is done"
+    dry = incident.document(code=BLOCKED)
+    assert (dry["applied"], [one["by"] for one in dry["blockers"]]) == (False, ["journal_unwritable"])
     assert len(incident.reserved) == ALL
 
 
@@ -460,6 +471,9 @@ def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> No
     assert "Cleanup halted" not in done.out, "a late plugin may have written it"
     assert len(incident.reserved) == ALL - 1
     incident.checkpoint(kept)
+    dry = incident.clean()
+    assert dry.code == BLOCKED
+    assert "No release is possible here:\n  cleanup halted: see below\n" in dry.out
     done = incident.clean("--apply")
     assert "Cleanup halted: released container " in done.out
     assert "refused: halted" in done.out
@@ -524,6 +538,7 @@ def test_once_the_oldest_file_is_old_enough_it_makes_room(incident: Incident) ->
     oldest, full = directory / f"journal.{FILES - 1}.jsonl", directory / "journal.1.jsonl"
     oldest.write_bytes(full.read_bytes())
     assert "0 released, 7 refused (7 journal_full)" in incident.clean("--apply").out
+    assert incident.clean().code == BLOCKED
     for path, days in ((oldest, 3), (directory / f"journal.{FILES - 2}.jsonl", 2)):
         old = path.stat().st_mtime - days * 86400
         os.utime(path, (old, old))
@@ -589,7 +604,9 @@ def test_a_full_disk_is_reported_and_the_journal_is_complete(incident: Incident)
 
 @pytest.mark.parametrize("command", ["clean", "journal"])
 def test_a_broken_pipe_is_no_error(incident: Incident, command: str) -> None:
-    options = incident.options() if command == "clean" else [f"--state-dir={incident.state}"]
+    options = [f"--state-dir={incident.state}"]
+    if command == "clean":
+        options = [*incident.options(), "--cleanup-network=kubenet"]
     script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
     done = subprocess.run(  # noqa: S603 (ours)
         ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
@@ -634,10 +651,30 @@ def test_a_read_only_mount_is_reported(incident: Incident) -> None:
     needs(os.geteuid() == 0, "root, to mount the store read-only in a namespace of its own")
     script = f'mount --bind {incident.host.networks} {incident.host.networks} && mount -o remount,bind,ro \
         {incident.host.networks} && exec "$@"'
-    done = incident.clean("--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+    dry = incident.clean(prefix=prefix)
+    assert dry.code == BLOCKED, dry
+    assert f"  cannot change {incident.host.store}: read-only mount: to release, apply deploy/" in dry.out
+    assert "--apply" not in dry.out
+    assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == ["network_unwritable"]
+    done = incident.clean("--apply", prefix=prefix)
     assert done.code == FAILED, done
-    assert "read-only mount: to release, deploy overlays/cleanup-exec with your image" in done.out
+    assert "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image" in done.out
     assert len(incident.reserved) == ALL
+
+
+def test_one_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(incident: Incident) -> None:
+    needs(os.geteuid() == 0, "root, to mount a directory read-only in a namespace of its own")
+    store, storage = incident.host.store, incident.host.networks / "storage"
+    storage.mkdir()
+    (storage / "10.9.0.2").write_bytes((store / incident.node.running[0].ip).read_bytes())
+    script = f'mount --bind {store} {store} && mount -o remount,bind,ro {store} && exec "$@"'
+    both = ("--network=kubenet,storage", "--cleanup-network=kubenet,storage")
+    done = incident.clean(*both, prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
+    assert done.code == DONE, done
+    assert f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: " in done.out
+    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
+    assert "7 would be released (not possible in network kubenet)" in done.out
 
 
 def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incident) -> None:

@@ -345,7 +345,18 @@ def test_an_api_server_that_refuses_is_reported(node: SmallNode, status: str) ->
     with api_server(node.home, lambda _: [http(HTML, status, "text/html")]) as api:
         done = nodeleak("scan", *api, *node.options)
     assert done.code == 3
-    assert f"pods: API server: {status}" in done.out
+    assert f"  pods, node: API server: {status}\n" in done.out
+
+
+def test_an_api_server_that_is_away_is_named_once_for_all_its_sources(node: SmallNode) -> None:
+    with api_server(node.home, lambda _: []) as api:
+        pass
+    for command in ("scan", "clean"):
+        done = nodeleak(command, *api, *node.options)
+        sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
+        assert (done.code, done.err, len(sentences)) == (3, "", {"scan": 2, "clean": 1}[command]), done
+        assert sentences[-1].startswith("  pods, node: ")
+        assert sentences[-1].endswith(": connection refused")
 
 
 def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:

@@ -208,7 +208,8 @@ def test_it_needs_no_capability_and_reports_a_read_only_mount(cluster: Cluster, 
     cleaning = nodeleak.clean("--apply", *HASTY, wrapped=NO_STORE_TO_WRITE, codes=[4])
     assert cleaning.verdicts == dict.fromkeys(leaked, "failed")
     assert all(f"{STORE}: read-only mount" in one["why"] for one in cleaning.addresses.values())
-    assert nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE).verdicts == dict.fromkeys(leaked, "would_release")
+    dry = nodeleak.clean(*HASTY, wrapped=NO_STORE_TO_WRITE, codes=[6])
+    assert dry.verdicts == dict.fromkeys(leaked, "would_release")
     assert traces(STORE) == before
     assert nodeleak.journal() == []
 

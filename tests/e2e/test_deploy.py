@@ -68,7 +68,8 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     assert any("read-only mount: to release, deploy overlays/cleanup-e" in why for why in status["cleanup"]["why_not"])
 
     before, journal = traces(STORE), agent.run_json("journal")["entries"]
-    dry = agent.run_json("clean", "--dry-run", *BOLD)
+    dry = agent.run_json("clean", "--dry-run", *BOLD, codes=[6])
+    assert {one["by"] for one in dry["blockers"]} == {"no_cleanup_network", "network_unwritable"}
     assert {one["ip"] for one in dry["addresses"]} == set(leaked)
     eventually(lambda: _refuses_to_write(agent), 60)
     assert agent.run_json("journal")["entries"] == journal
@@ -194,7 +195,9 @@ def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
     output = agent.execute("nodeleak", "clean", "--apply", "--cleanup-network=auto", *BOLD, codes=[4]).stdout
     (sentence,) = [line for line in output.splitlines() if "read-only" in line]
-    assert "read-only mount: to release, deploy overlays/cleanup-exec with your image (deploy/README.md)" in sentence
+    assert (
+        "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)" in sentence
+    )
 
 
 def _cleans(agent: Deployment, leaked: list[str]) -> None:

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
-from agent.model.release import Cleaning, Outcome, Verdict
+from agent.model.release import Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
@@ -24,24 +25,31 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
             for network, free in cleaning.free_before.items()
         ],
         "addresses": [
-            _address(outcome, one) for outcome in cleaning.outcomes for one in outcome.request.reservations
+            _address(cleaning, outcome, one) for outcome in cleaning.outcomes for one in outcome.request.reservations
         ],
         "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
         "passed_over": [
             {"network": one.network or None, "ip": one.ip, "why": one.why} for one in cleaning.passed_over
         ],
         "halted": cleaning.halted or None,
+        "blockers": None if cleaning.applied else [_blocker(one) for one in cleaning.blockers],
         "unavailable": [{"source": one.source, "why": one.why} for one in cleaning.unavailable],
         "warnings": list(cleaning.warnings),
     }  # fmt: skip
 
 
-def _address(outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
+def _blocker(blocker: Blocker) -> dict[str, Any]:
+    return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
+
+
+def _address(cleaning: Cleaning, outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
     return {
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
+        "age_seconds": round((cleaning.taken_at - made_at(reservation)).total_seconds(), 3),
+        "cause": cleaning.causes.get(reservation.key),
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,

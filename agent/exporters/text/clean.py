@@ -1,13 +1,16 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.table import explain, grid, lines_as_text
-from agent.model.release import Cleaning, Outcome, Verdict
+from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
+from agent.exporters.text.table import explain, lines_as_text, table
+from agent.exporters.text.unavailable import by_reason, refer
+from agent.model.release import BlockedBy, Cleaning, Outcome, Reason, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -18,26 +21,34 @@ WHEN_HALTED: Final = (
 )
 """What to do when cleanup is halted."""
 
+_HEADS: Final = ("NETWORK", "ADDRESS", "AGE", "CAUSE", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY")
+_DEFAULT: Final = View()
 _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning) -> str:
-    return lines_as_text(_lines(cleaning))
+def clean_table(cleaning: Cleaning, view: View = _DEFAULT, *, verbose: bool = False) -> str:
+    """Write a cleanup. `verbose`: every reason with all its addresses."""
+    return lines_as_text(_lines(cleaning, view, verbose=verbose))
 
 
-def _lines(cleaning: Cleaning) -> Iterator[str]:
+def clean_names(cleaning: Cleaning, view: View) -> str:
+    """Write the names of the addresses that the table lists."""
+    return names(_rows(cleaning, view))
+
+
+def _lines(cleaning: Cleaning, view: View, *, verbose: bool) -> Iterator[str]:
     yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
-        yield "DRY RUN: nothing is changed; use --apply to release."
+        yield from _possible(cleaning)
     if cleaning.halted:
         yield ""
         yield f"Cleanup halted: {cleaning.halted}"
         yield f"  Do: {WHEN_HALTED}"
     if cleaning.outcomes:
         yield ""
-        yield from _addresses(cleaning.outcomes)
-    if reasons := list(_reasons(cleaning.outcomes)):
+        yield from address_table(_HEADS, _rows(cleaning, view), view.columns)
+    if reasons := list(_reasons(cleaning, verbose=verbose)):
         yield ""
         yield "Why:"
         yield from reasons
@@ -47,7 +58,7 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
     if cleaning.unavailable:
         yield ""
         yield "Nothing can be released, because these sources are unavailable:"
-        yield from (f"  {one.source}: {one.why}" for one in cleaning.unavailable)
+        yield from (f"  {line}" for line in by_reason(cleaning.unavailable))
         yield f"  Do: {explain(one.source for one in cleaning.unavailable)}"
     if cleaning.warnings:
         yield ""
@@ -56,26 +67,36 @@ def _lines(cleaning: Cleaning) -> Iterator[str]:
     yield from _totals(cleaning)
 
 
-def _addresses(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    rows = [_row(outcome, one) for outcome in outcomes for one in outcome.request.reservations]
-    yield from _grid(["NETWORK", "ADDRESS", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY"], rows)
+def _possible(cleaning: Cleaning) -> Iterator[str]:
+    """Say first whether what follows can be done here."""
+    if cleaning.blockers:
+        yield f"No release is possible {_scope(cleaning)}:"
+    for blocker in cleaning.blockers:
+        yield "  cleanup halted: see below" if blocker.by is BlockedBy.HALTED else f"  {blocker.why}"
+    yield f"DRY RUN: nothing is changed{'' if cleaning.blocked else '; use --apply to release'}."
 
 
-def _grid(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Align columns; an empty last column is left out."""
-    table = [heads, *rows]
-    return grid(table if any(row[-1] for row in rows) else [row[:-1] for row in table])
+def _scope(cleaning: Cleaning) -> str:
+    return "here" if cleaning.blocked else f"in network {', '.join(one.network for one in cleaning.blockers)}"
 
 
-def _row(outcome: Outcome, reservation: Reservation) -> list[str]:
-    return [
-        reservation.network,
-        reservation.ip,
-        reservation.container_id[:12] or "(empty file)",
-        outcome.request.pod or "-",
-        _verdict(outcome),
-        outcome.entry,
-    ]
+def _rows(cleaning: Cleaning, view: View) -> list[AddressRow]:
+    rows = (_row(cleaning, outcome, one, view) for outcome in cleaning.outcomes for one in outcome.request.reservations)
+    return sorted_rows(rows, view.sort_by)
+
+
+def _row(cleaning: Cleaning, outcome: Outcome, reservation: Reservation, view: View) -> AddressRow:
+    container_id = reservation.container_id if view.wide else reservation.container_id[:12]
+    return AddressRow(
+        network=reservation.network,
+        ip=reservation.ip,
+        state=_verdict(outcome),
+        age=cleaning.taken_at - made_at(reservation),
+        cause=cleaning.causes.get(reservation.key, ""),
+        container_id=container_id or "(empty file)",
+        pod=outcome.request.pod,
+        why=outcome.entry,
+    )
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -84,24 +105,29 @@ def _verdict(outcome: Outcome) -> str:
     return f"{verdict}: {reasons}" if reasons else verdict
 
 
-def _reasons(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """List each reason once, with its addresses: often all have the same one."""
+def _reasons(cleaning: Cleaning, *, verbose: bool) -> Iterator[str]:
+    """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    for outcome in outcomes:
-        reasons = [(refusal.reason.value, refusal.why, refusal.setting) for refusal in outcome.refusals]
+    for outcome in cleaning.outcomes:
+        reasons = [
+            (refusal.reason.value, refer(refusal.why, cleaning.unavailable), refusal.setting)
+            for refusal in outcome.refusals
+            if not (cleaning.unavailable and refusal.reason is Reason.SOURCE_UNAVAILABLE)
+        ]
         if outcome.why:
             reasons.append((_verdict(outcome), outcome.why, ""))
         for label, why, setting in reasons:
             ips = found.setdefault(label, {}).setdefault((why, setting), {})
             ips |= dict.fromkeys(one.ip for one in outcome.request.reservations)
     for label, reasons_of in found.items():
-        yield from _abridged([_reason(label, text, list(ips)) for text, ips in reasons_of.items()], label)
+        lines = [_reason(label, text, list(ips), verbose=verbose) for text, ips in reasons_of.items()]
+        yield from lines if verbose else _abridged(lines, label)
 
 
-def _reason(label: str, text: tuple[str, str], ips: Sequence[str]) -> str:
+def _reason(label: str, text: tuple[str, str], ips: Sequence[str], *, verbose: bool) -> str:
     why, setting = text
     override = f"; override with {setting}" if setting else ""
-    return f"  {label} ({_named(ips)}): {why}{override}"
+    return f"  {label} ({', '.join(ips) if verbose else _named(ips)}): {why}{override}"
 
 
 def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
@@ -110,7 +136,7 @@ def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
         yield from lines
         return
     yield lines[0]
-    yield f"  {label}: … {len(lines) - 2} more: -o json lists all"
+    yield f"  {label}: … {len(lines) - 2} more: use -v to list all"
     yield lines[-1]
 
 
@@ -133,11 +159,12 @@ def _totals(cleaning: Cleaning) -> Iterator[str]:
 def _counts(cleaning: Cleaning) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
     tally = cleaning.tally()
+    impossible = f" (not possible {_scope(cleaning)})" if cleaning.blockers else ""
     requested = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
     for verdict in Verdict:
         if not tally[verdict] and verdict is not requested:
             continue
-        text = "would be released" if verdict is Verdict.WOULD_RELEASE else verdict.value
+        text = f"would be released{impossible}" if verdict is Verdict.WOULD_RELEASE else verdict.value
         yield f"{tally[verdict]} {text}{_by_reason(cleaning) if verdict is Verdict.REFUSED else ''}"
 
 
@@ -179,7 +206,7 @@ def journal_table(image: Journal, missing_in: str = "") -> str:
 def _journal_lines(image: Journal, missing_in: str) -> Iterator[str]:
     if image.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from _grid(heads, [_entry(entry) for entry in image.entries])
+        yield from table(heads, [_entry(entry) for entry in image.entries])
     elif missing_in:
         yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:

@@ -1,31 +1,42 @@
 """A report as text, for people: a summary of each network, the findings, then what is unavailable."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
+from agent.checks.addresses.classify import made_at
 from agent.exporters.advice import advice_below
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
-from agent.exporters.order import sorted_reservations
+from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
 from agent.exporters.text.table import explain, grid, lines_as_text
+from agent.exporters.text.unavailable import by_reason, refer
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import Severity
+from agent.model.finding import LeakCause, Severity
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.snapshot import InsufficientData, NotRequested, Reservation, ReservationKey, Snapshot
 from agent.model.text import count_of, format_number, rfc3339
 
 _LISTED = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
 
+_HEADS: Final = ("NETWORK", "ADDRESS", "STATE", "AGE", "CAUSE", "POD", "WHY")
+_WIDE_HEADS: Final = ("NETWORK", "ADDRESS", "STATE", "AGE", "CAUSE", "CONTAINER", "POD", "WHY")
 
 _SAME_REASON = 5
 """Entries with the same state and reason that are listed."""
+_DEFAULT: Final = View()
 
 
-def scan_table(report: Report, *, verbose: bool = False) -> str:
+def scan_table(report: Report, *, verbose: bool = False, view: View = _DEFAULT) -> str:
     """Write a report. `verbose`: every entry and finding on a line of its own."""
-    return lines_as_text(_lines(report, verbose=verbose))
+    return lines_as_text(_lines(report, view, verbose=verbose))
+
+
+def scan_names(report: Report, view: View) -> str:
+    """Write the names of the addresses that the table lists."""
+    return names(_rows(report, view, whole=True))
 
 
 def header(report: Report) -> Iterator[str]:
@@ -36,30 +47,54 @@ def header(report: Report) -> Iterator[str]:
         yield f"Incomplete: {missing}"
 
 
-def _lines(report: Report, *, verbose: bool) -> Iterator[str]:
+def _lines(report: Report, view: View, *, verbose: bool) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield from header(report)
     yield ""
-    yield from grid([["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"], *map(_summary, report.networks)])
-    yield from _reservations(report, verbose=verbose)
-    yield from _devices(snapshot, verbose=verbose)
+    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
+    yield from grid([heads, *map(_summary, report.networks)], view.columns)
+    yield from _reservations(report, view, whole=verbose or view.wide)
+    yield from _devices(snapshot, view.columns, verbose=verbose)
     yield from _findings(report, verbose=verbose)
     yield from _not_evaluated(report)
 
 
-def _reservations(report: Report, *, verbose: bool) -> Iterator[str]:
-    listed = [one for one in sorted_reservations(report.assessment.reservations) if one.state in _LISTED]
+def _reservations(report: Report, view: View, *, whole: bool) -> Iterator[str]:
+    listed = _rows(report, view, whole=whole)
     if listed:
         yield ""
-        shown = listed if verbose else _without_repetition(listed)
-        yield from grid([["NETWORK", "ADDRESS", "STATE", "POD", "WHY"], *map(_row, shown)])
+        shown = listed if whole else _without_repetition(listed)
+        yield from address_table(_WIDE_HEADS if view.wide else _HEADS, shown, view.columns)
         if more := len(listed) - len(shown):
             yield f"… and {more} more: use -v to list all"
 
 
-def _without_repetition(listed: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
+def _rows(report: Report, view: View, *, whole: bool) -> list[AddressRow]:
+    """Return the addresses to list. Leaks are findings, so that only the whole list repeats them."""
+    states = _LISTED | {State.LEAKED} if whole else _LISTED
+    causes = report.leak_causes
+    listed = (one for one in report.assessment.reservations if one.state in states)
+    return sorted_rows((_row(one, report, causes) for one in listed), view.sort_by)
+
+
+def _row(classified: ClassifiedReservation, report: Report, causes: Mapping[ReservationKey, LeakCause]) -> AddressRow:
+    reservation = classified.entry if isinstance(classified.entry, Reservation) else None
+    return AddressRow(
+        network=classified.network,
+        ip=classified.name,
+        is_address=classified.blocks,
+        state=classified.state.value,
+        age=report.assessment.snapshot.taken_at - made_at(reservation) if reservation else None,
+        cause=causes.get(reservation.key, "") if reservation else "",
+        container_id=classified.container_id,
+        pod=classified.pod,
+        why=refer(classified.why, report.unavailable),
+    )
+
+
+def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
     """Keep the first entries with the same state and reason: an unavailable source is the reason of all addresses."""
-    seen: Counter[tuple[str, State, str]] = Counter()
+    seen: Counter[tuple[str, str, str]] = Counter()
     shown = []
     for one in listed:
         seen[one.network, one.state, one.why] += 1
@@ -68,14 +103,14 @@ def _without_repetition(listed: Iterable[ClassifiedReservation]) -> list[Classif
     return shown[:LONGEST_LIST]
 
 
-def _limited(rows: list[list[str]], *, verbose: bool) -> Iterator[str]:
+def _limited(rows: list[list[str]], columns: int | None, *, verbose: bool) -> Iterator[str]:
     """Align a table, cut to a screen unless all of it is wanted."""
-    yield from grid(rows if verbose else rows[: LONGEST_LIST + 1])
+    yield from grid(rows if verbose else rows[: LONGEST_LIST + 1], columns)
     if not verbose and (more := len(rows) - 1 - LONGEST_LIST) > 0:
         yield f"… and {more} more: use -v to list all"
 
 
-def _devices(snapshot: Snapshot, *, verbose: bool) -> Iterator[str]:
+def _devices(snapshot: Snapshot, columns: int | None, *, verbose: bool) -> Iterator[str]:
     try:
         rows = device_rows(snapshot)
     except InsufficientData:
@@ -83,7 +118,7 @@ def _devices(snapshot: Snapshot, *, verbose: bool) -> Iterator[str]:
     if rows:
         yield ""
         yield "Devices:"
-        yield from _limited([[head.upper() for head in HEADS], *rows], verbose=verbose)
+        yield from _limited([[head.upper() for head in HEADS], *rows], columns, verbose=verbose)
 
 
 def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
@@ -121,11 +156,10 @@ def _not_evaluated(report: Report) -> Iterator[str]:
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield f"Skipped without it: {', '.join(skipped)}."
     yield from unavailable(report)
-    listed = {f"{one.source}: {one.why}": f"needs {one.source}" for one in report.unavailable}
     failed: dict[str, list[str]] = {}
     for gap in report.gaps:
         if not gap.chosen:
-            failed.setdefault(listed.get(gap.why, gap.why), []).append(gap.detector)
+            failed.setdefault(refer(gap.why, report.unavailable), []).append(gap.detector)
     if failed:
         yield ""
         yield "Checks that could not run:"
@@ -136,7 +170,7 @@ def unavailable(report: Report) -> Iterator[str]:
     if report.unavailable:
         yield ""
         yield "Unavailable (nothing is concluded from these sources):"
-        yield from (f"  {one.source}: {one.why}" for one in report.unavailable)
+        yield from (f"  {line}" for line in by_reason(report.unavailable))
         yield f"  Do: {explain(one.source for one in report.unavailable)}"
 
 
@@ -149,7 +183,3 @@ def _summary(network: NetworkSummary) -> list[str]:
     else:
         states = ", ".join(f"{n} {state.value}" for state, n in network.states.items() if n) or "no reservation"
     return [network.name, ranges, *map(format_number, (network.usable, network.reserved, network.free)), states]
-
-
-def _row(classified: ClassifiedReservation) -> list[str]:
-    return [classified.network, classified.name, classified.state.value, classified.pod or "-", classified.why]

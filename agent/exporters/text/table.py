@@ -1,6 +1,7 @@
 """Lines and columns of text for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from agent.model.text import escape
 
@@ -14,8 +15,35 @@ def explain(words: Iterable[str]) -> str:
     return ", ".join(f"`nodeleak explain {word}`" for word in dict.fromkeys(words))
 
 
-def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align columns; the last one has no width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+_FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
+"""Columns that are shortened on a narrow terminal."""
+_SHORTEST: Final = 8
+"""Characters that are left of them."""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
+    """Align a table, without the columns that have no value in any row."""
+    kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    filled = ([row[n] or ("-" if n != kept[-1] else "") for n in kept] for row in rows)
+    return grid([[heads[n] for n in kept], *filled], columns)
+
+
+def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
+    """Align columns; the last one has no width. `columns`: of the terminal; None: there is none, and nothing is cut."""
+    printable = [[escape(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*printable, strict=True)]
+    if columns is not None:
+        _shrink(widths, [n for n, head in enumerate(rows[0]) if head in _FLEXIBLE], columns)
+    for row in printable:
+        cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield _cut("  ".join(cells).rstrip(), columns)
+
+
+def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
+    """Shorten the widest of the flexible columns until the lines fit, as far as they can."""
+    while sum(widths) + 2 * (len(widths) - 1) > columns and any(widths[n] > _SHORTEST for n in flexible):
+        widths[max(flexible, key=widths.__getitem__)] -= 1
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else f"{text[: width - 1]}…"

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.unavailable import by_reason
 from agent.exporters.timeline import Event, Timeline
 from agent.model.text import rfc3339
 
@@ -19,16 +20,19 @@ _APPROXIMATE: Final = (
 )
 
 
-def timeline_table(timeline: Timeline, since: str) -> str:
-    """Write a timeline. `since`: the requested duration as the user wrote it; empty: everything."""
-    return lines_as_text(_lines(timeline, since))
+def timeline_table(timeline: Timeline, since: str, *, verbose: bool = False) -> str:
+    """Write a timeline. `since`: the requested duration as the user wrote it; empty: everything.
+
+    `verbose`: every event on a line of its own.
+    """
+    return lines_as_text(_lines(timeline, since, verbose=verbose))
 
 
-def _lines(timeline: Timeline, since: str) -> Iterator[str]:
+def _lines(timeline: Timeline, since: str, *, verbose: bool) -> Iterator[str]:
     yield f"Node {timeline.node}, {rfc3339(timeline.taken_at)}"
     yield ""
     if timeline.events:
-        yield from grid([[" TIME (UTC)", "EVENT"], *_rows(timeline.events)])
+        yield from grid([[" TIME (UTC)", "EVENT"], *_rows(timeline.events, verbose=verbose)])
     else:
         yield _no_events(timeline, since)
     if not all(event.exact for event in timeline.events):
@@ -47,7 +51,7 @@ def _lines(timeline: Timeline, since: str) -> Iterator[str]:
     if timeline.unavailable:
         yield ""
         yield "Unavailable (events of these sources are missing above):"
-        yield from (f"  {one.source}: {one.why}" for one in timeline.unavailable)
+        yield from (f"  {line}" for line in by_reason(timeline.unavailable))
 
 
 def _no_events(timeline: Timeline, since: str) -> str:
@@ -55,12 +59,13 @@ def _no_events(timeline: Timeline, since: str) -> str:
     return f"No events{when}{'' if timeline.complete else ' in the sources that could be read'}."
 
 
-def _rows(events: Sequence[Event]) -> Iterator[list[str]]:
+def _rows(events: Sequence[Event], *, verbose: bool) -> Iterator[list[str]]:
     for kind, run in groupby(events, key=lambda event: event.kind):
         alike = list(run)
-        yield from ([when(event), event.text] for event in alike[:_LONGEST_RUN])
-        if (more := len(alike) - _LONGEST_RUN) > 0:
-            yield [when(alike[-1]), f"… and {more} more {kind.value} until this time: -o json lists all"]
+        shown = alike if verbose else alike[:_LONGEST_RUN]
+        yield from ([when(event), event.text] for event in shown)
+        if more := len(alike) - len(shown):
+            yield [when(alike[-1]), f"… and {more} more {kind.value} until this time: use -v to list all"]
 
 
 def when(event: Event) -> str:

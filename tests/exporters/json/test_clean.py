@@ -10,7 +10,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters.json import clean
 from agent.exporters.json.clean import clean_document
-from agent.model.release import Cleaning, PassedOver, Refusal, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, PassedOver, Refusal, Verdict
 from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file
 from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, UNMANAGED, cleaning, outcome, refused, released
@@ -35,6 +35,8 @@ def test_a_cleanup_has_every_key() -> None:
                 "ip": "10.244.1.9",
                 "container_id": GONE,
                 "pod": "shop/cart",
+                "age_seconds": 7200.0,
+                "cause": None,
                 "verdict": "released",
                 "reason": None,
                 "why": None,
@@ -48,9 +50,19 @@ def test_a_cleanup_has_every_key() -> None:
         "verdicts": {verdict.value: int(verdict is Verdict.RELEASED) for verdict in Verdict},
         "passed_over": [],
         "halted": None,
+        "blockers": None,
         "unavailable": [],
         "warnings": [],
     }
+
+
+def test_a_dry_run_says_why_nothing_can_be_released_here() -> None:
+    assert exported(cleaning(applied=False))["blockers"] == []
+    blockers = (Blocker(BlockedBy.JOURNAL_FULL, "full"), Blocker(BlockedBy.NETWORK_UNWRITABLE, "no", "storage"))
+    assert exported(cleaning(applied=False, blockers=blockers))["blockers"] == [
+        {"by": "journal_full", "why": "full", "network": None},
+        {"by": "network_unwritable", "why": "no", "network": "storage"},
+    ]
 
 
 def test_a_refusal_has_the_reason_of_every_guard() -> None:

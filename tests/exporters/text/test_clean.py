@@ -9,8 +9,8 @@ import pytest
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.clean import clean_table, journal_table, restoration_text
-from agent.model.release import Outcome, PassedOver, Reason, Refusal, Verdict
+from agent.exporters.text.clean import WHEN_HALTED, clean_table, journal_table, restoration_text
+from agent.model.release import BlockedBy, Blocker, Outcome, PassedOver, Reason, Refusal, Verdict
 from agent.model.snapshot import Unavailable
 from tests.builders import GONE, empty_file, reservation
 from tests.exporters.cleanings import (
@@ -41,8 +41,8 @@ def test_a_release_is_listed_with_its_journal_entry() -> None:
     assert lines(clean_table(cleaning(released()))) == [
         "Node worker-1, 2026-03-26T20:00:00Z",
         "",
-        "NETWORK ADDRESS CONTAINER POD VERDICT JOURNAL ENTRY",
-        f"kubenet 10.244.1.9 999999999999 shop/cart released {ENTRY}",
+        "NETWORK ADDRESS AGE CONTAINER POD VERDICT JOURNAL ENTRY",
+        f"kubenet 10.244.1.9 2h 999999999999 shop/cart released {ENTRY}",
         "",
         "1 released",
         "Free addresses in kubenet: 0 before, 7 after",
@@ -52,14 +52,42 @@ def test_a_release_is_listed_with_its_journal_entry() -> None:
 def test_a_dry_run_is_labeled_and_names_the_option_to_release() -> None:
     text = lines(clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False)))
     assert text[1] == "DRY RUN: nothing is changed; use --apply to release."
-    assert "kubenet 10.244.1.9 999999999999 shop/cart would release" in text
+    assert "kubenet 10.244.1.9 2h 999999999999 shop/cart would release" in text
     assert "1 would be released" in text
     assert "DRY RUN" not in clean_table(cleaning(released()))
 
 
+def test_where_no_release_is_possible_a_dry_run_says_so_first() -> None:
+    blockers = (Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"), Blocker(BlockedBy.HALTED, "it is there again"))
+    dry = cleaning(outcome(Verdict.WOULD_RELEASE), applied=False, halted="it is there again", blockers=blockers)
+    text = clean_table(dry).splitlines()
+    assert text[1:8] == [
+        "No release is possible here:",
+        "  not set",
+        "  cleanup halted: see below",
+        "DRY RUN: nothing is changed.",
+        "",
+        "Cleanup halted: it is there again",
+        f"  Do: {WHEN_HALTED}",
+    ]
+    assert "1 would be released (not possible here)" in text
+
+
+def test_where_only_some_networks_are_blocked_they_are_named() -> None:
+    blockers = (Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),)
+    text = clean_table(cleaning(outcome(Verdict.WOULD_RELEASE), applied=False, blockers=blockers))
+    assert (
+        "\nNo release is possible in network storage:\n  cannot change /storage\nDRY RUN: nothing is changed; use"
+        in text
+    )
+    assert "1 would be released (not possible in network storage)" in text
+    everywhere = (*blockers, Blocker(BlockedBy.JOURNAL_FULL, "full"))
+    assert "\nNo release is possible here:\n" in clean_table(cleaning(applied=False, blockers=everywhere))
+
+
 def test_a_refusal_has_its_reasons_and_the_setting_that_overrides_it() -> None:
     text = lines(clean_table(cleaning(refused(CANDIDATE, UNMANAGED))))
-    assert "kubenet 10.244.1.9 999999999999 - refused: not_confirmed, address_in_use" in text
+    assert "kubenet 10.244.1.9 2h 999999999999 - refused: not_confirmed, address_in_use" in text
     assert "not_confirmed (10.244.1.9): 30 s old, and --grace is 300 s; override with --grace=0s" in text
     assert "address_in_use (10.244.1.9): process 7 (nginx) has 10.244.1.9 configured" in text
     assert "0 released, 1 refused (1 not_confirmed)" in text
@@ -91,6 +119,8 @@ def test_few_addresses_are_listed_and_many_are_counted() -> None:
     three, four = many(3), many(4)
     assert "over_budget (10.244.1.20, 10.244.1.21, 10.244.1.22): " in clean_table(cleaning(refused(BUDGET, of=three)))
     assert "over_budget (4 addresses): " in clean_table(cleaning(refused(BUDGET, of=four)))
+    all_four = ", ".join(one.ip for one in four)
+    assert f"over_budget ({all_four}): " in clean_table(cleaning(refused(BUDGET, of=four)), verbose=True)
 
 
 def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_listed() -> None:
@@ -98,10 +128,14 @@ def test_of_many_reasons_that_differ_by_a_number_the_first_and_the_last_are_list
     text = clean_table(cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))))
     assert [line for line in text.splitlines() if line.startswith("  over_budget")] == [
         "  over_budget (10.244.1.20): up to it there are 0; override with --max=0",
-        "  over_budget: … 58 more: -o json lists all",
+        "  over_budget: … 58 more: use -v to list all",
         "  over_budget (10.244.1.79): up to it there are 59; override with --max=59",
     ]
     assert all(f" {one.ip} " in text for one in many(60)), "each address has its line"
+    verbose = clean_table(
+        cleaning(*(refused(no, of=(one,)) for no, one in zip(counting, many(60), strict=True))), verbose=True
+    )
+    assert sum(line.startswith("  over_budget (10.244.1.") for line in verbose.splitlines()) == 60
 
 
 def test_each_address_of_a_sandbox_has_its_line() -> None:
@@ -111,7 +145,7 @@ def test_each_address_of_a_sandbox_has_its_line() -> None:
 
 
 def test_an_empty_file_has_no_container() -> None:
-    assert "10.244.1.9 (empty file) - refused: not_confirmed" in " ".join(
+    assert "10.244.1.9 2h (empty file) - refused: not_confirmed" in " ".join(
         lines(clean_table(cleaning(refused(CANDIDATE, of=(empty_file("10.244.1.9"),)))))
     )
 
@@ -164,6 +198,23 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
     assert "containers: docker: timed out" in text
     assert "Nothing to release." not in text
     assert "Free addresses in kubenet: ? before, ? after" not in text
+
+
+def test_a_reason_that_sources_share_is_written_once() -> None:
+    why = "cannot connect to the API server at https://10.0.0.1: connection refused"
+    all_sources = Refusal(Reason.SOURCE_UNAVAILABLE, f"pods: {why}; node: {why}")
+    state = Refusal(Reason.NOT_CONFIRMED, f"its state is unknown: pods: {why}")
+    away = (Unavailable("pods", why), Unavailable("node", why))
+    text = clean_table(cleaning(refused(all_sources, state), unavailable=away))
+    assert text.count(why) == 1
+    assert f"\n  pods, node: {why}\n" in text
+    assert "\nWhy:\n  not_confirmed (10.244.1.9): its state is unknown: needs pods\n" in text
+    assert "refused: source_unavailable, not_confirmed" in text
+
+
+def test_what_only_one_address_lacks_is_still_explained() -> None:
+    text = clean_table(cleaning(refused(Refusal(Reason.SOURCE_UNAVAILABLE, "addresses: not read"))))
+    assert "\nWhy:\n  source_unavailable (10.244.1.9): addresses: not read\n" in text
 
 
 def test_halted_cleanup_says_why_and_what_to_do() -> None:

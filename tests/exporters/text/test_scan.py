@@ -93,8 +93,19 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
     assert "Incomplete: 13 of 13 checks could not run: it gave no word" in text
     assert not any(line.startswith("OK") for line in text)
     assert "Unavailable (nothing is concluded from these sources):" in text
-    assert "containers: it gave no word" in text
+    (sources,) = [line.removesuffix(": it gave no word") for line in text if line.endswith(": it gave no word")][1:]
+    assert {"containers", "pods", "node"} <= set(sources.split(", "))
     assert any(line.startswith("leaked_reservation, ") and ": needs " in line for line in text)
+
+
+def test_a_reason_that_sources_share_is_written_once_below_the_headline() -> None:
+    text = lines(scan_table(scanned(without(node(LOST), "pods", "node"))))
+    assert [line for line in text if "it gave no word" in line] == [
+        "Incomplete: 10 of 13 checks could not run: it gave no word",
+        "pods, node: it gave no word",
+    ]
+    assert "kubenet 10.244.1.9 unknown 2h - needs pods" in text
+    assert any(line.endswith("unregistered_node, detached_volume: needs node") for line in text)
 
 
 def test_without_the_api_it_says_which_sources_it_used() -> None:

@@ -66,11 +66,14 @@ def test_a_long_run_of_one_kind_is_cut_and_counted() -> None:
     storm = [event(NOW - HOUR + timedelta(seconds=n), kind=EventKind.REJECTED, exact=False) for n in range(500)]
     text = lines(timeline(*storm, event(NOW)))
     assert len(text) < 25
-    assert "~2026-03-26 19:08:19      … and 488 more rejected until this time: -o json lists all" in text
+    assert "~2026-03-26 19:08:19      … and 488 more rejected until this time: use -v to list all" in text
     assert text[
-        text.index("~2026-03-26 19:08:19      … and 488 more rejected until this time: -o json lists all") + 1
+        text.index("~2026-03-26 19:08:19      … and 488 more rejected until this time: use -v to list all") + 1
     ] == (" 2026-03-26 20:00:00.000  words")
     assert len(timeline_document(timeline(*storm))["events"]) == 500
+    whole = timeline_table(timeline(*storm, event(NOW)), "", verbose=True).splitlines()
+    assert len(whole) > 500
+    assert not any("more rejected" in line for line in whole)
 
 
 def test_unavailable_sources_and_damage_are_listed() -> None:

@@ -1,0 +1,58 @@
+"""Whether a release is possible here at all, whatever is leaked. It asks what a release asks, and changes nothing.
+
+host-local's locks are not tried: that could create their file, and delay an ADD.
+"""
+
+from collections.abc import Callable, Iterator
+
+from agent.cleanup.guard_context import GuardContext
+from agent.model.release import BlockedBy, Blocker
+from agent.model.setting_values import AUTO
+from agent.model.snapshot import Known
+from agent.sources.os_error import describe_os_error
+
+
+def find_blockers(
+    context: GuardContext, check_writable: Callable[[str], None], no_network: str = ""
+) -> tuple[Blocker, ...]:
+    """`check_writable`: raises OSError if nothing can be removed from a network's directory.
+
+    `no_network`: why no network may be cleaned; empty if one may be.
+    """
+    found = [
+        Blocker(BlockedBy.HALTED, f"cleanup halted: {context.halted}") if context.halted else None,
+        Blocker(BlockedBy.NO_CLEANUP_NETWORK, no_network) if no_network else None,
+        _journal(context),
+    ]
+    return (*filter(None, found), *_unwritable(context, check_writable))
+
+
+def _journal(context: GuardContext) -> Blocker | None:
+    if context.journal_trouble:
+        why = f"{context.journal_trouble}: nothing is released without a journal, which is in --state-dir"
+        return Blocker(BlockedBy.JOURNAL_UNWRITABLE, f"cannot use the journal: {why}")
+    if not context.journal_room:
+        why = "the journal is full: wait until its oldest file is 24 hours old"
+        return Blocker(BlockedBy.JOURNAL_FULL, why)
+    return None
+
+
+def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
+    networks, failed = list(_networks(context)), dict[str, str]()
+    for network in networks:
+        try:
+            check_writable(network)
+        except OSError as error:
+            failed[network] = f"cannot change {error.filename}: {describe_os_error(error)}"
+    everywhere = len(failed) == len(networks)
+    for network, why in failed.items():
+        yield Blocker(BlockedBy.NETWORK_UNWRITABLE, why, "" if everywhere else network)
+
+
+def _networks(context: GuardContext) -> Iterator[str]:
+    """Return the networks with a directory that a release could change, as far as the settings say."""
+    limits = context.limits
+    for store in context.snapshot.reservations:
+        exists = isinstance(store.reading, Known) and not store.absent and store.data_dir in {"", limits.networks_dir}
+        if exists and limits.networks & {AUTO, store.network}:
+            yield store.network
