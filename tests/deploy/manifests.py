@@ -17,10 +17,16 @@ DEPLOY: Final = ROOT / "deploy"
 ALL: Final = ("base", *sorted(f"overlays/{one.name}" for one in (DEPLOY / "overlays").iterdir()))
 AGENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "daemonset.yaml").exists())
 """Those that deploy the agent; the others add to what is deployed."""
+JOB: Final = "clean-one-node.yaml"
+FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB)
+"""Rendered by hack/manifests."""
 
 
 @cache
 def rendered(name: str) -> tuple[Object, ...]:
+    """Return the objects of a kustomization or of a file."""
+    if name.endswith(".yaml"):
+        return tuple(cast("list[Object]", list(yaml.safe_load_all((DEPLOY / name).read_text()))))
     kubectl = shutil.which("kubectl")
     needs(kubectl is not None, "kubectl, to render deploy/")
     return tuple(cast("list[Object]", list(yaml.safe_load_all(run(str(kubectl), "kustomize", str(DEPLOY / name))))))
@@ -31,8 +37,9 @@ def of_kind(name: str, kind: str) -> list[Object]:
 
 
 def pod_spec(name: str) -> Object:
-    (daemonset,) = of_kind(name, "DaemonSet")
-    spec: Object = daemonset["spec"]["template"]["spec"]
+    """Return that of the DaemonSet or Job."""
+    (owner,) = [one for one in rendered(name) if one["kind"] in {"DaemonSet", "Job"}]
+    spec: Object = owner["spec"]["template"]["spec"]
     return spec
 
 
