@@ -43,7 +43,7 @@ def commands(name: str) -> str:
 
 
 def check_in(top: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, top / "hack" / "manifests", "--check"]
+    command = [sys.executable, str(top / "hack" / "manifests"), "--check"]
     return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
 
 
