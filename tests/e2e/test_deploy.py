@@ -37,11 +37,12 @@ def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*ALL} - {"overlays/prometheus-operator", "overlays/prometheus-service-monitor"})
-)
+UNKNOWN_KINDS = {"admission-policy", "prometheus-operator", "prometheus-service-monitor"}
+"""Overlays with kinds that a 1.20 server does not have. Unit tests check them against their schemas."""
+
+
+@pytest.mark.parametrize("name", [one for one in ALL if one.removeprefix("overlays/") not in UNKNOWN_KINDS])
 def test_the_api_server_accepts_every_object(cluster: Cluster, name: str) -> None:
-    """This server does not have the operator's kinds: unit tests check them against their schemas."""
     cluster.kubectl("apply", "--dry-run=server", "-k", str(ROOT / "deploy" / name))
 
 
