@@ -14,15 +14,10 @@ from tests.wire import needs
 READMES = [pytest.param(ROOT / name, id=name) for name in ("README.md", "deploy/README.md")]
 
 
-def examples_of_shell(page: Path) -> list[str]:
-    """Return the blocks of a page without a language: commands."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [block for language, block in blocks if not language]
-
-
 @pytest.mark.parametrize("page", READMES)
 def test_the_parser_accepts_every_command(page: Path) -> None:
-    shell = "\n".join(examples_of_shell(page))
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    shell = "\n".join(block for language, block in blocks if not language)
     commands = re.findall(r"^(?:\$ |kubectl .* -- )?nodeleak ([^#>\n]+)", shell, re.MULTILINE)
     assert commands
     for command in commands:
