@@ -95,11 +95,6 @@ def test_the_job_cleans_once_and_is_not_repeated() -> None:
     assert parse_arguments(container(JOB)["args"]).apply
 
 
-def test_another_argument_makes_it_a_dry_run() -> None:
-    dry = [one.replace("--apply", "--dry-run") for one in container(JOB)["args"]]
-    assert not parse_arguments(dry).apply
-
-
 def test_the_job_sees_and_writes_what_the_overlay_does() -> None:
     assert mounts(JOB) == mounts(OVERLAY)
     assert writable(JOB) == {"/var/lib/nodeleak", "/var/lib/cni"}
@@ -125,15 +120,24 @@ def test_nothing_that_selects_the_agents_pods_finds_those_of_the_job() -> None:
     assert not LABELS.items() & labels.items()
 
 
-def test_the_commands_of_the_job_fill_in_node_and_image() -> None:
-    shown = commands(JOB)
-    assert re.search(r"^JOB=\$\((sed .*) \| kubectl create -f - -o name\)$", shown, re.MULTILINE)
-    (fill,) = re.findall(r"(sed .*) \| kubectl create", shown)
-    given = f"NODE=worker-1 IMAGE=your.registry/nodeleak:0.1.0\n{fill}"
+@pytest.mark.parametrize("mode", ["--dry-run", "--apply"])
+def test_the_commands_of_the_job_fill_in_node_mode_and_image(mode: str) -> None:
+    (fill,) = re.findall(r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$", commands(JOB), re.MULTILINE)
+    given = f"NODE=worker-1 MODE={mode} IMAGE=your.registry/nodeleak:1\n{fill}"
     output = subprocess.run(["bash", "-euc", given], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
     filled = yaml.safe_load(output)["spec"]["template"]["spec"]
-    assert filled["nodeName"] == "worker-1"
-    assert [one["image"] for one in filled["containers"]] == ["your.registry/nodeleak:0.1.0"]
+    (only,) = filled["containers"]
+    assert (filled["nodeName"], only["image"]) == ("worker-1", "your.registry/nodeleak:1")
+    assert parse_arguments(only["args"]).apply == (mode == "--apply")
+
+
+def test_runbooks_and_readme_show_the_commands_of_the_job() -> None:
+    shown = re.sub(r" +#.*", "", commands(JOB)).splitlines()[2:]
+    pages = [one for one in (*ROOT.glob("docs/runbooks/*.md"), DEPLOY / "README.md") if JOB in one.read_text()]
+    assert len(pages) > 1
+    for page in pages:
+        lines = [line.strip() for line in page.read_text().splitlines()]
+        assert [line for line in shown if line.strip() not in lines] == [], page
 
 
 def test_the_api_server_refuses_a_job_without_a_node() -> None:

@@ -37,7 +37,7 @@ def blocks(text: str) -> list[str]:
 
 
 def is_shell(block: str) -> bool:
-    return block.startswith(("NODE=", "IMAGE=", "kubectl "))
+    return block.startswith(("NODE=", "MODE=", "kubectl "))
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
