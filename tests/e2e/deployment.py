@@ -110,7 +110,10 @@ class Deployment:
             return self._cluster.kubectl(*_NAMESPACE, "logs", job)
         finally:
             self._cluster.kubectl(*_NAMESPACE, "delete", job)
-            self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _JOBS, "--for=delete", "--timeout=60s")
+            eventually(self._no_pods_of_jobs, 60)
+
+    def _no_pods_of_jobs(self) -> None:
+        assert self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _JOBS, "-o", "name") == ""
 
     def _created_job(self, mode: str, settings: dict[str, str]) -> str:
         text = (ROOT / "deploy/clean-one-node.yaml").read_text()
