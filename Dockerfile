@@ -5,6 +5,7 @@
 # BUILD_IMAGE   the same Python, with what your package index needs: a certificate authority, a pip.conf
 # COMMIT        the commit that `nodeleak --version` prints
 # VERSION       for the image's label
+# SOURCE_DATE_EPOCH  the time of the files in the wheel, and with BuildKit of the image: hack/release sets it
 ARG PYTHON_IMAGE=python:3.13-slim
 ARG BUILD_IMAGE=${PYTHON_IMAGE}
 
@@ -23,6 +24,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY hack/smoke.py ./
 COPY agent agent
 ARG COMMIT=
+ARG SOURCE_DATE_EPOCH
 # Byte code with hashes instead of times: layers may change times, and a read-only root cannot be compiled again.
 RUN printf '%s\n' "${COMMIT}" > agent/commit \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist . \

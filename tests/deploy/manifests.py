@@ -1,5 +1,6 @@
 """The manifests of deploy/, as kubectl renders them."""
 
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -15,15 +16,48 @@ Object = dict[str, Any]
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 ALL: Final = ("base", *sorted(f"overlays/{one.name}" for one in (DEPLOY / "overlays").iterdir()))
-AGENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "daemonset.yaml").exists())
+COMPONENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "component").exists())
+AGENTS: Final = ("base", *COMPONENTS)
 """Those that deploy the agent; the others add to what is deployed."""
+JOB: Final = "clean-one-node.yaml"
+FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB)
+"""Rendered by hack/manifests."""
 
 
 @cache
 def rendered(name: str) -> tuple[Object, ...]:
+    """Return the objects of a kustomization or of a file."""
+    if name.endswith(".yaml"):
+        return _objects((DEPLOY / name).read_text())
+    return render(DEPLOY / name)
+
+
+def render(directory: Path) -> tuple[Object, ...]:
     kubectl = shutil.which("kubectl")
     needs(kubectl is not None, "kubectl, to render deploy/")
-    return tuple(cast("list[Object]", list(yaml.safe_load_all(run(str(kubectl), "kustomize", str(DEPLOY / name))))))
+    return _objects(run(str(kubectl), "kustomize", str(directory)))
+
+
+def _objects(text: str) -> tuple[Object, ...]:
+    return tuple(cast("list[Object]", list(yaml.safe_load_all(text))))
+
+
+@cache
+def kubectl_has_components() -> bool:
+    """Tell whether it is 1.21 or newer; before, a directory was a base, and could not be in `resources`."""
+    kubectl = shutil.which("kubectl")
+    needs(kubectl is not None, "kubectl, to render deploy/")
+    version = yaml.safe_load(run(str(kubectl), "version", "--client", "-o", "yaml"))["clientVersion"]
+    return (int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))) >= (1, 21)
+
+
+def kustomization(directory: Path, **fields: object) -> Path:
+    """Write a kustomization beside deploy/, as a user would have it; return its directory."""
+    (directory / "deploy").symlink_to(DEPLOY)
+    own = directory / "my-nodeleak"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(fields))
+    return own
 
 
 def of_kind(name: str, kind: str) -> list[Object]:
@@ -31,8 +65,9 @@ def of_kind(name: str, kind: str) -> list[Object]:
 
 
 def pod_spec(name: str) -> Object:
-    (daemonset,) = of_kind(name, "DaemonSet")
-    spec: Object = daemonset["spec"]["template"]["spec"]
+    """Return that of the DaemonSet or Job."""
+    (owner,) = [one for one in rendered(name) if one["kind"] in {"DaemonSet", "Job"}]
+    spec: Object = owner["spec"]["template"]["spec"]
     return spec
 
 

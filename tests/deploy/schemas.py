@@ -1,4 +1,4 @@
-"""The parts of two custom resource schemas that the manifests use."""
+"""The parts of three custom resource schemas that the manifests use."""
 
 from typing import Any, Final
 
@@ -56,6 +56,15 @@ SCHEMAS: Final = {
             selector=closed(("matchLabels",), matchLabels=STRINGS),
             sampleLimit={"type": "integer", "minimum": 1},
             podMetricsEndpoints=several(_ENDPOINT),
+        ),
+    ),
+    "ServiceMonitor": resource(
+        "ServiceMonitor",
+        closed(
+            ("selector", "endpoints"),
+            selector=closed(("matchLabels",), matchLabels=STRINGS),
+            sampleLimit={"type": "integer", "minimum": 1},
+            endpoints=several(_ENDPOINT),
         ),
     ),
     "PrometheusRule": resource(

@@ -17,6 +17,7 @@ from agent.sources.runtime.node_runtimes import ENDPOINTS
 from tests.deploy.manifests import (
     AGENTS,
     ALL,
+    FILES,
     ROOT,
     container,
     environment,
@@ -31,6 +32,10 @@ from tests.deploy.schemas import SCHEMAS
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
+VERSIONS_WITH_POLICIES = ("1.30", "1.33", "1.37")
+"""Of ValidatingAdmissionPolicy v1."""
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 BASE_RULES = {
     *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
@@ -38,7 +43,7 @@ BASE_RULES = {
 }
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *FILES])
 def test_every_object_is_valid(name: str) -> None:
     objects = rendered(name)
     assert objects
@@ -46,7 +51,26 @@ def test_every_object_is_valid(name: str) -> None:
         if schema := SCHEMAS.get(one["kind"]):
             jsonschema.validate(one, schema)
         else:
-            assert {kubernetes_validate.validate(one, version, strict=True) for version in VERSIONS}
+            versions = VERSIONS_WITH_POLICIES if one["kind"].startswith("Validating") else VERSIONS
+            assert {kubernetes_validate.validate(one, version, strict=True) for version in versions}
+
+
+@pytest.mark.parametrize("name", [*ALL, *FILES])
+def test_every_object_has_the_recommended_labels_and_a_namespace_if_it_can(name: str) -> None:
+    for one in rendered(name):
+        labels = {key.removeprefix("app.kubernetes.io/"): value for key, value in one["metadata"]["labels"].items()}
+        assert labels.keys() == {"name", "component", "version", "part-of", "managed-by"}
+        assert (labels["version"], labels["part-of"]) == (VERSION, "nodeleak")
+        in_cluster = one["kind"].startswith(("ClusterRole", "Validating"))
+        assert one["metadata"].get("namespace") == (None if in_cluster else "kube-system")
+
+
+def test_the_selector_of_the_daemonset_never_changes() -> None:
+    """It is immutable: another one would make `kubectl apply` fail on every cluster that has the DaemonSet."""
+    (daemonset,) = of_kind("base", "DaemonSet")
+    assert daemonset["spec"]["selector"] == {
+        "matchLabels": {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
+    }
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -161,9 +185,10 @@ def test_probes_and_scrapers_use_paths_that_are_served(name: str) -> None:
     assert 404 not in {answer.status for answer in answers}
 
 
-def test_the_image_has_this_version_and_cannot_be_pulled() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert container("base")["image"] == f"registry.invalid/nodeleak:{version}"
+@pytest.mark.parametrize("name", ["base", *FILES])
+def test_the_image_has_this_version_and_cannot_be_pulled(name: str) -> None:
+    assert container(name)["image"] == f"registry.invalid/nodeleak:{VERSION}"
+    assert container(name)["imagePullPolicy"] == "IfNotPresent"
 
 
 @pytest.mark.parametrize("name", [one for one in AGENTS if one != "overlays/node-condition"])
@@ -205,9 +230,29 @@ def test_roles_are_bound_only_to_the_agents_account(name: str) -> None:
     assert all(one["subjects"] == [account] for one in bindings)
 
 
+def agent_labels() -> dict[str, str]:
+    (daemonset,) = of_kind("base", "DaemonSet")
+    labels: dict[str, str] = daemonset["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
 def test_the_pod_monitor_selects_the_agents_pods() -> None:
     (monitor,) = of_kind("overlays/prometheus-operator", "PodMonitor")
-    (daemonset,) = of_kind("base", "DaemonSet")
-    labels = daemonset["spec"]["template"]["metadata"]["labels"]
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= agent_labels().items()
     assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == ["metrics"]
+
+
+def test_the_service_monitor_selects_a_service_that_selects_the_agents_pods() -> None:
+    (monitor,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
+    (service,) = of_kind("overlays/prometheus-service-monitor", "Service")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= agent_labels().items()
+    assert [one["port"] for one in monitor["spec"]["endpoints"]] == [one["name"] for one in service["spec"]["ports"]]
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == [container("base")["ports"][0]["name"]]
+
+
+def test_both_monitors_give_their_targets_the_same_labels() -> None:
+    """Alerts and dashboard use `node` and `instance`."""
+    (of_pods,) = of_kind("overlays/prometheus-operator", "PodMonitor")
+    (of_services,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
+    assert of_pods["spec"]["podMetricsEndpoints"] == of_services["spec"]["endpoints"]

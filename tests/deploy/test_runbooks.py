@@ -37,7 +37,7 @@ def blocks(text: str) -> list[str]:
 
 
 def is_shell(block: str) -> bool:
-    return block.startswith(("NODE=", "kubectl "))
+    return block.startswith(("NODE=", "MODE=", "kubectl "))
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
@@ -91,7 +91,7 @@ def test_commands_can_be_pasted_as_they_are(name: str) -> None:
 def test_a_page_sets_the_variables_that_it_uses_and_needs_no_function(name: str) -> None:
     text = text_of(name)
     used = set(re.findall(r"\$([A-Z]+)\b", text))
-    assert used <= set(re.findall(r"^([A-Z]+)=", text, re.MULTILINE))
+    assert used <= set(re.findall(r"^ *([A-Z]+)=", text, re.MULTILINE))
     assert [line for line in text.splitlines() if re.match(r" *agent [a-z]|.*`agent [a-z]", line)] == []
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, Final
 
+import yaml  # type: ignore[import-untyped]
+
 from .agent import Metrics
 from .node import Cluster, docker, environment, eventually, run
 
@@ -16,6 +18,7 @@ IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
 _NAMESPACE: Final = ("-n", "kube-system")
 _PODS: Final = "app.kubernetes.io/name=nodeleak"
+_JOBS: Final = "app.kubernetes.io/name=nodeleak-clean"
 
 
 def build_image() -> None:
@@ -94,13 +97,34 @@ class Deployment:
     def memory(self) -> "ConfirmationState":
         return ConfirmationState.of(self.process())
 
+    def clean_once(self, mode: str = "--apply", **settings: str) -> str:
+        """Run the Job of deploy/clean-one-node.yaml on this node to its end; return what it printed."""
+        job = self._created_job(mode, settings)
+        try:
+
+            def ended() -> None:
+                status = json.loads(self._cluster.kubectl(*_NAMESPACE, "get", job, "-o", "json"))["status"]
+                assert {one["type"] for one in status.get("conditions", ()) if one["status"] == "True"}
+
+            eventually(ended, 90)
+            return self._cluster.kubectl(*_NAMESPACE, "logs", job)
+        finally:
+            self._cluster.kubectl(*_NAMESPACE, "delete", job)
+            eventually(self._no_pods_of_jobs, 60)
+
+    def _no_pods_of_jobs(self) -> None:
+        assert self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _JOBS, "-o", "name") == ""
+
+    def _created_job(self, mode: str, settings: dict[str, str]) -> str:
+        text = (ROOT / "deploy/clean-one-node.yaml").read_text()
+        job = yaml.safe_load(text.replace("NODE_NAME", self._cluster.node).replace("--apply", mode))
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        container |= {"image": f"{IMAGE}:{TAGS[0]}", "imagePullPolicy": "Never"}
+        container["env"] += _variables(settings)
+        return self._cluster.kubectl("create", "-f", "-", "-o", "name", text=json.dumps(job)).strip()
+
     def _kustomization(self, name: str, tag: str, settings: dict[str, str]) -> Path:
-        variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", **settings}
-        container = {
-            "name": "nodeleak",
-            "imagePullPolicy": "Never",
-            "env": [{"name": key, "value": value} for key, value in variables.items()],
-        }
+        container = {"name": "nodeleak", "imagePullPolicy": "Never", "env": _variables(settings)}
         # Another node of the cluster is on the same machine, where the agent's port is taken.
         node = {"kubernetes.io/hostname": self._cluster.node}
         patch = {
@@ -120,6 +144,12 @@ class Deployment:
 
     def _wait_for_rollout(self) -> None:
         self._cluster.kubectl(*_NAMESPACE, "rollout", "status", "daemonset/nodeleak", "--timeout=60s")
+
+
+def _variables(settings: dict[str, str]) -> list[dict[str, str]]:
+    """Return settings as environment variables of a container, with the address of this cluster's API server."""
+    variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", **settings}
+    return [{"name": key, "value": value} for key, value in variables.items()]
 
 
 def since(pod: dict[str, Any], condition: str) -> datetime | None:

@@ -1,0 +1,131 @@
+"""The admission policy, by a real CEL evaluator: it admits what the agent writes, and nothing about other nodes."""
+
+import importlib
+import importlib.util
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.kube_events.condition import AVAILABLE, Condition
+from agent.kube_events.messages import About, EventSpec
+from tests.deploy.manifests import Object, of_kind
+from tests.wire import needs
+
+OVERLAY = "overlays/admission-policy"
+AGENT = "system:serviceaccount:kube-system:nodeleak"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NODE = {
+    "metadata": {"name": "worker-1"},
+    "status": Condition("False", AVAILABLE, "").patch(NOW, changed=True)["status"],
+}
+
+
+def policy() -> Object:
+    (only,) = of_kind(OVERLAY, "ValidatingAdmissionPolicy")
+    spec: Object = only["spec"]
+    return spec
+
+
+def event(about: About, node: str = "worker-1", **changes: object) -> Object:
+    """Return an Event as the API server has it after the agent wrote it."""
+    spec = EventSpec(node=node, about=about, reason="LeakedReservation", type="Warning", message="1 leak")
+    return spec.event(NOW) | changes
+
+
+def of_node(name: str) -> About:
+    return About("Node", "", name, name)
+
+
+OWN = event(of_node("worker-1"))
+OF_A_POD = event(About("Pod", "default", "web-0", "4e1b"))
+
+
+def request(what: str, operation: str = "CREATE", node: str | None = "worker-1") -> Object:
+    extra = {} if node is None else {"extra": {"authentication.kubernetes.io/node-name": [node]}}
+    return {
+        "operation": operation,
+        "resource": {"group": "", "version": "v1", "resource": what},
+        "userInfo": {"username": AGENT, **extra},
+    }
+
+
+class Evaluator:
+    """Evaluates expressions of CEL."""
+
+    def __init__(self) -> None:
+        needs(importlib.util.find_spec("celpy") is not None, "cel-python, to evaluate the policy")
+        self._celpy = importlib.import_module("celpy")
+        self._environment = self._celpy.Environment()
+
+    def __call__(self, expression: str, values: Object) -> Any:
+        activation = {name: self._celpy.json_to_cel(value) for name, value in values.items()}
+        return self._environment.program(self._environment.compile(expression)).evaluate(activation)
+
+    def passes(self, expression: str, values: Object) -> bool:
+        """Tell whether a validation admits a write. With failurePolicy: Fail, an error denies it."""
+        try:
+            return bool(self(expression, values))
+        except self._celpy.CELEvalError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def evaluate() -> Evaluator:
+    return Evaluator()
+
+
+def denials(evaluate: Evaluator, asked: Object, after: Object, before: Object | None = None) -> str:
+    """Return the messages of the validations that deny a write; empty if it is admitted."""
+    values: Object = {"request": asked, "object": after, "oldObject": before}
+    values["variables"] = {one["name"]: str(evaluate(one["expression"], values)) for one in policy()["variables"]}
+    return "\n".join(
+        one["message"] for one in policy()["validations"] if not evaluate.passes(one["expression"], values)
+    )
+
+
+def test_a_failed_expression_denies_and_the_policy_is_bound() -> None:
+    assert policy()["failurePolicy"] == "Fail"
+    (binding,) = of_kind(OVERLAY, "ValidatingAdmissionPolicyBinding")
+    (defined,) = of_kind(OVERLAY, "ValidatingAdmissionPolicy")
+    assert binding["spec"] == {"policyName": defined["metadata"]["name"], "validationActions": ["Deny"]}
+
+
+def test_it_applies_to_the_agent_alone(evaluate: Evaluator) -> None:
+    (condition,) = policy()["matchConditions"]
+    for username, applies in {AGENT: True, "system:node:worker-1": False}.items():
+        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
+
+
+@pytest.mark.parametrize("written", [OWN, OF_A_POD], ids=["node", "pod"])
+def test_the_agents_own_events_are_admitted(evaluate: Evaluator, written: Object) -> None:
+    assert denials(evaluate, request("events"), written) == ""
+    assert denials(evaluate, request("events", "UPDATE"), written | {"count": 2}, written) == ""
+
+
+def test_the_condition_of_the_own_node_is_admitted(evaluate: Evaluator) -> None:
+    assert denials(evaluate, request("nodes", "UPDATE"), NODE, NODE) == ""
+
+
+OTHER = event(of_node("worker-2"), "worker-2")
+OF_THE_KUBELET = OWN | {"source": {"component": "kubelet", "host": "worker-1"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "after", "before", "message"),
+    [
+        (request("nodes", "UPDATE"), NODE | {"metadata": {"name": "worker-2"}}, NODE, "the status of its own Node"),
+        (request("events"), OTHER, None, "the node of the agent as its source"),
+        (request("events"), event(of_node("worker-2")), None, "may report only its own Node"),
+        (request("events"), OF_THE_KUBELET, None, "must name nodeleak"),
+        (request("events"), OWN | {"reportingComponent": "kubelet"}, None, "must name nodeleak"),
+        (request("events"), {key: OWN[key] for key in OWN if key != "source"}, None, "must name nodeleak"),
+        (request("events", "UPDATE"), OWN, OF_THE_KUBELET, "only its own Events"),
+        (request("events", "UPDATE"), OWN, OTHER, "only its own Events"),
+        (request("events", node=None), OWN, None, "the token of the agent names no node"),
+    ],
+)
+def test_anything_else_is_denied(
+    evaluate: Evaluator, asked: Object, after: Object, before: Object | None, message: str
+) -> None:
+    assert message in denials(evaluate, asked, after, before)
