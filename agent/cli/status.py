@@ -12,7 +12,7 @@ from agent.cli.output import write, write_json
 if TYPE_CHECKING:
     from agent.sources.daemon import DaemonClient
 
-SUMMARY: Final = "print what the daemon of this node knows; reads nothing itself"
+SUMMARY: Final = "print what the daemon of this node found in its last sync"
 OPERANDS: Final = ""
 SETTINGS: Final = "status"
 DESCRIPTION: Final = """\
