@@ -186,14 +186,15 @@ ALERTS: Final = {
 }
 
 METRICS: Final = {
-    "nodeleak_build_info": "Always 1; the labels have the versions.",
+    "nodeleak_build_info": "Always 1; the labels have the version, the commit and Python's version.",
     "nodeleak_mode_info": "Always 1; `mode` is observe, dry-run or clean, as set by --cleanup.",
     "nodeleak_reservations": "Reservations by network and state.",
     "nodeleak_range_addresses": "Addresses that the network can assign on this node.",
     "nodeleak_range_free_addresses": "Addresses of the range that are not reserved.",
-    "nodeleak_oldest_leak_timestamp_seconds": "When the oldest confirmed leak began; absent if there is none.",
     "nodeleak_leaks_confirmed_total": "Leaks confirmed since the agent started, by likely cause.",
     "nodeleak_findings": "Current findings by detector, severity and phase; absent if the detector lacks data.",
+    "nodeleak_oldest_finding_timestamp_seconds": "When the oldest confirmed finding of a detector began; absent if "
+    "there is none.",
     "nodeleak_device_plugin_registered": "1 if the kubelet has healthy devices of the resource, 0 if it has none.",
     "nodeleak_device_plugin_socket_present": "1 if the socket of the device plugin exists; absent if it is not known.",
     "nodeleak_device_plugin_registration_delay_seconds": "Time from the last start of the kubelet to the registration "
@@ -201,9 +202,9 @@ METRICS: Final = {
     "nodeleak_rejected_pods": "Rejected pods that still exist, by resource, cause and outcome.",
     "nodeleak_kubelet_start_timestamp_seconds": "When the kubelet started.",
     "nodeleak_source_up": "1 if the source was read in the last sync, 0 if not; absent if it was not requested.",
-    "nodeleak_source_last_read_timestamp_seconds": "When the source was last read.",
-    "nodeleak_source_read_seconds": "Time that one read of a source took.",
-    "nodeleak_sync_seconds": "Time that one sync took.",
+    "nodeleak_source_last_read_timestamp_seconds": "When a source that is unavailable was last read.",
+    "nodeleak_source_read_seconds_total": "Time spent reading a source since the agent started.",
+    "nodeleak_sync_seconds": "Number of syncs, and the time that they took.",
     "nodeleak_sync_failures_total": "Syncs in which a source was unavailable or a detector failed.",
     "nodeleak_last_sync_timestamp_seconds": "When the last sync began.",
     "nodeleak_releases_total": "Addresses released since the agent started.",
@@ -211,6 +212,7 @@ METRICS: Final = {
     "nodeleak_release_failures_total": "Releases that passed every guard but failed, by reason.",
     "nodeleak_lock_wait_seconds": "Time until a release got host-local's lock.",
     "nodeleak_lock_held_seconds": "Time for which a release held host-local's lock and new pods had to wait.",
+    "nodeleak_journal_bytes": "Size of the journal of releases; absent if nothing was ever released.",
     "nodeleak_cleanup_halted": "1 if cleanup has halted because a released container reappeared.",
     "nodeleak_events_sent_total": "Kubernetes Events created or updated, by reason.",
     "nodeleak_events_dropped_total": "Kubernetes Events that were due and not sent, by cause.",
