@@ -173,6 +173,12 @@ ALERTS: Final = {
     "autoscaler may delete the machine.\nRun: nodeleak scan, nodeleak explain unregistered_node",
     "NodeleakWatchReplayed": "The API server sent outdated objects to a watch. Other components may act on them.\n"
     "Run: nodeleak explain replayed_watch",
+    "NodeleakSourceDownManyNodes": "The agents of many nodes cannot read the same source, so that there is a common "
+    "cause, such as the API server. What depends on the source is unknown.\nRun: nodeleak scan, on one of the nodes",
+    "NodeleakAgentDownManyNodes": "The agents of many nodes do not respond to scrapes, so that there is a common cause.\n"
+    "Run: kubectl describe daemonset for the agents",
+    "NodeleakNodesWithoutAgent": "Nodes of the cluster have no agent that Prometheus scrapes. Nothing is known of them.\n"
+    "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
     "NodeleakSourceDown": "The agent could not read one of its sources for most of the last ten minutes. What depends "
     "on the source is unknown, and alerts about it cannot fire.\nRun: nodeleak scan",
     "NodeleakDetectorFailed": "A detector fails with an exception, which is a bug in nodeleak. What it would find is "
