@@ -32,6 +32,7 @@ def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
     assert [line for line in samples if "_up{" in line and not line.endswith(" 1.0")] == []
     assert [line for line in samples if line.startswith("nodeleak_findings{") and not line.endswith(" 0.0")] == []
     assert len(samples) <= MOST_SERIES, text
+    assert 'commit="unknown"' in text, "a checkout has no commit"
     documented = re.search(r"at most (\d+) series", (ROOT / "docs" / "reference.md").read_text())
     assert documented
     assert int(documented[1]) == MOST_SERIES
