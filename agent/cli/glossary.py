@@ -175,9 +175,9 @@ ALERTS: Final = {
     "Run: nodeleak explain replayed_watch",
     "NodeleakSourceDownManyNodes": "The agents of many nodes cannot read the same source, so that there is a common "
     "cause, such as the API server. What depends on the source is unknown.\nRun: nodeleak scan, on one of the nodes",
-    "NodeleakAgentDownManyNodes": "The agents of many nodes do not respond to scrapes, so that there is a common cause.\n"
+    "NodeleakAgentDownManyNodes": "The agents of many nodes do not respond to scrapes: there is a common cause.\n"
     "Run: kubectl describe daemonset for the agents",
-    "NodeleakNodesWithoutAgent": "Nodes of the cluster have no agent that Prometheus scrapes. Nothing is known of them.\n"
+    "NodeleakNodesWithoutAgent": "Prometheus scrapes no agent on some nodes. Nothing is known of them.\n"
     "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
     "NodeleakSourceDown": "The agent could not read one of its sources for most of the last ten minutes. What depends "
     "on the source is unknown, and alerts about it cannot fire.\nRun: nodeleak scan",

@@ -45,7 +45,7 @@ def promtool(*words: str) -> str:
 
 def cases() -> Iterator[dict[str, Any]]:
     for test in yaml.safe_load(CASES.read_text())["tests"]:
-        yield from test["alert_rule_test"]
+        yield from test.get("alert_rule_test", ())
 
 
 # Form
@@ -150,6 +150,11 @@ def test_promtool_accepts_the_rules() -> None:
 
 def test_alerts_fire_as_expected() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(CASES))
+
+
+def test_every_recording_rule_has_a_case() -> None:
+    tests = yaml.safe_load(CASES.read_text())["tests"]
+    assert {one["expr"] for test in tests for one in test.get("promql_expr_test", ())} == set(recordings())
 
 
 def test_recorded_values_are_those_of_the_same_minute() -> None:
