@@ -114,49 +114,66 @@ def configuration(receiver: str) -> Any:
     return deployed
 
 
+def scraping(nodes: int, address: str, alertmanager: int) -> Any:
+    """Return the configuration of a Prometheus that takes each path of one server for an agent."""
+    targets = [
+        {
+            "targets": [address],
+            "labels": {"__metrics_path__": f"/{n}", "instance": f"10.0.{n // 250}.{n % 250}:9747", "node": f"n{n}"},
+        }
+        for n in range(nodes)
+    ]
+    return {
+        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": targets}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
+    }
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    needs(found is not None, f"{name} (Debian: apt-get install {name}), to count what it sends")
+    return str(found)
+
+
 @contextmanager
 def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prometheus, Notifications]]:
     """Run all of it during the block."""
-    programs = {name: shutil.which(name) for name in ("prometheus", "prometheus-alertmanager")}
-    for name, found in programs.items():
-        needs(found is not None, f"{name} (Debian: apt-get install {name}), to count what it sends")
+    prometheus, alertmanager = program("prometheus"), program("prometheus-alertmanager")
+    queries, notifies = _free_port(), _free_port()
     with ExitStack() as stack:
         agents, told = stack.enter_context(Agents(page)), stack.enter_context(Notifications())
-        ports = {name: _free_port() for name in programs}
-        (directory / "alertmanager.yml").write_text(yaml.safe_dump(configuration(f"http://{told.address}/")))
-        (directory / "rules.yaml").write_text(faster(RULES.read_text()))
-        targets = [
-            {
-                "targets": [agents.address],
-                "labels": {"__metrics_path__": f"/{n}", "instance": f"10.0.{n // 250}.{n % 250}:9747", "node": f"n{n}"},
-            }
-            for n in range(nodes)
-        ]
-        config = {
-            "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
-            "rule_files": ["rules.yaml"],
-            "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": targets}],
-            "alerting": {
-                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{ports['prometheus-alertmanager']}"]}]}]
-            },
-        }
-        (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-        for name, options in {
-            "prometheus-alertmanager": (
-                *(f"--config.file={directory / 'alertmanager.yml'}", f"--storage.path={directory / 'alertmanager'}"),
-                "--cluster.listen-address=",
-            ),
-            "prometheus": (
-                *(f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}"),
-                *("--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
-            ),
+        for name, content in {
+            "rules.yaml": faster(RULES.read_text()),
+            "prometheus.yml": yaml.safe_dump(scraping(nodes, agents.address, notifies)),
+            "alertmanager.yml": yaml.safe_dump(configuration(f"http://{told.address}/")),
         }.items():
-            listen = f"--web.listen-address=127.0.0.1:{ports[name]}"
-            command = (str(programs[name]), *options, listen, "--log.level=warn")
-            stack.enter_context(processes.running(command, directory / f"{name}.log", processes.environment()))
-        for port in ports.values():
+            (directory / name).write_text(content)
+        for command in (
+            (
+                *(
+                    alertmanager,
+                    f"--config.file={directory / 'alertmanager.yml'}",
+                    f"--storage.path={directory / 'am'}",
+                ),
+                *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{notifies}"),
+            ),
+            (
+                *(
+                    prometheus,
+                    f"--config.file={directory / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={directory / 'db'}",
+                ),
+                *("--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
+                f"--web.listen-address=127.0.0.1:{queries}",
+            ),
+        ):
+            log = directory / f"{Path(command[0]).name}.log"
+            stack.enter_context(processes.running(command, log, processes.environment()))
+        for port in (queries, notifies):
             eventually(partial(_is_ready, port), 30)
-        yield agents, Prometheus(ports["prometheus"]), told
+        yield agents, Prometheus(queries), told
 
 
 def _is_ready(port: int) -> None:
