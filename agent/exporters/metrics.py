@@ -143,7 +143,7 @@ class MetricsExporter(Collector):
             if outcome.refusals:
                 for reservation in outcome.request.reservations:
                     self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
-            elif self._releases is not None:
+            if self._releases is not None:
                 self._releases.count(outcome)
 
     def collect(self) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.app.daemon import MODES
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.checks.registry import DETECTORS
@@ -415,6 +416,16 @@ def test_the_halted_gauge_exists_only_with_cleanup_on() -> None:
     assert daemon.get("cleanup_halted") is None
     assert daemon.cleaned(cleaning()).get("cleanup_halted") == 0
     assert daemon.cleaned(cleaning(halted="it is there again")).get("cleanup_halted") == 1
+
+
+def test_the_mode_of_automatic_cleanup_has_metrics_of_releases() -> None:
+    assert MODES["auto"] == CLEAN
+
+
+def test_a_refusal_after_the_lock_has_its_lock_times() -> None:
+    daemon = Daemon(mode=CLEAN).cleaned(cleaning(replace(refused(BUDGET), waited=0.2, held=0.001)))
+    assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 1
+    assert daemon.total("release_failures_total") == 0
 
 
 def test_a_refusal_of_the_recheck_counts_under_its_reason() -> None:
