@@ -25,7 +25,7 @@ from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
 from agent.exporters import timeline as merged
 from agent.exporters.json import clean, scan, timeline
-from agent.exporters.metrics import MetricsExporter
+from agent.exporters.metrics import CLEAN, MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN_RESOURCE
 from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
 from agent.exporters.text.map import LETTERS
@@ -116,7 +116,7 @@ def test_every_metric_is_in_the_reference_with_its_labels_and_no_other() -> None
 
 def test_every_metric_has_the_type_that_the_reference_says() -> None:
     registry = CollectorRegistry()
-    MetricsExporter(registry, ["kubenet"], "observe", [])
+    MetricsExporter(registry, ["kubenet"], CLEAN, [])
     DeliveryMetrics(registry)
     types = {family.name: family.type for family in registry.collect()}
     for name, cells in rows("Metrics").items():

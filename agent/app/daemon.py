@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from agent.app import api_server, cleaning, loop
+from agent.app.build import commit
 from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
@@ -119,11 +120,19 @@ def http_exporter(
 def _exporters(
     config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
+    from agent.cleanup.journal_store import JournalStore
     from agent.exporters.metrics import MetricsExporter
     from agent.state.last_seen import LastSeenExporter
 
     return (
-        MetricsExporter(registry, (one for one in config.network if one != AUTO), MODES[config.cleanup], watches),
+        MetricsExporter(
+            registry,
+            (one for one in config.network if one != AUTO),
+            MODES[config.cleanup],
+            watches,
+            commit=commit() or "unknown",
+            journal_size=JournalStore(config.state_dir).size,
+        ),
         LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
     )
 

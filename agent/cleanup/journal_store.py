@@ -97,6 +97,13 @@ class JournalStore:
         except OSError:
             return 0
 
+    def size(self) -> int | None:
+        """Return the bytes of all files; None if there is none, or if that cannot be told."""
+        try:
+            return sum(at.st_size for at in map(_stat, self._paths()) if at) or None
+        except OSError:
+            return None
+
     def read(self) -> Journal:
         """Read all files; raises SourceError if one cannot be read. A file that does not exist is empty."""
         try:

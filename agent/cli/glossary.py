@@ -173,6 +173,12 @@ ALERTS: Final = {
     "autoscaler may delete the machine.\nRun: nodeleak scan, nodeleak explain unregistered_node",
     "NodeleakWatchReplayed": "The API server sent outdated objects to a watch. Other components may act on them.\n"
     "Run: nodeleak explain replayed_watch",
+    "NodeleakSourceDownManyNodes": "The agents of many nodes cannot read the same source, so that there is a common "
+    "cause, such as the API server. What depends on the source is unknown.\nRun: nodeleak scan, on one of the nodes",
+    "NodeleakAgentDownManyNodes": "The agents of many nodes do not respond to scrapes: there is a common cause.\n"
+    "Run: kubectl describe daemonset for the agents",
+    "NodeleakNodesWithoutAgent": "Prometheus scrapes no agent on some nodes. Nothing is known of them.\n"
+    "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
     "NodeleakSourceDown": "The agent could not read one of its sources for most of the last ten minutes. What depends "
     "on the source is unknown, and alerts about it cannot fire.\nRun: nodeleak scan",
     "NodeleakDetectorFailed": "A detector fails with an exception, which is a bug in nodeleak. What it would find is "
@@ -186,14 +192,15 @@ ALERTS: Final = {
 }
 
 METRICS: Final = {
-    "nodeleak_build_info": "Always 1; the labels have the versions.",
+    "nodeleak_build_info": "Always 1; the labels have the version, the commit and Python's version.",
     "nodeleak_mode_info": "Always 1; `mode` is observe, dry-run or clean, as set by --cleanup.",
     "nodeleak_reservations": "Reservations by network and state.",
     "nodeleak_range_addresses": "Addresses that the network can assign on this node.",
     "nodeleak_range_free_addresses": "Addresses of the range that are not reserved.",
-    "nodeleak_oldest_leak_timestamp_seconds": "When the oldest confirmed leak began; absent if there is none.",
     "nodeleak_leaks_confirmed_total": "Leaks confirmed since the agent started, by likely cause.",
     "nodeleak_findings": "Current findings by detector, severity and phase; absent if the detector lacks data.",
+    "nodeleak_oldest_finding_timestamp_seconds": "When the oldest confirmed finding of a detector began; absent if "
+    "there is none.",
     "nodeleak_device_plugin_registered": "1 if the kubelet has healthy devices of the resource, 0 if it has none.",
     "nodeleak_device_plugin_socket_present": "1 if the socket of the device plugin exists; absent if it is not known.",
     "nodeleak_device_plugin_registration_delay_seconds": "Time from the last start of the kubelet to the registration "
@@ -201,9 +208,9 @@ METRICS: Final = {
     "nodeleak_rejected_pods": "Rejected pods that still exist, by resource, cause and outcome.",
     "nodeleak_kubelet_start_timestamp_seconds": "When the kubelet started.",
     "nodeleak_source_up": "1 if the source was read in the last sync, 0 if not; absent if it was not requested.",
-    "nodeleak_source_last_read_timestamp_seconds": "When the source was last read.",
-    "nodeleak_source_read_seconds": "Time that one read of a source took.",
-    "nodeleak_sync_seconds": "Time that one sync took.",
+    "nodeleak_source_last_read_timestamp_seconds": "When a source that is unavailable was last read.",
+    "nodeleak_source_read_seconds_total": "Time spent reading a source since the agent started.",
+    "nodeleak_sync_seconds": "Number of syncs, and the time that they took.",
     "nodeleak_sync_failures_total": "Syncs in which a source was unavailable or a detector failed.",
     "nodeleak_last_sync_timestamp_seconds": "When the last sync began.",
     "nodeleak_releases_total": "Addresses released since the agent started.",
@@ -211,6 +218,7 @@ METRICS: Final = {
     "nodeleak_release_failures_total": "Releases that passed every guard but failed, by reason.",
     "nodeleak_lock_wait_seconds": "Time until a release got host-local's lock.",
     "nodeleak_lock_held_seconds": "Time for which a release held host-local's lock and new pods had to wait.",
+    "nodeleak_journal_bytes": "Size of the journal of releases; absent if nothing was ever released.",
     "nodeleak_cleanup_halted": "1 if cleanup has halted because a released container reappeared.",
     "nodeleak_events_sent_total": "Kubernetes Events created or updated, by reason.",
     "nodeleak_events_dropped_total": "Kubernetes Events that were due and not sent, by cause.",

@@ -20,15 +20,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def execute(_: argparse.Namespace) -> int:
     from importlib.metadata import version
 
-    write(f"nodeleak {version('nodeleak')}, commit {_commit() or 'unknown (not built as an image)'}\n")
+    from agent.app.build import commit
+
+    write(f"nodeleak {version('nodeleak')}, commit {commit() or 'unknown (not built as an image)'}\n")
     return DONE
-
-
-def _commit() -> str:
-    """Return the commit. The image build writes it to a file beside the code; a checkout has no such file."""
-    from importlib.resources import files
-
-    try:
-        return files("agent").joinpath("commit").read_text().strip()
-    except FileNotFoundError:
-        return ""

@@ -3,17 +3,27 @@
 Gauges are computed at each scrape, so none can go stale; a value that is not known is absent, never 0. Labels come from
 closed lists, from the configured networks, and from a bounded number of device resources; never from a pod, an address
 or an id.
+
+A large fleet pays for every series on every node. So there are zeros only where an alert compares them or where a rate
+starts from them, and how times are distributed is left to the comparison of nodes.
 """
 
 import platform
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,16 +31,19 @@ from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
 from agent.exporters.metrics_devices import PREFIX
-from agent.model.finding import LeakCause
-from agent.model.release import MISSED, Cleaning, Reason, Verdict
+from agent.model.finding import LeakCause, Severity
+from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 
-READ_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-SYNC_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 STAGES: Final = ("read", "check")
+CLEAN: Final = "clean"
+"""The mode in which the daemon releases addresses. Only then are there metrics of releases."""
+_PROCESS: Final = frozenset(
+    {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"}
+)
 
 
 class WatchStatus(Protocol):
@@ -48,16 +61,27 @@ class MetricsExporter(Collector):
     """The agent's own metrics. `export` belongs to one thread; `collect` may be called from any."""
 
     def __init__(
-        self, registry: CollectorRegistry, networks: Iterable[str], mode: str, watches: Sequence[WatchStatus]
+        self,
+        registry: CollectorRegistry,
+        networks: Iterable[str],
+        mode: str,
+        watches: Sequence[WatchStatus],
+        *,
+        commit: str = "unknown",
+        journal_size: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`journal_size`: asked at each scrape, because people release addresses too."""
         disable_created_metrics()
         self._last: Report | None = None
         self._read_at: dict[str, float] = {}
         self._mode, self._watches = mode, watches
-        counter, histogram = partial(_counter, registry), partial(_histogram, registry)
-        self._source_seconds = histogram("source_read_seconds", "Time to read a source.", READ_BUCKETS, "source")
-        self._sync_seconds = histogram(
-            "sync_seconds", "Time of a sync: read the sources, run the checks, export the report.", SYNC_BUCKETS
+        self._commit, self._journal_size = commit, journal_size
+        counter = partial(_counter, registry)
+        self._source_seconds = counter("source_read_seconds_total", "Time spent reading a source.", "source")
+        self._sync_seconds = Summary(
+            f"{PREFIX}sync_seconds",
+            "Time of a sync: read the sources, run the checks, export the report.",
+            registry=registry,
         )
         self._failures = counter(
             "sync_failures_total",
@@ -70,26 +94,35 @@ class MetricsExporter(Collector):
             "network",
             "cause",
         )
-        self._releases = _Releases(registry)
+        self._refused = counter(
+            "releases_refused_total",
+            "Addresses that a guard refused to release, counted once per sync, by the first reason.",
+            "network",
+            "reason",
+        )
+        self._releases = _Releases(registry) if mode == CLEAN else None
         self._begin(networks)
         for stage in STAGES:
             self._failures.labels(stage)
-        ProcessCollector(registry=registry)
+        self._process = ProcessCollector(registry=None)
         registry.register(self)
 
     def _begin(self, networks: Iterable[str]) -> None:
         """Let the counters of networks start at 0."""
         for network in networks:
-            self._releases.begin(network)
+            if self._releases is not None:
+                self._releases.begin(network)
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
 
     def export(self, report: Report, seconds: float) -> None:
         snapshot = report.assessment.snapshot
         self._begin(_in_use(report))
+        sources_up = _sources_up(snapshot)
         for timing in snapshot.timings:
-            self._source_seconds.labels(timing.source).observe(timing.seconds)
-        for source, up in _sources_up(snapshot).items():
+            if timing.source in sources_up:
+                self._source_seconds.labels(timing.source).inc(timing.seconds)
+        for source, up in sources_up.items():
             if up:
                 self._read_at[source] = snapshot.taken_at.timestamp()
         if report.unavailable:
@@ -101,19 +134,34 @@ class MetricsExporter(Collector):
             if finding.detector == leaked_reservation.NAME and finding.cause is not None:
                 self._confirmed.labels(finding.network, finding.cause.value).inc()
         if report.cleaning is not None:
-            self._releases.count(report.cleaning)
+            self._count(report.cleaning)
         self._sync_seconds.observe(seconds)
         self._last = report
 
+    def _count(self, cleaning: Cleaning) -> None:
+        for outcome in cleaning.outcomes:
+            if outcome.refusals:
+                for reservation in outcome.request.reservations:
+                    self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
+            if self._releases is not None:
+                self._releases.count(outcome)
+
     def collect(self) -> Iterator[Metric]:
         yield _info(
-            "build_info", "The running agent.", version=version("nodeleak"), python_version=platform.python_version()
+            "build_info",
+            "The running agent.",
+            version=version("nodeleak"),
+            commit=self._commit,
+            python_version=platform.python_version(),
         )
         yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
         yield from _watch_counters(self._watches)
+        yield from (one for one in self._process.collect() if one.name in _PROCESS)
+        if (size := self._journal_size()) is not None:
+            yield GaugeMetricFamily(f"{PREFIX}journal_bytes", "Size of the journal of releases.", value=size)
         if (report := self._last) is not None:
             yield from _networks(report)
-            yield _findings(report)
+            yield from (_findings(report), _oldest(report))
             yield from metrics_devices.families(report)
             yield from self._sources(report)
             if report.cleaning is not None:
@@ -125,11 +173,13 @@ class MetricsExporter(Collector):
 
     def _sources(self, report: Report) -> Iterator[Metric]:
         up = _gauge("source_up", "Whether the source was read in the last sync.", "source")
-        read_at = _gauge("source_last_read_timestamp_seconds", "When the source was last read.", "source")
+        read_at = _gauge(
+            "source_last_read_timestamp_seconds", "When a source that is unavailable was last read.", "source"
+        )
         for source, is_up in _sources_up(report.assessment.snapshot).items():
             up.add_metric([source], is_up)
-        for source, when in sorted(self._read_at.items()):
-            read_at.add_metric([source], when)
+            if not is_up and source in self._read_at:
+                read_at.add_metric([source], self._read_at[source])
         last = GaugeMetricFamily(
             f"{PREFIX}last_sync_timestamp_seconds",
             "When the last sync started.",
@@ -139,17 +189,11 @@ class MetricsExporter(Collector):
 
 
 class _Releases:
-    """Release attempts. Present in every mode, so that no dashboard has gaps."""
+    """Attempts to release an address that passed every guard."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, histogram = partial(_counter, registry), partial(_histogram, registry)
         self._released = counter("releases_total", "Addresses released since the agent started.", "network")
-        self._refused = counter(
-            "releases_refused_total",
-            "Addresses that a guard refused to release, counted once per sync, by the first reason.",
-            "network",
-            "reason",
-        )
         self._failed = counter(
             "release_failures_total",
             "Release attempts that passed every guard but failed, by reason.",
@@ -165,24 +209,19 @@ class _Releases:
 
     def begin(self, network: str) -> None:
         self._released.labels(network)
-        for reason in Reason:
-            self._refused.labels(network, reason.value)
         for verdict in MISSED:
             self._failed.labels(network, verdict.value)
 
-    def count(self, cleaning: Cleaning) -> None:
-        for outcome in cleaning.outcomes:
-            for reservation in outcome.request.reservations:
-                if outcome.refusals:
-                    self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
-                elif outcome.verdict is Verdict.RELEASED:
-                    self._released.labels(reservation.network).inc()
-                elif outcome.verdict in MISSED:
-                    self._failed.labels(reservation.network, outcome.verdict.value).inc()
-            if outcome.waited is not None:
-                self._waited.observe(outcome.waited)
-            if outcome.held is not None:
-                self._held.observe(outcome.held)
+    def count(self, outcome: Outcome) -> None:
+        for reservation in outcome.request.reservations:
+            if outcome.verdict is Verdict.RELEASED:
+                self._released.labels(reservation.network).inc()
+            elif outcome.verdict in MISSED:
+                self._failed.labels(reservation.network, outcome.verdict.value).inc()
+        if outcome.waited is not None:
+            self._waited.observe(outcome.waited)
+        if outcome.held is not None:
+            self._held.observe(outcome.held)
 
 
 def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
@@ -194,7 +233,8 @@ def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
     )
     for watch in watches:
         for cause, times in sorted(watch.restarts.items()):
-            restarts.add_metric([watch.source, cause], times)
+            if times:
+                restarts.add_metric([watch.source, cause], times)
         regressions.add_metric([watch.source], watch.regressions)
     yield from (restarts, regressions)
 
@@ -203,8 +243,8 @@ def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) ->
     return Counter(f"{PREFIX}{name}", text, labels, registry=registry)
 
 
-def _histogram(registry: CollectorRegistry, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-    return Histogram(f"{PREFIX}{name}", text, labels, buckets=buckets, registry=registry)
+def _histogram(registry: CollectorRegistry, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+    return Histogram(f"{PREFIX}{name}", text, buckets=buckets, registry=registry)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
@@ -230,9 +270,6 @@ def _networks(report: Report) -> Iterator[Metric]:
     reservations = _gauge("reservations", "Entries in host-local's directory, by state.", "network", "state")
     usable = _gauge("range_addresses", "Addresses that the network can give to pods.", "network")
     free = _gauge("range_free_addresses", "Addresses that are not reserved.", "network")
-    oldest = _gauge(
-        "oldest_leak_timestamp_seconds", "Earliest time at which the oldest confirmed leak can have leaked.", "network"
-    )
     for network in report.networks:
         for state, count in (network.states or {}).items():
             reservations.add_metric([network.name, state.value], count)
@@ -240,26 +277,29 @@ def _networks(report: Report) -> Iterator[Metric]:
             usable.add_metric([network.name], network.usable)
         if network.free is not None:
             free.add_metric([network.name], network.free)
-    for name, since in _oldest_leaks(report).items():
-        oldest.add_metric([name], since.timestamp())
-    yield from (reservations, usable, free, oldest)
+    yield from (reservations, usable, free)
 
 
 def _in_use(report: Report) -> Iterator[str]:
     return (one.name for one in report.networks if not one.not_in_use)
 
 
-def _oldest_leaks(report: Report) -> dict[str, datetime]:
-    """Return by network since when its oldest confirmed leak can have been one."""
+def _oldest(report: Report) -> Metric:
+    family = _gauge(
+        "oldest_finding_timestamp_seconds", "When the oldest confirmed finding of the detector began.", "detector"
+    )
     oldest: dict[str, datetime] = {}
     for one in report.findings:
-        if one.confirmed and one.finding.detector == leaked_reservation.NAME:
-            network = one.finding.network
-            oldest[network] = min(one.since, oldest.get(network, one.since))
-    return oldest
+        if one.confirmed:
+            name = one.finding.detector
+            oldest[name] = min(one.since, oldest.get(name, one.since))
+    for name, since in sorted(oldest.items()):
+        family.add_metric([name], since.timestamp())
+    return family
 
 
 def _findings(report: Report) -> Metric:
+    """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
     family = _gauge(
         "findings", "Current findings; phase candidate: not confirmed yet.", "detector", "severity", "phase"
     )
@@ -267,8 +307,10 @@ def _findings(report: Report) -> Metric:
     found = Counts((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
     for detector in DETECTORS:
         if detector.NAME in not_evaluated:
-            continue  # unknown is not 0
+            continue
         for severity in detector.SEVERITIES:
-            family.add_metric([detector.NAME, severity, "candidate"], found[detector.NAME, severity, False])
-            family.add_metric([detector.NAME, severity, "confirmed"], found[detector.NAME, severity, True])
+            for confirmed, phase in ((False, "candidate"), (True, "confirmed")):
+                count = found[detector.NAME, severity, confirmed]
+                if count or (confirmed and severity is not Severity.INFO):
+                    family.add_metric([detector.NAME, severity, phase], count)
     return family

@@ -1,11 +1,10 @@
-"""Counters of deliveries to the API server. They exist in every mode, with zeros."""
+"""Counters of deliveries to the API server. One without deliveries is absent."""
 
 from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.kube_events.messages import REASONS
 from agent.kube_events.queue import Failure, Kind, Message
 
 SENT: Final = "sent"
@@ -25,13 +24,6 @@ class DeliveryMetrics:
         self._conditions = counter(
             "node_condition_patches_total", "Patches of the node's condition, by result.", ["result"]
         )
-        for reason in REASONS:
-            self._sent.labels(reason)
-        for failure in Failure:
-            self._dropped.labels(failure.value)
-            if failure is not Failure.RATE_LIMITED:
-                self._conditions.labels(failure.value)
-        self._conditions.labels(SENT)
 
     def sent(self, message: Message) -> None:
         if message.kind is Kind.EVENT:

@@ -5,7 +5,8 @@
 VERSION=1.20.2
 BINARIES=(kubelet kube-apiserver kube-controller-manager kube-scheduler)
 PACKAGES=(docker.io containerd runc containernetworking-plugins etcd-server etcd-client iptables iproute2 conntrack socat
-  ethtool ebtables busybox-static jq curl procps prometheus gcc libc6-dev openssl chromium fonts-inter)
+  ethtool ebtables busybox-static jq curl procps prometheus prometheus-alertmanager gcc libc6-dev openssl chromium
+  fonts-inter)
 SOURCE=$CACHE/src # while building
 
 missing_packages() {

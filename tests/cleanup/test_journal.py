@@ -351,6 +351,17 @@ def test_the_room_of_an_empty_journal_is_enough_for_what_the_daemon_releases_in_
     assert journal_store.room(NOW) > 24 * int(all_settings()["max_per_hour"].default)
 
 
+def test_the_size_is_that_of_all_files(journal_store: JournalStore, file: Path) -> None:
+    assert journal_store.size() is None
+    journal_store.begin(ENTRY, ())
+    file.with_name("journal.3.jsonl").write_text("x" * 1000)
+    assert journal_store.size() == file.stat().st_size + 1000
+
+
+def test_a_size_that_cannot_be_told_is_not_known(tmp_path: Path) -> None:
+    assert JournalStore(tmp_path / ("x" * 300)).size() is None
+
+
 def test_a_journal_whose_directory_cannot_be_read_has_no_room(tmp_path: Path) -> None:
     assert JournalStore(tmp_path / ("x" * 300)).room(NOW) == 0
 

@@ -703,6 +703,7 @@ def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident)
         "nodeleak_cleanup_halted 0.0",
         "nodeleak_lock_held_seconds_count 7.0",
         "nodeleak_lock_wait_seconds_count 7.0",
+        f"nodeleak_journal_bytes {float(incident.journal_file.stat().st_size)}",
     ):
         assert f"\n{sample}\n" in metrics
     events = [one["event"] for one in agent.events]

@@ -1,5 +1,6 @@
 """The alert rules, and a check of PromQL expressions against the metrics that the agent exports."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,8 +26,11 @@ CASES: Final = RULES.with_name("tests.yaml")
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "nodeleak.json"
 
-TARGET: Final = frozenset({"job", "instance", "node"})
-"""Target labels of Prometheus; `node` if relabelling adds it."""
+TARGET: Final = frozenset({"cluster", "job", "instance", "node"})
+"""Target labels of Prometheus; `node` and `cluster` if relabelling adds them."""
+
+OTHERS: Final[Mapping[str, frozenset[str]]] = {"up": TARGET, "kube_node_info": frozenset({"node", "os_image"})}
+"""Metrics that are not the agent's: Prometheus' own, and one of kube-state-metrics."""
 
 VALUES: Final[Mapping[str, frozenset[str]]] = {
     "cause": frozenset(one.value for kind in (LeakCause, rejections.RejectionCause) for one in kind),
@@ -76,15 +80,16 @@ def recordings() -> dict[str, str]:
 
 @cache
 def known_metrics() -> Mapping[str, set[str]]:
-    """Return all metrics with their labels: the agent's samples, `up`, and the recording rules."""
-    known: dict[str, set[str]] = {"up": set()}
+    """Return all metrics with their labels: the agent's samples, those of others, and the recording rules."""
+    known = {name: set(labels) for name, labels in OTHERS.items()}
     for family in everything().registry.collect():
         for sample in family.samples:
             known.setdefault(sample.name, set()).update(sample.labels)
-    recorded = {
-        name: set[str]().union(*(known[named(one)] for one in selectors(e))) for name, e in recordings().items()
-    }
-    return known | recorded
+    for name, expr in recordings().items():
+        sources = (known.get(named(one), set()) for one in selectors(expr))  # a rule may read its own last result
+        by = re.match(r"\w+ by \(([\w, ]+)\)", expr)
+        known[name] = set(by[1].split(", ")) if by else set[str]().union(*sources)
+    return known
 
 
 def selectors(expr: str) -> list[promql.VectorSelector]:
@@ -111,7 +116,7 @@ def complaints(expr: str, known: Mapping[str, set[str]]) -> Iterator[str]:
 
 
 def _of_matcher(name: str, labels: set[str], matcher: promql.Matcher) -> Iterator[str]:
-    if matcher.name in TARGET:
+    if matcher.name in TARGET or matcher.name in OTHERS.get(name, ()):
         return
     if matcher.name not in labels:
         yield f"{name} has no label {matcher.name}"

@@ -25,7 +25,9 @@ WIDTH: Final = 24
 def expressions(panel: Mapping[str, Any]) -> list[str]:
     """Return the queries of a panel as Grafana sends them."""
     asked = [target["expr"] for target in panel["targets"]]
-    return [expr.replace("$__rate_interval", "5m").replace("$node", "worker-1") for expr in asked]
+    for variable, value in {"$__rate_interval": "5m", "$cluster": ".*", "$job": ".*", "$node": "worker-1"}.items():
+        asked = [expr.replace(variable, value) for expr in asked]
+    return asked
 
 
 # Queries
@@ -38,13 +40,29 @@ def test_a_panel_uses_only_metrics_and_labels_that_exist(panel: dict[str, Any]) 
     assert not any("$" in expr for expr in expressions(panel)), "an undefined variable"
 
 
-def test_the_variables_are_the_source_and_the_node() -> None:
-    source, node = BOARD["templating"]["list"]
+def test_the_variables_are_the_source_cluster_job_and_node() -> None:
+    source, cluster, job, node = BOARD["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
-    assert (node["name"], node["type"], node["datasource"]) == ("node", "query", SOURCE)
-    matched = re.fullmatch(r"label_values\((\w+), node\)", node["query"]["query"])
-    assert matched
-    assert matched[1] in known_metrics()
+    for label, variable in (("cluster", cluster), ("job", job)):
+        assert (variable["name"], variable["datasource"]) == (label, SOURCE)
+        assert variable["query"]["query"] == f"label_values(cluster:nodeleak_agents:count, {label})"
+        assert variable["allValue"] == ".*", "targets without the label count too"
+    assert "cluster:nodeleak_agents:count" in known_metrics()
+    assert (node["name"], node["type"]) == ("node", "textbox"), "a list of 15,000 nodes is of no use"
+
+
+@pytest.mark.parametrize("panel", EACH)
+def test_a_panel_shows_the_selected_clusters_and_jobs(panel: dict[str, Any]) -> None:
+    for expr in (target["expr"] for target in panel["targets"]):
+        selectors = re.findall(r"nodeleak_[a-z_:]+(\{.*?\})?", expr)
+        assert [one for one in selectors if not one.startswith('{cluster=~"$cluster", job=~"$job"')] == []
+
+
+@pytest.mark.parametrize("panel", [panel for panel in PANELS if panel["type"] == "table"], ids=lambda one: one["title"])
+def test_a_table_of_the_fleet_has_at_most_20_rows(panel: dict[str, Any]) -> None:
+    assert [
+        target["expr"] for target in panel["targets"] if not re.search(r"\b(top|bottom)k\(20, ", target["expr"])
+    ] == []
 
 
 def test_the_first_row_is_the_fleet_and_the_second_one_node() -> None:

@@ -29,8 +29,12 @@ from tests.wire import needs, run
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 OBJECT = ROOT / "deploy" / "overlays" / "prometheus-operator" / "prometheusrule.yaml"
+FLEET = {
+    "NodeleakSourceDownManyNodes", "NodeleakAgentDownManyNodes", "NodeleakNodesWithoutAgent", "NodeleakAgentAbsent",
+}  # fmt: skip
+"""Alerts that are not about one node."""
 ALERTS = [pytest.param(rule, id=f"{rule.alert}-{rule.severity}") for rule in alerts()]
-OTHERWISE = {"leaked_reservation": 'nodeleak_reservations{state="leaked"}', "rejected_pod": "nodeleak_rejected_pods{"}
+OTHERWISE = {"leaked_reservation": "network:nodeleak_leaked:sum", "rejected_pod": "nodeleak_rejected_pods{"}
 """Detectors whose alert uses a more specific metric than the number of findings."""
 
 
@@ -41,7 +45,7 @@ def promtool(*words: str) -> str:
 
 def cases() -> Iterator[dict[str, Any]]:
     for test in yaml.safe_load(CASES.read_text())["tests"]:
-        yield from test["alert_rule_test"]
+        yield from test.get("alert_rule_test", ())
 
 
 # Form
@@ -55,13 +59,24 @@ def test_an_alert_is_well_formed(rule: Rule) -> None:
     assert rule.severity in set(Severity)
     assert list(rule.annotations) == ["summary", "description", "runbook_url"]
     assert rule.annotations["runbook_url"] == f"{REPOSITORY}/blob/main/docs/runbooks/{rule.alert}.md"
-    assert "{{" not in rule.annotations["summary"], "Alertmanager groups alerts by equal summaries"
 
 
 @pytest.mark.parametrize("rule", ALERTS)
-def test_an_alert_names_its_node(rule: Rule) -> None:
-    names_it = "{{ or $labels.node $labels.instance }}" in rule.annotations["description"]
-    assert names_it != rule.expr.startswith("absent(")
+def test_a_summary_names_the_node_or_how_many_nodes(rule: Rule) -> None:
+    """People on call see the summaries of all alerts of a notification, and often nothing else."""
+    summary = rule.annotations["summary"]
+    if rule.alert in FLEET:
+        assert "{{ $value }}" in summary or rule.alert == "NodeleakAgentAbsent"
+        assert "{{ with $labels.cluster }} of cluster {{ . }}{{ end }}" in summary
+    else:
+        assert "{{ or $labels.node $labels.instance }}" in summary
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_expression_matches_targets_of_one_cluster_only(rule: Rule) -> None:
+    """Addresses and names of nodes repeat in other clusters."""
+    assert [on for on in re.findall(r"\bon \(([^)]*)\)", rule.expr) if "cluster" not in on] == []
+    assert ("by (" in rule.expr) <= ("by (cluster" in rule.expr)
 
 
 @pytest.mark.parametrize("name", recordings())
@@ -135,6 +150,17 @@ def test_promtool_accepts_the_rules() -> None:
 
 def test_alerts_fire_as_expected() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(CASES))
+
+
+def test_every_recording_rule_has_a_case() -> None:
+    tests = yaml.safe_load(CASES.read_text())["tests"]
+    assert {one["expr"] for test in tests for one in test.get("promql_expr_test", ())} == set(recordings())
+
+
+def test_recorded_values_are_those_of_the_same_minute() -> None:
+    names = [group["name"] for group in yaml.safe_load(RULES.read_text())["groups"]]
+    assert yaml.safe_load(CASES.read_text())["group_eval_order"] == names
+    assert names[0] == "nodeleak.recordings"
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:

@@ -1,0 +1,187 @@
+"""A fleet on one machine: a server of 200 agents' metrics, a real Prometheus, and a real Alertmanager that notifies.
+
+Time runs 30 times as fast: all durations of the deployed rules and of the deployed configuration of Alertmanager are
+divided by 30, and nothing else of them is changed.
+"""
+
+import json
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.request import urlopen
+
+import yaml  # type: ignore[import-untyped]
+
+from tests import processes
+from tests.wire import needs
+
+from .node import eventually
+from .prometheus import RULES, Prometheus
+
+ALERTMANAGER = RULES.with_name("alertmanager.yaml")
+SPEED = 30
+SCRAPE_MS = 2000
+"""Of the fast time: a minute."""
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def faster(text: str) -> str:
+    """Divide every duration in a YAML file by `SPEED`."""
+    bare = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?<![\w.])(\d+)([smhd])\b", lambda found: f"{int(found[1]) * _UNITS[found[2]] // SPEED}ms", bare)
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 512
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, body: str = "") -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+class Agents(_Server):
+    """Serves the same page for every agent. Each sync is new, as the agents' clocks go on."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+        served = self
+
+        class Handler(_Handler):
+            def do_GET(self) -> None:
+                now = time.time()  # noqa: TID251 (agents have a clock)
+                last = rf"\1 {now}"
+                self.answer(re.sub(r"(?m)^(nodeleak_last_sync_timestamp_seconds) .*$", last, served.page))
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Notifications(_Server):
+    """A receiver: the notifications that people would get."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        told = self.all
+
+        class Handler(_Handler):
+            def do_POST(self) -> None:
+                told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.answer()
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def summary(self) -> list[tuple[str, str, int]]:
+        """Return of each notification its status, the kind of its alerts, and their number."""
+        return [(one["status"], one["groupLabels"].get("alertname", ""), len(one["alerts"])) for one in self.all]
+
+
+def configuration(receiver: str) -> Any:
+    """Return the deployed configuration, with a webhook behind each receiver that people would read."""
+    deployed = yaml.safe_load(faster(ALERTMANAGER.read_text()))
+    for one in deployed["receivers"]:
+        if one["name"] != "nobody":
+            one["webhook_configs"] = [{"url": receiver, "send_resolved": True}]
+    return deployed
+
+
+def scraping(nodes: int, address: str, alertmanager: int) -> Any:
+    """Return the configuration of a Prometheus that takes each path of one server for an agent."""
+    targets = [
+        {
+            "targets": [address],
+            "labels": {"__metrics_path__": f"/{n}", "instance": f"10.0.{n // 250}.{n % 250}:9747", "node": f"n{n}"},
+        }
+        for n in range(nodes)
+    ]
+    return {
+        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": targets}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
+    }
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    needs(found is not None, f"{name} (Debian: apt-get install {name}), to count what it sends")
+    return str(found)
+
+
+@contextmanager
+def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prometheus, Notifications]]:
+    """Run all of it during the block."""
+    prometheus, alertmanager = program("prometheus"), program("prometheus-alertmanager")
+    queries, notifies = _free_port(), _free_port()
+    with ExitStack() as stack:
+        agents, told = stack.enter_context(Agents(page)), stack.enter_context(Notifications())
+        for name, content in {
+            "rules.yaml": faster(RULES.read_text()),
+            "prometheus.yml": yaml.safe_dump(scraping(nodes, agents.address, notifies)),
+            "alertmanager.yml": yaml.safe_dump(configuration(f"http://{told.address}/")),
+        }.items():
+            (directory / name).write_text(content)
+        for command in (
+            (
+                *(
+                    alertmanager,
+                    f"--config.file={directory / 'alertmanager.yml'}",
+                    f"--storage.path={directory / 'am'}",
+                ),
+                *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{notifies}"),
+            ),
+            (
+                *(
+                    prometheus,
+                    f"--config.file={directory / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={directory / 'db'}",
+                ),
+                *("--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
+                f"--web.listen-address=127.0.0.1:{queries}",
+            ),
+        ):
+            log = directory / f"{Path(command[0]).name}.log"
+            stack.enter_context(processes.running(command, log, processes.environment()))
+        for port in (queries, notifies):
+            eventually(partial(_is_ready, port), 30)
+        yield agents, Prometheus(queries), told
+
+
+def _is_ready(port: int) -> None:
+    with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5) as answer:
+        assert answer.status == HTTPStatus.OK
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
