@@ -86,9 +86,7 @@ def _print_job(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     namespace = job["metadata"]["namespace"]
-    write(f"# JOB=$({_again(arguments)} | kubectl create -f - -o name)
-")
-    write(f"# until kubectl -n {namespace} logs -f $JOB; do sleep 2; done
-")
+    write(f"# JOB=$({_again(arguments)} | kubectl create -f - -o name)\n")
+    write(f"# until kubectl -n {namespace} logs -f $JOB; do sleep 2; done\n")
     write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
     return DONE

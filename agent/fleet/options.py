@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from agent.cli.output import width
-from agent.cli.parser import did_you_mean
+from agent.cli.parser import COMMANDS as NODE_COMMANDS
+from agent.cli.parser import did_you_mean, make_parser
 from agent.config import UsageError, duration_between, invalid, positive, quote
 
 _OVERVIEW: Final = """\
@@ -104,7 +105,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         return argparse.Namespace(command="version")
     if name not in COMMANDS:
         hint = "options follow the command: kubectl nodeleak status ..." if name.startswith("-") else _see_help("")
-        raise UsageError(f"unknown command {quote(name)}{did_you_mean(name, COMMANDS)}", hint)
+        raise UsageError(f"unknown command {quote(name)}{did_you_mean(name, list(COMMANDS))}", hint)
     split = given.index("--") if "--" in given else len(given)
     own, rest = given[:split], given[split + 1 :]
     parser = _parser(name)
@@ -118,11 +119,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _unknown_option(name: str, given: str, parser: argparse.ArgumentParser) -> UsageError:
-    options = [one for action in parser._actions for one in action.option_strings]  # noqa: SLF001 (no way to ask)
-    suggestion = did_you_mean(given.partition("=")[0], options)
-    if not suggestion and name != "status":
-        suggestion = f": options of nodeleak {name.removesuffix('-job')} follow --, such as: -- {given}"
-    return UsageError(f"unknown option {quote(given)}{suggestion}", _see_help(name))
+    option = given.partition("=")[0]
+    on_node = name.removesuffix("-job")
+    if on_node in NODE_COMMANDS and option in _options(make_parser(on_node)):
+        there = f"it is an option of nodeleak {on_node}: write it after --"
+        return UsageError(f"unknown option {quote(given)}: {there}", _see_help(name))
+    return UsageError(f"unknown option {quote(given)}{did_you_mean(option, _options(parser))}", _see_help(name))
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [one for action in parser._actions for one in action.option_strings]  # noqa: SLF001 (no other way to ask)
 
 
 def _overview() -> str:
@@ -249,7 +255,7 @@ def _rest_mistake(parsed: argparse.Namespace) -> str:
     names = {one.partition("=")[0] for one in parsed.rest}
     if parsed.command == "status" and parsed.rest:
         return "status takes no options after --"
-    if names & {"-o", "--output"}:
+    if any(one.startswith("-o") for one in names) or "--output" in names:
         return "write -o before --"
     if parsed.command.startswith("clean") and "--apply" in names:
         return "write --apply before --"

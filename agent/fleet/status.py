@@ -94,13 +94,14 @@ def _of_document(target: Target, answer: Answer, document: Mapping[str, Any]) ->
     severities = [str(one["severity"]) for one in findings]
     # A cleanup that halted is no finding: only the headline says so.
     worst = str(document["headline"]).partition(":")[0].lower()
-    headline = [] if worst in severities or worst not in _RANKS else [str(document["headline"])]
+    unlisted = worst not in severities if worst in _RANKS else state == "findings" and not findings
+    headline = [str(document["headline"])] if unlisted else []
     complete = state in {"ok", "findings"} and not unavailable
     not_ready = "" if target.agent is None or target.agent.ready else " not ready"
     return NodeStatus(
         target=target,
         answer=answer,
-        rank=_rank([*severities, *([worst] if headline else [])], complete=complete),
+        rank=_rank([*severities, *([worst] if unlisted else [])], complete=complete),
         agent=f"{version}{not_ready}",
         text="; ".join([*headline, *_problems(state, document["report"], unavailable), *map(_finding, findings)]),
         complete=complete,

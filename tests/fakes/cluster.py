@@ -6,6 +6,7 @@ exec is the WebSocket protocol `v5.channel.k8s.io` (kubectl >= 1.31). `requests`
 import base64
 import hashlib
 import json
+import ssl
 import struct
 import time
 from collections import Counter
@@ -76,10 +77,12 @@ class FakeCluster:
         }
 
     @contextmanager
-    def serve(self) -> Iterator["FakeCluster"]:
+    def serve(self, tls: ssl.SSLContext | None = None) -> Iterator["FakeCluster"]:
         server = _Server(self)
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         with serving(server):
-            self.url = f"http://127.0.0.1:{server.server_address[1]}"
+            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
             yield self
 
     @contextmanager
@@ -169,7 +172,7 @@ class _ClusterHandler(Handler):
         self._frame(_BINARY, bytes([_STATUS]) + json.dumps(_exit_status(done.code)).encode())
         self._frame(_CLOSE, struct.pack(">H", 1000))
         self.wfile.flush()
-        self.rfile.read(1)  # the client closes after this server
+        self.rfile.read()  # until the client closes: closing with unread data would discard what it has not read
         self.close_connection = True
 
     def _frame(self, opcode: int, payload: bytes) -> None:
