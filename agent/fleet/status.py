@@ -92,16 +92,13 @@ def _of_document(target: Target, answer: Answer, document: Mapping[str, Any]) ->
         return NodeStatus(target, answer, Rank.UNKNOWN, version or "no report", why, version=version)
     findings, unavailable = document["findings"], document["unavailable"]
     severities = [str(one["severity"]) for one in findings]
-    # A cleanup that halted is no finding: only the headline says so.
-    worst = str(document["headline"]).partition(":")[0].lower()
-    unlisted = worst not in severities if worst in _RANKS else state == "findings" and not findings
-    headline = [str(document["headline"])] if unlisted else []
+    headline = _unlisted(state, str(document["headline"]), severities)
     complete = state in {"ok", "findings"} and not unavailable
     not_ready = "" if target.agent is None or target.agent.ready else " not ready"
     return NodeStatus(
         target=target,
         answer=answer,
-        rank=_rank([*severities, *([worst] if unlisted else [])], complete=complete),
+        rank=_rank([*severities, *map(_severity, headline)], complete=complete),
         agent=f"{version}{not_ready}",
         text="; ".join([*headline, *_problems(state, document["report"], unavailable), *map(_finding, findings)]),
         complete=complete,
@@ -110,6 +107,17 @@ def _of_document(target: Target, answer: Answer, document: Mapping[str, Any]) ->
         cleanup=_cleanup(document["cleanup"]),
         networks=[_network(one) for one in document["networks"]] or [Network()],
     )
+
+
+def _unlisted(state: str, headline: str, severities: Sequence[str]) -> list[str]:
+    """Return the headline if no finding is as severe: a cleanup that halted is no finding."""
+    if _severity(headline) in _RANKS:
+        return [] if _severity(headline) in severities else [headline]
+    return [headline] if state == "findings" and not severities else []
+
+
+def _severity(headline: str) -> str:
+    return headline.partition(":")[0].lower()
 
 
 def _rank(severities: Iterable[str], *, complete: bool) -> Rank:
