@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
+from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.output import write, write_json
 from agent.config import UsageError
 from agent.fleet.answers import Answer, merged
@@ -38,10 +38,12 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
     # A new file is made only now, so that an answer of "no" leaves none.
     path = path or _create(arguments.report)
     with _stopping() as stop:
-        _clean(arguments, session, _Run(path, report, agents, stop), planned)
+        run = _Run(path, report, agents, stop, quiet=arguments.output == "json")
+        written = _clean(arguments, session, run, planned)
         if arguments.output == "json":
             write_json(merged("clean", [dict(one.result) for one in report if one.result]))
-        return _conclude(path, report, interrupted=stop.is_set())
+        code = _conclude(path, report, interrupted=stop.is_set())
+        return code if written else OUTPUT
 
 
 def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None, CleanReport, list[Target]]:
@@ -100,38 +102,42 @@ def _confirm(arguments: argparse.Namespace, planned: Sequence[Sequence[str]]) ->
 class _Run:
     """A cleanup that has begun."""
 
-    def __init__(self, path: Path, report: CleanReport, agents: dict[str, Agent], stop: Event) -> None:
-        self.report, self.agents, self.stop = report, agents, stop
+    def __init__(self, path: Path, report: CleanReport, agents: dict[str, Agent], stop: Event, *, quiet: bool) -> None:
+        """`quiet`: print no result as it arrives."""
+        self.report, self.agents, self.stop, self._quiet = report, agents, stop, quiet
         self._file = StateFile(path.absolute(), lambda why: note(f"cannot write the report: {why}"))
 
     def save(self) -> bool:
         return self._file.write(f"{json.dumps(self.report.document(), indent=1)}\n".encode())
 
-
-def _clean(arguments: argparse.Namespace, session: Session, run: _Run, planned: Sequence[Sequence[str]]) -> None:
-    """Clean wave by wave until all are done, one had a surprise, or the operator interrupts."""
-    command = ("clean", "--apply", *run.report.options, "-o", "json")
-
-    def arrived(answer: Answer) -> None:
-        result = run.report.answered(answer)
-        if arguments.output != "json":
+    def arrived(self, answer: Answer) -> None:
+        result = self.report.answered(answer)
+        if not self._quiet:
             mark = "" if result.state is State.DONE else "UNEXPECTED: "
             write(f"{escape(f'{result.node}: {mark}{result.text}')}\n")
 
+
+def _clean(arguments: argparse.Namespace, session: Session, run: _Run, planned: Sequence[Sequence[str]]) -> bool:
+    """Clean wave by wave until all are done, one had a surprise, or the operator interrupts.
+
+    Return whether the report has every result.
+    """
+    command = ("clean", "--apply", *run.report.options, "-o", "json")
     for number, wave in enumerate(planned):
         if run.stop.wait(arguments.pause.total_seconds() if number else 0):
-            return
+            break
         run.report.asked(wave)
         # What is not in the report could not be continued: a wave that cannot be noted does not begin.
         if not run.save():
-            for node in wave:
-                run.report.nodes[node] = NodeResult(node)
-            return
-        for answer in session.ask([run.agents[node] for node in wave], command, arrived):
-            if run.report.nodes[answer.node].state is State.ASKED:
-                run.report.answered(answer)
-        if not run.save() or run.report.named(State.SURPRISE):
-            return
+            run.report.not_asked(wave)
+            return False
+        session.ask([run.agents[node] for node in wave], command, run.arrived)
+        if not run.save():
+            return False
+        # Not those of an earlier run, whose report this one continues.
+        if set(run.report.named(State.SURPRISE)) & set(wave):
+            break
+    return True
 
 
 @contextmanager
@@ -141,7 +147,8 @@ def _stopping() -> Iterator[Event]:
 
     def interrupted(_signal: int, _frame: object) -> None:
         stop.set()
-        print("nodeleak: interrupted: waiting for the nodes of this wave", file=sys.stderr, flush=True)
+        # Not with print: the signal may have interrupted one.
+        os.write(sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n")
 
     before = {one: signal.signal(one, interrupted) for one in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -33,6 +33,7 @@ exit codes:
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
+  74 clean --apply stopped: the report cannot be written
   Otherwise the highest exit code of the nodes.
 
 Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).

@@ -31,6 +31,8 @@ class Session:
         chosen, unknown = only(found, names)
         if unknown and not gone:
             raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
+        if not chosen and not gone:
+            raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
         return chosen
 
     def _nodes(self, names: Sequence[str]) -> str:

@@ -74,6 +74,10 @@ class CleanReport:
         for node in nodes:
             self.nodes[node] = NodeResult(node, State.ASKED, text="no result yet: it may have released addresses")
 
+    def not_asked(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self.nodes[node] = NodeResult(node)
+
     def answered(self, answer: Answer) -> NodeResult:
         state, text = judge(answer)
         found = NodeResult(answer.node, state, answer.entry(), text)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -6,5 +7,7 @@ from tests.fleet.kubectl import FakeKubectl
 
 
 @pytest.fixture
-def kubectl(tmp_path: Path) -> FakeKubectl:
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
     return FakeKubectl(tmp_path)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def test_it_stops_after_the_wave_with_the_first_surprise_and_goes_on_with_the_ot
     ]
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
 
-    again = kubectl.run("clean", "--apply", "--yes", "--pause=0s", "--continue", REPORT)
+    again = kubectl.run("clean", "--apply", "--yes", "--pause=0s", "--max-nodes=1", "--continue", REPORT)
     assert again.code == 4  # worker-2 is still to be looked at
     assert sorted(kubectl.asked()[2:]) == ["worker-3", "worker-4", "worker-5"]
     assert kubectl.calls("exec")[-1][-5:] == ["clean", "--apply", "--max=3", "-o", "json"]
@@ -190,6 +191,20 @@ def test_without_a_place_for_the_report_nothing_begins(kubectl: FakeKubectl) -> 
     done = kubectl.run(*APPLY, "--report", "/nonexistent/x.json")
     assert (done.code, kubectl.asked()) == (2, [])
     assert "cannot create the report in /nonexistent: no such file or directory" in done.err
+
+
+def test_a_report_that_cannot_be_written_stops_it(kubectl: FakeKubectl) -> None:
+    place = kubectl.home / "reports"
+    place.mkdir()
+    add(kubectl, clean("released"), clean("released"), flag=str(kubectl.home / "flag"), until=str(kubectl.home / "go"))
+    child = kubectl.start(*APPLY, "--max-nodes=1", "--report=reports/x.json")
+    until((kubectl.home / "flag").exists, "worker-1 is cleaned", 60)
+    shutil.rmtree(place)
+    place.write_text("a file")
+    (kubectl.home / "go").touch()
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, kubectl.asked()) == (74, ["worker-1"])
+    assert "nodeleak: cannot write the report: " in err
 
 
 # Interruptions

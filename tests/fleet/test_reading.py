@@ -202,6 +202,13 @@ def test_documents_are_merged(kubectl: FakeKubectl) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["status", "scan"])
+def test_no_node_is_a_mistake(command: str, kubectl: FakeKubectl) -> None:
+    done = kubectl.run(command, "-l", "pool=wbe")
+    assert (done.code, done.out) == (2, "")
+    assert "nodeleak: no node matches" in done.err
+
+
 def test_a_dry_run_of_clean_changes_nothing(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", output="DRY RUN\n")
     assert kubectl.run("clean", "worker-1", "--", "--max", "3").out == "DRY RUN\n"
