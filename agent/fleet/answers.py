@@ -10,6 +10,8 @@ from agent.model.text import truncate
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _REMOTE_CODE: Final = re.compile(r"^command terminated with exit code (\d+)\s*$", re.MULTILINE)
 _LONGEST: Final = 300
+_LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
+"""kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,11 @@ class Answer:
     output: str = ""
     error: str = ""
     """What it, or kubectl, printed to standard error; or why there is no answer."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether kubectl reported success, and the output shows that it is none."""
+        return self.error == _LOST
 
     @property
     def reason(self) -> str:
@@ -53,7 +60,13 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     matched = _REMOTE_CODE.search(errors)
     if code and matched is None:
         return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
-    return Answer(node, int(matched[1]) if code and matched else 0, output, _REMOTE_CODE.sub("", errors).strip())
+    answer = Answer(node, int(matched[1]) if code and matched else 0, output, _REMOTE_CODE.sub("", errors).strip())
+    return answer if code or _is_whole(answer) else Answer(node, None, "", _LOST)
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Every command prints something, and only a document begins with a brace."""
+    return answer.document() is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
 def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

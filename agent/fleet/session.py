@@ -61,7 +61,9 @@ class Session:
             progress.step()
 
         def execute(agent: Agent) -> Answer:
-            return self.kubectl.execute(agent, command, timeout)
+            answer = self.kubectl.execute(agent, command, timeout)
+            # A command that changes nothing can be repeated.
+            return self.kubectl.execute(agent, command, timeout) if answer.lost and "--apply" not in command else answer
 
         try:
             return ask_all(agents, execute, parallel, self.kubectl.cancel, arrived)

@@ -27,6 +27,8 @@ _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _BINARY, _CLOSE = 2, 8
 _SMALL, _MEDIUM = 126, 65536
+_LEAST = 0.2
+"""Seconds. kubectl 1.30 to 1.33 lose what arrives before they are ready for it (kubernetes/kubernetes#131203)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Ran:
     error: str = ""
     code: int = 0
     seconds: float = 0.0
+    broken: bool = False
+    """Whether the connection ends before the command does."""
 
 
 @dataclass
@@ -166,10 +170,11 @@ class _ClusterHandler(Handler):
         self.wfile.flush()
         with self.server.cluster.command():
             done = self.server.cluster.run(node, command)
-            time.sleep(done.seconds)
+            time.sleep(max(done.seconds, _LEAST))
         self._frame(_BINARY, bytes([_STDOUT]) + done.output.encode())
-        self._frame(_BINARY, bytes([_STDERR]) + done.error.encode())
-        self._frame(_BINARY, bytes([_STATUS]) + json.dumps(_exit_status(done.code)).encode())
+        if not done.broken:
+            self._frame(_BINARY, bytes([_STDERR]) + done.error.encode())
+            self._frame(_BINARY, bytes([_STATUS]) + json.dumps(_exit_status(done.code)).encode())
         self._frame(_CLOSE, struct.pack(">H", 1000))
         self.wfile.flush()
         self.rfile.read()  # until the client closes: closing with unread data would discard what it has not read

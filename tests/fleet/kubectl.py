@@ -34,6 +34,10 @@ if given[0] == "get":
     sys.exit(0 if not (home / "fails").exists() else 1)
 pod = next(one for one in given if one.startswith("nodeleak-"))
 answer = json.loads((home / pod).read_text())
+asked = sum(pod in one for one in (home / "calls").read_text().splitlines() if '"exec"' in one)
+if asked <= answer.get("lost", 0):
+    sys.stdout.write(answer.get("output", "")[: answer.get("kept", 0)])
+    sys.exit(0)
 if "child" in answer:
     if not os.fork():
         time.sleep(answer["child"])

@@ -95,6 +95,15 @@ def test_every_unexpected_result_stops(surprise: dict[str, Any], kubectl: FakeKu
     assert states(kubectl) == {"worker-1": "surprise", "worker-2": "pending"}
 
 
+@pytest.mark.parametrize("kept", [0, 30])
+def test_an_output_that_kubectl_lost_is_unexpected_and_never_requested_again(kept: int, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(clean("released")), lost=1, kept=kept)
+    done = kubectl.run(*APPLY)
+    assert done.code == 4
+    assert "it is not known what it released: kubectl nodeleak journal worker-1" in done.out
+    assert kubectl.asked() == ["worker-1"]
+
+
 def test_a_node_without_agent_is_left_out(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", pod="")
     add(kubectl, clean("released"))

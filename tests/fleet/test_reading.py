@@ -149,6 +149,18 @@ def test_more_than_500_agents_are_announced(kubectl: FakeKubectl) -> None:
         child.communicate()
 
 
+@pytest.mark.parametrize("kept", [0, 30])
+def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()), lost=1, kept=kept)
+    kubectl.node("worker-2", output=text(status()), lost=2, kept=kept)
+    done = kubectl.run("status", "--parallel=1")
+    assert done.code == 3
+    assert "2 nodes: 1 unknown, 1 ok" in done.out
+    assert "worker-2  no answer" in done.out
+    assert "kubectl exec ended without the whole output" in done.out
+    assert kubectl.asked() == ["worker-1", "worker-1", "worker-2", "worker-2"]
+
+
 # Commands on nodes
 
 

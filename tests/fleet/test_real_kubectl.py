@@ -114,6 +114,15 @@ def test_a_long_document_arrives_whole(served: FakeCluster, tmp_path: Path) -> N
     assert node["document"]["padding"] == "é" * 200_000
 
 
+def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: Path) -> None:
+    """Some versions of kubectl end with exit code 0."""
+    served.run = lambda _node, _command: Ran('{"schema": "nodeleak.clean/v1", "applied"', broken=True)
+    done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
+    assert done.code == 4
+    assert "worker-1: UNEXPECTED: " in done.out
+    assert served.requests["exec pods"] == 1
+
+
 def test_a_node_that_does_not_exist_is_a_mistake(served: FakeCluster, tmp_path: Path) -> None:
     done = run(served, tmp_path, "scan", "worker-1", "worker-9")
     assert (done.code, done.out) == (2, "")
