@@ -28,7 +28,7 @@ _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _BINARY, _CLOSE = 2, 8
 _SMALL, _MEDIUM = 126, 65536
 _LEAST = 0.2
-"""Seconds. kubectl 1.30 to 1.33 lose what arrives before they are ready for it (kubernetes/kubernetes#131203)."""
+"""Seconds. kubectl 1.30 to 1.33 lose what arrives before they are ready for it."""
 
 
 @dataclass(frozen=True)
