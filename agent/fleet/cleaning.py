@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,10 @@ from threading import Event
 
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.output import write, write_json
-from agent.config import UsageError
+from agent.config import UsageError, quote
 from agent.fleet.answers import Answer, merged
 from agent.fleet.inventory import Agent, Target, natural
+from agent.fleet.options import cluster_options
 from agent.fleet.session import Session, agents_of, note
 from agent.fleet.waves import CleanReport, NodeResult, State, conclusion, waves
 from agent.model.text import count_of, escape
@@ -34,7 +36,7 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
     if not planned:
         note("no node to clean")
         return UNAVAILABLE if report.named(State.LEFT_OUT) else DONE
-    _confirm(arguments, planned)
+    _confirm(arguments, report.context, planned)
     # A new file is made only now, so that an answer of "no" leaves none.
     path = path or _create(arguments.report)
     with _stopping() as stop:
@@ -42,7 +44,8 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
         written = _clean(arguments, session, run, planned)
         if arguments.output == "json":
             write_json(merged("clean", [dict(one.result) for one in report if one.result]))
-        code = _conclude(path, report, interrupted=stop.is_set())
+        again = ["clean", "--apply", "--continue", str(path), *cluster_options(arguments)]
+        code = _conclude(path, report, f"kubectl nodeleak {shlex.join(again)}", interrupted=stop.is_set())
         return code if written else OUTPUT
 
 
@@ -50,9 +53,14 @@ def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None
     """Return the report, its file if there is one already, and the nodes that are still to be cleaned."""
     if not arguments.resume:
         found = sorted(session.targets(arguments.nodes), key=lambda one: natural(one.node))
-        return None, CleanReport(arguments.rest, [NodeResult(one.node) for one in found]), found
+        return None, CleanReport(session.context(), arguments.rest, [NodeResult(one.node) for one in found]), found
     path = Path(arguments.resume)
     report = _read(path)
+    if (context := session.context()) != report.context:
+        remedy = f"add --context={report.context}" if report.context else "use the same kubeconfig"
+        raise UsageError(
+            f"--continue: {path} is of the context {quote(report.context)}, not {quote(context)}: {remedy}"
+        )
     pending = report.named(State.PENDING)
     found = session.targets(pending, gone=True) if pending else []
     for node in set(pending) - {one.node for one in found}:
@@ -85,10 +93,11 @@ def _create(given: str | None) -> Path:
     raise AssertionError("unreachable")
 
 
-def _confirm(arguments: argparse.Namespace, planned: Sequence[Sequence[str]]) -> None:
+def _confirm(arguments: argparse.Namespace, context: str, planned: Sequence[Sequence[str]]) -> None:
     nodes = [node for wave in planned for node in wave]
     shown = ", ".join(nodes[:5]) + (", …" if len(nodes) > 5 else "")  # noqa: PLR2004 (fits a line)
-    what = f"release leaked addresses on {count_of(len(nodes), 'node')} ({shown}), in {count_of(len(planned), 'wave')}"
+    where = f"{count_of(len(nodes), 'node')}{f' of {context}' if context else ''} ({shown})"
+    what = f"release leaked addresses on {where}, in {count_of(len(planned), 'wave')}"
     if arguments.yes:
         note(what)
         return
@@ -158,7 +167,7 @@ def _stopping() -> Iterator[Event]:
             signal.signal(one, handler)
 
 
-def _conclude(path: Path, report: CleanReport, *, interrupted: bool) -> int:
+def _conclude(path: Path, report: CleanReport, again: str, *, interrupted: bool) -> int:
     """Print what was done and what is left, and return the exit code."""
     note(f"{conclusion(report)}; report: {path}")
     unexpected = report.named(State.SURPRISE, State.ASKED)
@@ -166,7 +175,7 @@ def _conclude(path: Path, report: CleanReport, *, interrupted: bool) -> int:
     if unexpected:
         note(f"stopped: look at {', '.join(unexpected)} first; --continue does not clean these again")
     if pending:
-        note(f"to go on: kubectl nodeleak clean --apply --continue {path}")
+        note(f"to go on: {again}")
     if unexpected:
         return FAILED
     if pending:

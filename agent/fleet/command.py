@@ -17,7 +17,7 @@ from agent.fleet.clean_job import clean_job
 from agent.fleet.cleaning import apply_on_nodes
 from agent.fleet.inventory import LABELS
 from agent.fleet.kubectl import KubectlError
-from agent.fleet.options import parse_arguments
+from agent.fleet.options import cluster_options, parse_arguments
 from agent.fleet.reading import run_on_nodes, show_status
 from agent.fleet.session import Session, note
 
@@ -65,10 +65,9 @@ def _execute(parsed: argparse.Namespace) -> int:
 
 def _again(arguments: argparse.Namespace) -> str:
     """Write the command that prints this manifest."""
-    given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig, "--namespace": arguments.namespace}
-    cluster = [f"{name}={value}" for name, value in given.items() if value]
     rest = ["--", *arguments.rest] if arguments.rest else []
-    words = ["clean-job", *arguments.nodes, *(["--apply"] if arguments.apply else []), *cluster, *rest]
+    options = [*(["--apply"] if arguments.apply else []), *cluster_options(arguments)]
+    words = ["clean-job", *arguments.nodes, *options, *rest]
     return f"kubectl nodeleak {shlex.join(words)}"
 
 

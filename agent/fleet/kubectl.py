@@ -25,6 +25,14 @@ class Kubectl:
         self._lock = Lock()
         self._canceled = Event()
 
+    def context(self) -> str:
+        """Return the name of the current context; empty without one, as in a pod."""
+        command = ["kubectl", "config", "current-context", *self._options]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+        except OSError:
+            return ""
+
     def get(self, *arguments: str) -> str:
         """Return what `kubectl get` prints. Its errors, and prompts of a credential plugin, go to the terminal."""
         command = ["kubectl", "get", *self._options, *arguments]

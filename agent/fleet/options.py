@@ -95,6 +95,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
 }
 
 
+def cluster_options(parsed: argparse.Namespace) -> list[str]:
+    """Write the options that say which cluster, and where the agents are, for another command."""
+    given = {"--context": parsed.context, "--kubeconfig": parsed.kubeconfig, "--namespace": parsed.namespace}
+    return [f"{name}={value}" for name, value in given.items() if value]
+
+
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with `command`, and `rest`: what follows `--`. The command `help` has the `page` to print."""
     name, *given = arguments or ["help"]

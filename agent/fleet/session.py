@@ -24,6 +24,9 @@ class Session:
         self.kubectl = Kubectl(*(f"{name}={value}" for name, value in given.items() if value))
         self.agents_in = [f"--namespace={arguments.namespace}"] if arguments.namespace else ["--all-namespaces"]
 
+    def context(self) -> str:
+        return self._arguments.context or self.kubectl.context()
+
     def targets(self, names: Sequence[str], *, gone: bool = False) -> list[Target]:
         """Find nodes and their agents; without names, all that are selected. `gone`: skip nodes that do not exist."""
         few = names[:_FEW] if len(names) <= _FEW else ()

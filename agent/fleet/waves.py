@@ -38,9 +38,9 @@ class NodeResult:
 class CleanReport:
     """The nodes of one cleanup, each with its result. It is complete before each wave, and after it."""
 
-    def __init__(self, options: Sequence[str], nodes: Iterable[NodeResult]) -> None:
-        """`options`: of `nodeleak clean` on each node."""
-        self.options = tuple(options)
+    def __init__(self, context: str, options: Sequence[str], nodes: Iterable[NodeResult]) -> None:
+        """`context`: of the kubeconfig; another cluster may have the same nodes. `options`: of `nodeleak clean`."""
+        self.context, self.options = context, tuple(options)
         self.nodes = {one.node: one for one in nodes}
 
     @classmethod
@@ -53,13 +53,13 @@ class CleanReport:
                 NodeResult(str(one["node"]), State(one["state"]), one.get("result"), str(one["text"]))
                 for one in tree["nodes"]
             ]
-            return cls([str(one) for one in tree["options"]], nodes)
+            return cls(str(tree["context"]), [str(one) for one in tree["options"]], nodes)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a report of kubectl nodeleak clean ({truncate(repr(error))})") from error
 
     def document(self) -> dict[str, Any]:
         nodes = [{"node": one.node, "state": one.state, "text": one.text, "result": one.result} for one in self]
-        return {"schema": REPORT_SCHEMA, "options": list(self.options), "nodes": nodes}
+        return {"schema": REPORT_SCHEMA, "context": self.context, "options": list(self.options), "nodes": nodes}
 
     def __iter__(self) -> Iterator[NodeResult]:
         return iter(self.nodes.values())

@@ -23,6 +23,9 @@ home = Path({home!r})
 given = sys.argv[1:]
 with (home / "calls").open("a") as calls:
     calls.write(json.dumps(given) + "\\n")
+if given[0] == "config":
+    print("staging")
+    sys.exit()
 if given[0] == "get":
     kind = next(one for one in given[1:] if not one.startswith("-"))
     names = given[given.index(kind) + 1:]

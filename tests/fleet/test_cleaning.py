@@ -40,7 +40,7 @@ def test_every_node_is_cleaned_in_waves_and_reported(kubectl: FakeKubectl) -> No
         "worker-2: 0 released; refused: not_confirmed (1); free addresses in cbr0: 0 before, 0 after",
         "worker-3: nothing to release",
     ]
-    what = "release leaked addresses on 3 nodes (worker-1, worker-2, worker-3), in 2 waves"
+    what = "release leaked addresses on 3 nodes of staging (worker-1, worker-2, worker-3), in 2 waves"
     assert done.err.splitlines() == [
         f"nodeleak: {what}",
         f"nodeleak: 1 address released, 3 nodes done; report: {REPORT}",
@@ -193,6 +193,17 @@ def test_another_file_cannot_be_continued(content: str, kubectl: FakeKubectl) ->
     assert done.code == 2
     assert "--continue: x.json: " in done.err
     assert "cannot read missing.json" in kubectl.run("clean", "--apply", "--continue", "missing.json").err
+
+
+def test_a_report_of_another_cluster_cannot_be_continued(kubectl: FakeKubectl) -> None:
+    add(kubectl, clean("failed"), clean("released"))
+    done = kubectl.run(*APPLY, "--max-nodes=1", "--context=production")
+    assert f"to go on: kubectl nodeleak clean --apply --continue {REPORT} --context=production" in done.err
+    again = kubectl.run("clean", "--apply", "--yes", "--continue", REPORT)
+    assert again.code == 2
+    assert 'is of the context "production", not "staging": add --context=production' in again.err
+    assert kubectl.run("clean", "--apply", "--yes", "--continue", REPORT, "--context=production").code == 4
+    assert kubectl.asked() == ["worker-1", "worker-2"]
 
 
 def test_without_a_place_for_the_report_nothing_begins(kubectl: FakeKubectl) -> None:

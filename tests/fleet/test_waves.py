@@ -64,14 +64,14 @@ def test_waves_have_a_size() -> None:
 
 
 def test_a_report_survives_its_file() -> None:
-    report = CleanReport(["--max", "3"], [NodeResult(name) for name in ("a", "b", "c", "d", "e")])
+    report = CleanReport("staging", ["--max", "3"], [NodeResult(name) for name in ("a", "b", "c", "d", "e")])
     report.answered(Answer("a", 0, json.dumps(clean("released", "refused"))))
     report.answered(Answer("b", 4, json.dumps(clean("failed"))))
     report.asked(["c"])
     report.leave_out("d", "no agent pod on this node")
     again = CleanReport.read(json.loads(json.dumps(report.document())))
     assert again.document() == report.document()
-    assert again.options == ("--max", "3")
+    assert (again.context, again.options) == ("staging", ("--max", "3"))
     assert [one.state for one in again] == [State.DONE, State.SURPRISE, State.ASKED, State.LEFT_OUT, State.PENDING]
     assert conclusion(again) == "1 address released, 1 node done, 2 to look at, 1 left out, 1 not asked"
 
@@ -83,8 +83,13 @@ def test_a_report_survives_its_file() -> None:
         None,
         {},
         {"schema": "nodeleak.fleet/v1"},
-        {"schema": "nodeleak.fleet-clean/v1", "options": [], "nodes": [{"node": "a"}]},
-        {"schema": "nodeleak.fleet-clean/v1", "options": [], "nodes": [{"node": "a", "state": "fine", "text": ""}]},
+        {"schema": "nodeleak.fleet-clean/v1", "context": "", "options": [], "nodes": [{"node": "a"}]},
+        {
+            "schema": "nodeleak.fleet-clean/v1",
+            "context": "",
+            "options": [],
+            "nodes": [{"node": "a", "state": "fine", "text": ""}],
+        },
     ],
 )
 def test_another_file_is_no_report(tree: Any) -> None:
