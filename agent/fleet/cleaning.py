@@ -27,26 +27,33 @@ from agent.state.atomic_file import StateFile
 def apply_on_nodes(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     path, report, found = _begin(arguments, session)
-    agents = {agent.node: agent for agent in agents_of(found)}
-    for target in found:
-        if target.unreachable:
-            report.leave_out(target.node, target.unreachable)
-            note(f"{target.node} is left out: {target.unreachable}")
-    planned = waves([node for node in report.named(State.PENDING) if node in agents], arguments.max_nodes)
+    _leave_out(report, found)
+    planned = waves(report.named(State.PENDING), arguments.max_nodes)
     if not planned:
         note("no node to clean")
-        return UNAVAILABLE if report.named(State.LEFT_OUT) else DONE
+        return _exit_code(report, interrupted=False)
     _confirm(arguments, report.context, planned)
     # A new file is made only now, so that an answer of "no" leaves none.
     path = path or _create(arguments.report)
+    again = ["clean", "--apply", "--continue", str(path), *cluster_options(arguments)]
     with _stopping() as stop:
-        run = _Run(path, report, agents, stop, quiet=arguments.output == "json")
+        run = _Run(path, report, {agent.node: agent for agent in agents_of(found)}, stop)
+        run.quiet = arguments.output == "json"
         written = _clean(arguments, session, run, planned)
-        if arguments.output == "json":
+        if run.quiet:
             write_json(merged("clean", [dict(one.result) for one in report if one.result]))
-        again = ["clean", "--apply", "--continue", str(path), *cluster_options(arguments)]
         code = _conclude(path, report, f"kubectl nodeleak {shlex.join(again)}", interrupted=stop.is_set())
         return code if written else OUTPUT
+
+
+def _leave_out(report: CleanReport, found: Sequence[Target]) -> None:
+    """Leave out nodes that cannot be asked, or that are gone since the report was begun."""
+    why = dict.fromkeys(report.named(State.PENDING), "this node does not exist any more")
+    why |= {target.node: target.unreachable for target in found}
+    for node, reason in why.items():
+        if reason:
+            report.leave_out(node, reason)
+            note(f"{node} is left out: {reason}")
 
 
 def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None, CleanReport, list[Target]]:
@@ -62,10 +69,7 @@ def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None
             f"--continue: {path} is of the context {quote(report.context)}, not {quote(context)}: {remedy}"
         )
     pending = report.named(State.PENDING)
-    found = session.targets(pending, gone=True) if pending else []
-    for node in set(pending) - {one.node for one in found}:
-        report.leave_out(node, "this node does not exist any more")
-    return path, report, found
+    return path, report, session.targets(pending, gone=True) if pending else []
 
 
 def _read(path: Path) -> CleanReport:
@@ -111,9 +115,10 @@ def _confirm(arguments: argparse.Namespace, context: str, planned: Sequence[Sequ
 class _Run:
     """A cleanup that has begun."""
 
-    def __init__(self, path: Path, report: CleanReport, agents: dict[str, Agent], stop: Event, *, quiet: bool) -> None:
-        """`quiet`: print no result as it arrives."""
-        self.report, self.agents, self.stop, self._quiet = report, agents, stop, quiet
+    def __init__(self, path: Path, report: CleanReport, agents: dict[str, Agent], stop: Event) -> None:
+        self.report, self.agents, self.stop = report, agents, stop
+        self.quiet = False
+        """Whether no result is printed as it arrives."""
         self._file = StateFile(path.absolute(), lambda why: note(f"cannot write the report: {why}"))
 
     def save(self) -> bool:
@@ -121,7 +126,7 @@ class _Run:
 
     def arrived(self, answer: Answer) -> None:
         result = self.report.answered(answer)
-        if not self._quiet:
+        if not self.quiet:
             mark = "" if result.state is State.DONE else "UNEXPECTED: "
             write(f"{escape(f'{result.node}: {mark}{result.text}')}\n")
 
@@ -176,8 +181,12 @@ def _conclude(path: Path, report: CleanReport, again: str, *, interrupted: bool)
         note(f"stopped: look at {', '.join(unexpected)} first; --continue does not clean these again")
     if pending:
         note(f"to go on: {again}")
-    if unexpected:
+    return _exit_code(report, interrupted=interrupted)
+
+
+def _exit_code(report: CleanReport, *, interrupted: bool) -> int:
+    if report.named(State.SURPRISE, State.ASKED):
         return FAILED
-    if pending:
+    if report.named(State.PENDING):
         return INTERRUPTED if interrupted else FAILED
     return UNAVAILABLE if report.named(State.LEFT_OUT) else DONE
