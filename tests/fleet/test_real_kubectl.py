@@ -76,7 +76,7 @@ def run(cluster: FakeCluster, home: Path, *arguments: str, user: str = "{token: 
     env = environment(PATH=path, HOME=str(home), KUBECONFIG=str(home / "config"), PYTHONPATH=str(ROOT))
     command = ["kubectl", "nodeleak", *arguments]
     done = subprocess.run(  # noqa: S603 (the operator's own kubectl)
-        command, capture_output=True, text=True, env=env, check=False, timeout=120, stdin=subprocess.DEVNULL
+        command, capture_output=True, text=True, env=env, cwd=home, check=False, timeout=120, stdin=subprocess.DEVNULL
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
