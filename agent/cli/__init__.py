@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _exit)
     # Imports take most of the time of a command, a sixth of it in the garbage collector. The daemon enables it again.
     gc.disable()
-    _prepare_output()
+    prepare_output()
     try:
         parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         code = _execute(parsed)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
-        return _report(error)
+        return report_error(error)
     return code
 
 
@@ -48,7 +48,7 @@ def _execute(parsed: argparse.Namespace) -> int:
     return COMMANDS[parsed.command].execute(parsed)
 
 
-def _report(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Print what went wrong and return the exit code."""
     match error:
         case UsageError():
@@ -71,7 +71,7 @@ def _lower(text: str | None) -> str:
     return f"{text[:1].lower()}{text[1:]}" if text else "unknown error"
 
 
-def _prepare_output() -> None:
+def prepare_output() -> None:
     # Without this, the next file that is opened, perhaps the journal, takes the place of a closed standard output.
     while (handle := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         pass

@@ -1,0 +1,73 @@
+"""What the agent of one node answered, or why it did not. Pure."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.model.text import truncate
+
+FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
+_REMOTE_CODE: Final = re.compile(r"^command terminated with exit code (\d+)\s*$", re.MULTILINE)
+_LONGEST: Final = 300
+_LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
+"""kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command on a node printed."""
+
+    node: str
+    exit_code: int | None
+    """Of the command on the node. None: it is not known that the command ran to its end."""
+    output: str = ""
+    error: str = ""
+    """What it, or kubectl, printed to standard error; or why there is no answer."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether kubectl reported success, and the output shows that it is none."""
+        return self.error == _LOST
+
+    @property
+    def reason(self) -> str:
+        """The error on one line: Python's traceback and kubectl's warnings end with what matters."""
+        lines = [line for line in self.error.splitlines() if line.strip()]
+        if lines and self.exit_code == 2:  # noqa: PLR2004 (wrong usage: the first line is the mistake, then hints follow)
+            return truncate(lines[0], _LONGEST)
+        return truncate(lines[-1], _LONGEST) if lines else f"exit code {self.exit_code} without a message"
+
+    def document(self) -> dict[str, Any] | None:
+        """Return the JSON document; None if there is none."""
+        try:
+            tree = json.loads(self.output)
+        except (ValueError, RecursionError):
+            return None
+        return tree if isinstance(tree, dict) else None
+
+    def entry(self) -> dict[str, Any]:
+        """Return its part of the merged document."""
+        known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
+        document = None if self.exit_code is None else self.document()
+        if document is None:
+            return known | {"error": self.reason}
+        return known | {"document": document}
+
+
+def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
+    """Make an answer of a `kubectl exec` that ended: its exit code may be kubectl's own."""
+    matched = _REMOTE_CODE.search(errors)
+    if code and matched is None:
+        return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
+    answer = Answer(node, int(matched[1]) if code and matched else 0, output, _REMOTE_CODE.sub("", errors).strip())
+    return answer if code or _is_whole(answer) else Answer(node, None, "", _LOST)
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Every command prints something, and only a document begins with a brace."""
+    return answer.document() is not None if answer.output.startswith("{") else bool(answer.output.strip())
+
+
+def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"schema": FLEET_SCHEMA, "command": command, "nodes": entries}

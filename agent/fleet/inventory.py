@@ -1,0 +1,101 @@
+"""Which nodes there are, and which agent each of them has. Pure: from the lines that kubectl prints."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
+"""As in deploy/base."""
+WITHOUT_AGENT: Final = "kubernetes.io/os!=windows,type!=virtual-kubelet"
+"""A selector of the nodes that can run an agent."""
+_FIELDS: Final = (
+    ".spec.nodeName",
+    ".metadata.namespace",
+    ".metadata.name",
+    ".metadata.creationTimestamp",
+    ".metadata.deletionTimestamp",
+    ".status.phase",
+    '.status.conditions[?(@.type=="Ready")].status',
+    ".spec.containers[*].name",
+    ".status.containerStatuses[*].state.waiting.reason",
+)
+JSONPATH: Final = "jsonpath={range .items[*]}" + '{"\\t"}'.join(f"{{{field}}}" for field in _FIELDS) + '{"\\n"}{end}'
+"""One line for each pod. A whole pod is a hundred times as long, and a cluster has thousands of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A pod of the DaemonSet."""
+
+    node: str
+    namespace: str
+    pod: str
+    container: str
+    ready: bool = True
+    not_running: str = ""
+    """Why no command can be run in it; empty: one can."""
+    terminating: bool = False
+    created: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node, and its agent."""
+
+    node: str
+    status: str
+    """As `kubectl get nodes` prints it, such as `Ready,SchedulingDisabled`."""
+    agent: Agent | None
+
+    @property
+    def unreachable(self) -> str:
+        """Why this node cannot be asked; empty: it can."""
+        if self.agent is None:
+            return "no agent pod on this node"
+        return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
+
+
+def targets(node_lines: str, pod_lines: str) -> list[Target]:
+    """Combine `kubectl get nodes --no-headers` with the agents' pods."""
+    agents: dict[str, Agent] = {}
+    for agent in sorted(map(_agent, pod_lines.splitlines()), key=_usefulness):
+        agents[agent.node] = agent
+    nodes = (line.split() for line in node_lines.splitlines() if line.strip())
+    return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
+
+
+def only(found: Iterable[Target], names: Sequence[str]) -> tuple[list[Target], list[str]]:
+    """Return the targets with these names, each once, and the names that no node has; without names, all targets."""
+    by_name = {target.node: target for target in found}
+    wanted = list(dict.fromkeys(names)) if names else list(by_name)
+    return [by_name[name] for name in wanted if name in by_name], [name for name in wanted if name not in by_name]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which worker-2 comes before worker-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def _agent(line: str) -> Agent:
+    node, namespace, pod, created, deleted, phase, ready, containers, waiting = line.split("\t")
+    names = containers.split()
+    return Agent(
+        node=node,
+        namespace=namespace,
+        pod=pod,
+        container="nodeleak" if "nodeleak" in names else names[0],
+        ready=ready == "True",
+        not_running=waiting or ("" if phase == "Running" else phase or "no status yet"),
+        terminating=bool(deleted),
+        created=created,
+    )
+
+
+def _usefulness(agent: Agent) -> tuple[bool, bool, bool, str]:
+    """During an update a node has two agents, and an evicted pod stays in the list."""
+    return (not agent.not_running, not agent.terminating, agent.ready, agent.created)

@@ -1,0 +1,188 @@
+"""A stand-in for kubectl on PATH: a program that prints what a test prepared, and records how it was called."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from agent.fleet.command import main
+from tests.processes import environment
+
+ROOT = Path(__file__).parents[2]
+_PROGRAM = """\
+#!{python} -IS
+import json, os, sys, time
+from pathlib import Path
+home = Path({home!r})
+given = sys.argv[1:]
+with (home / "calls").open("a") as calls:
+    calls.write(json.dumps(given) + "\\n")
+if given[0] == "config":
+    print("staging")
+    sys.exit()
+if given[0] == "get":
+    kind = next(one for one in given[1:] if not one.startswith("-"))
+    names = given[given.index(kind) + 1:]
+    names = [one for one in names if not one.startswith("-")]
+    names += [one.rpartition("=")[2] for one in given if one.startswith("--field-selector=")]
+    for line in (home / kind).read_text().splitlines():
+        if not names or line.split()[0] in names:
+            print(line)
+    sys.exit(0 if not (home / "fails").exists() else 1)
+pod = next(one for one in given if one.startswith("nodeleak-"))
+answer = json.loads((home / pod).read_text())
+asked = sum(pod in one for one in (home / "calls").read_text().splitlines() if '"exec"' in one)
+if asked <= answer.get("lost", 0):
+    sys.stdout.write(answer.get("output", "")[: answer.get("kept", 0)])
+    sys.exit(0)
+if "child" in answer:
+    if not os.fork():
+        time.sleep(answer["child"])
+        os._exit(0)
+if "flag" in answer:
+    Path(answer["flag"]).touch()
+if "until" in answer:
+    while not Path(answer["until"]).exists():
+        time.sleep(0.01)
+time.sleep(answer.get("seconds", 0))
+sys.stdout.write(answer.get("output", ""))
+sys.stderr.write(answer.get("error", ""))
+code = answer.get("code", 0)
+if code:
+    sys.stderr.write(f"command terminated with exit code {{code}}\\n")
+sys.exit(code or answer.get("own_code", 0))
+"""
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class FakeKubectl:
+    """A cluster as kubectl shows it."""
+
+    home: Path
+    nodes: list[str] = field(default_factory=list)
+    pods: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        program = self.home / "kubectl"
+        program.write_text(_PROGRAM.format(python=sys.executable, home=str(self.home)))
+        program.chmod(0o755)
+        self._save()
+
+    def node(self, name: str, status: str = "Ready", *, pod: str | None = None, **answer: Any) -> None:
+        """Add a node. `pod`: its line as JSONPATH prints it; empty: no agent. `answer`: of every exec in its agent."""
+        self.nodes.append(f"{name}   {status}   <none>   3d   v1.20.2")
+        if pod != "":
+            self.pods.append(pod or pod_line(name))
+        (self.home / f"nodeleak-{name}").write_text(json.dumps(answer))
+        self._save()
+
+    def calls(self, verb: str) -> list[list[str]]:
+        lines = (self.home / "calls").read_text().splitlines() if (self.home / "calls").exists() else []
+        return [one for one in map(json.loads, lines) if one[0] == verb]
+
+    def asked(self) -> list[str]:
+        """Return the nodes whose agent was asked, in order."""
+        return [
+            next(one for one in call if one.startswith("nodeleak-")).removeprefix("nodeleak-")
+            for call in self.calls("exec")
+        ]
+
+    def start(self, *arguments: str, **popen: Any) -> "subprocess.Popen[str]":
+        environ = environment(PATH=f"{self.home}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), COLUMNS="100")
+        return subprocess.Popen(  # noqa: S603 (ours)
+            [sys.executable, "-c", "import sys; from agent.fleet.command import main; sys.exit(main())", *arguments],
+            stdin=popen.pop("stdin", subprocess.DEVNULL),
+            stdout=popen.pop("stdout", subprocess.PIPE),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+            cwd=self.home,
+            **popen,
+        )
+
+    def run(self, *arguments: str) -> Done:
+        """Run the program in this process, which is faster than `start`."""
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(arguments)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def _save(self) -> None:
+        (self.home / "nodes").write_text("".join(f"{line}\n" for line in self.nodes))
+        (self.home / "pods").write_text("".join(f"{line}\n" for line in self.pods))
+
+
+def pod_line(
+    node: str,
+    *,
+    phase: str = "Running",
+    ready: str = "True",
+    deleted: str = "",
+    waiting: str = "",
+    pod: str = "",
+    containers: str = "nodeleak",
+    created: str = "2026-03-26T19:00:00Z",
+) -> str:
+    fields = (node, "kube-system", pod or f"nodeleak-{node}", created, deleted, phase, ready, containers, waiting)
+    return "\t".join(fields)
+
+
+def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
+    """Return a document of an agent without findings."""
+    return {
+        "schema": "nodeleak.status/v1",
+        "version": "0.1.0",
+        "node": node,
+        "state": "ok",
+        "headline": "OK: no findings",
+        "report": {"taken_at": "2026-03-26T19:20:00Z", "age_seconds": 12.3, "interval_seconds": 15},
+        "cleanup": {"mode": "off", "networks": [], "release_possible": False, "why_not": ["read-only mount"]},
+        "networks": [{"name": "cbr0", "usable": 253, "free": 12, "leaked": 0, "unknown": 0}],
+        "findings": [],
+        "unavailable": [],
+    } | changes
+
+
+def finding(severity: str, detector: str, count: int = 1) -> dict[str, Any]:
+    return {"severity": severity, "detector": detector, "count": count, "oldest": "2026-03-26T19:16:59Z"}
+
+
+def clean(*verdicts: str, reason: str = "not_confirmed", **changes: Any) -> dict[str, Any]:
+    """Return the document of `nodeleak clean --apply` with an address for each verdict."""
+    addresses = [
+        {
+            "network": "cbr0",
+            "ip": f"10.244.1.{number}",
+            "verdict": verdict,
+            "reason": reason if verdict == "refused" else None,
+            "why": None if verdict == "released" else f"why {verdict}",
+        }
+        for number, verdict in enumerate(verdicts, 2)
+    ]
+    released = verdicts.count("released")
+    return {
+        "schema": "nodeleak.clean/v1",
+        "applied": True,
+        "networks": [{"network": "cbr0", "free_before": 0, "free_after": released}],
+        "addresses": addresses,
+        "verdicts": {"released": released, "refused": verdicts.count("refused")},
+        "halted": None,
+        "unavailable": [],
+    } | changes
+
+
+def text(tree: Sequence[Any] | dict[str, Any]) -> str:
+    return json.dumps(tree)

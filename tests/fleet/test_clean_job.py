@@ -1,0 +1,111 @@
+"""The Job that cleans one node, from the DaemonSets of deploy/."""
+
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from agent.fleet.clean_job import clean_job
+from agent.fleet.inventory import LABELS
+from tests.deploy.manifests import AGENTS, of_kind
+from tests.deploy.test_manifests import VERSIONS
+from tests.fleet.kubectl import FakeKubectl, text
+
+
+def daemon_set(name: str = "base") -> dict[str, Any]:
+    (only,) = of_kind(name, "DaemonSet")
+    return only
+
+
+def job(name: str = "base", *options: str, apply: bool = True) -> dict[str, Any]:
+    return clean_job(daemon_set(name), "worker-1", options, apply=apply)
+
+
+def container(of: dict[str, Any]) -> dict[str, Any]:
+    (only,) = of["spec"]["template"]["spec"]["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_job_of_a_daemon_set_is_valid_and_does_not_take_its_port(name: str) -> None:
+    found = job(name)
+    assert {kubernetes_validate.validate(found, version, strict=True) for version in VERSIONS}
+    assert not {"ports", "livenessProbe", "readinessProbe"} & container(found).keys()
+    spec = found["spec"]["template"]["spec"]
+    assert (spec["nodeName"], spec["restartPolicy"], spec["hostNetwork"]) == ("worker-1", "Never", True)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_only_the_store_becomes_writable(name: str) -> None:
+    before = {one["name"]: one.get("readOnly", False) for one in container(daemon_set(name))["volumeMounts"]}
+    after = {one["name"]: one.get("readOnly", False) for one in container(job(name))["volumeMounts"]}
+    assert after == before | {"cni": False}
+    dry = {one["name"]: one.get("readOnly", False) for one in container(job(name, apply=False))["volumeMounts"]}
+    assert dry == before
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "apply", "arguments"),
+    [
+        ("base", (), True, ["clean", "--apply", "--cleanup-network=auto"]),
+        ("base", (), False, ["clean"]),
+        ("base", ("--max", "3"), True, ["clean", "--max", "3", "--apply", "--cleanup-network=auto"]),
+        ("base", ("--cleanup-network=cbr0",), True, ["clean", "--cleanup-network=cbr0", "--apply"]),
+        ("overlays/cleanup-exec", (), True, ["clean", "--apply"]),
+    ],
+)
+def test_the_command_names_the_networks_unless_the_daemon_set_does(
+    name: str, options: tuple[str, ...], apply: bool, arguments: list[str]
+) -> None:
+    assert container(job(name, *options, apply=apply))["args"] == arguments
+
+
+def test_the_job_is_not_taken_for_an_agent() -> None:
+    labels = job()["spec"]["template"]["metadata"]["labels"]
+    assert not dict(one.split("=") for one in LABELS.split(",")).items() <= labels.items()
+    selector = daemon_set()["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= labels.items()
+
+
+def test_a_sidecar_is_left_out() -> None:
+    changed = daemon_set() | {}
+    spec = changed["spec"]["template"]["spec"]
+    spec = {**spec, "containers": [{"name": "mesh", "image": "x"}, *spec["containers"]]}
+    changed = {**changed, "spec": {**changed["spec"], "template": {"spec": spec}}}
+    assert container(clean_job(changed, "worker-1", (), apply=True))["name"] == "nodeleak"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"containers": []}, "container"),
+        ({"containers": [{"name": "nodeleak", "volumeMounts": []}], "volumes": []}, "mounts no hostPath /var/lib/cni"),
+    ],
+)
+def test_another_daemon_set_is_refused(spec: dict[str, Any], message: str) -> None:
+    changed = {"metadata": {"namespace": "x"}, "spec": {"template": {"spec": spec}}}
+    with pytest.raises(ValueError, match=message):
+        clean_job(changed, "worker-1", (), apply=True)
+
+
+def test_it_is_printed_as_a_manifest(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    (kubectl.home / "daemonsets").write_text(text({"items": [daemon_set()]}))
+    done = kubectl.run("clean-job", "worker-1", "--apply", "--context=staging", "--", "--max", "3")
+    assert (done.code, done.err) == (0, "")
+    assert yaml.safe_load(done.out) == job("base", "--max", "3")
+    (first, second) = done.out.splitlines()[:2]
+    again = "kubectl nodeleak clean-job worker-1 --apply --context=staging -- --max 3"
+    assert first == f"# JOB=$({again} | kubectl create -f - -o name)"
+    assert second == "# until kubectl -n kube-system logs -f $JOB; do sleep 2; done"
+    assert kubectl.calls("exec") == []
+
+
+def test_without_a_daemon_set_there_is_no_job(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    (kubectl.home / "daemonsets").write_text(text({"items": []}))
+    done = kubectl.run("clean-job", "worker-1")
+    assert (done.code, done.out) == (2, "")
+    assert "found: none" in done.err

@@ -1,0 +1,246 @@
+"""Commands that ask many agents: as a process, with a stand-in for kubectl."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.fleet.kubectl import FakeKubectl, finding, pod_line, status, text
+from tests.wire import until
+
+SCAN = {"schema": "nodeleak.scan/v1", "node": "worker-1"}
+
+
+# status
+
+
+def test_status_shows_every_node_the_worst_first(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-2", pod="")
+    worst = status(state="findings", findings=[finding("critical", "exhausted_range")])
+    kubectl.node("worker-3", output=text(worst))
+    done = kubectl.run("status")
+    assert done.code == 3
+    assert done.out == (
+        "3 nodes: 1 critical, 1 unknown, 1 ok\n"
+        "\n"
+        "NODE      AGENT    NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
+        "worker-3  0.1.0    cbr0     12/253  0       12s  critical: exhausted_range\n"
+        "worker-2  missing  -        -       -       -    no agent pod on this node\n"
+        "worker-1  0.1.0    cbr0     12/253  0       12s  none\n"
+    )
+    assert done.err == ""
+
+
+def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()))
+    done = kubectl.run("status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web")
+    assert done.code == 0
+    (call,) = kubectl.calls("exec")
+    assert call == [
+        *("exec", "--context=staging", "--kubeconfig=/k", "--namespace", "kube-system", "nodeleak-worker-1"),
+        *("--container", "nodeleak", "--", "nodeleak", "status", "-o", "json"),
+    ]
+    nodes, pods = kubectl.calls("get")
+    assert nodes[:4] == ["get", "--context=staging", "--kubeconfig=/k", "nodes"]
+    assert "--selector=pool=web,kubernetes.io/os!=windows,type!=virtual-kubelet" in nodes
+    assert "--namespace=agents" in pods
+
+
+def test_status_as_json_is_one_document(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-2", pod="")
+    kubectl.node("worker-3", code=69, output=text({"schema": "nodeleak.status/v1", "state": "no_report", "why": "x"}))
+    done = kubectl.run("status", "-o", "json")
+    assert done.code == 3
+    assert json.loads(done.out) == {
+        "schema": "nodeleak.fleet/v1",
+        "command": "status",
+        "nodes": [
+            {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
+            {
+                "node": "worker-3",
+                "exit_code": 69,
+                "document": {"schema": "nodeleak.status/v1", "state": "no_report", "why": "x"},
+            },
+            {"node": "worker-1", "exit_code": 0, "document": status()},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("severity", "code"), [("critical", 1), ("warning", 1), ("info", 0)])
+def test_the_exit_code_says_on_request_whether_there_are_findings(
+    severity: str, code: int, kubectl: FakeKubectl
+) -> None:
+    kubectl.node("worker-1", output=text(status(findings=[finding(severity, "x")])))
+    assert kubectl.run("status").code == 0
+    assert kubectl.run("status", "--exit-code").code == code
+
+
+def test_a_node_that_does_not_answer_in_time_delays_no_other(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", until="/nonexistent")
+    kubectl.node("worker-2", output=text(status()))
+    done = kubectl.run("status", "--timeout=8s")
+    assert done.code == 3
+    assert "worker-1  no answer  -        -       -       -    no answer within 8 s" in done.out
+    assert "worker-2  0.1.0" in done.out
+
+
+def test_a_kubectl_that_left_a_process_behind_does_not_hang(kubectl: FakeKubectl) -> None:
+    """A credential plugin keeps the pipes of its kubectl open."""
+    kubectl.node("worker-1", child=600, until="/nonexistent")
+    done = kubectl.run("status", "--timeout=1s")
+    assert (done.code, "no answer within 1 s" in done.out) == (3, True)
+
+
+def test_so_many_agents_are_asked_at_once(kubectl: FakeKubectl) -> None:
+    flags = [kubectl.home / f"flag-{number}" for number in range(3)]
+    for number, flag in enumerate(flags):
+        kubectl.node(f"worker-{number}", flag=str(flag), until=str(kubectl.home / "go"), output=text(status()))
+    child = kubectl.start("status", "--parallel=2")
+    until(lambda: sum(flag.exists() for flag in flags) == 2, "two agents are asked", 60)
+    assert len(kubectl.calls("exec")) == 2
+    (kubectl.home / "go").touch()
+    out, _ = child.communicate(timeout=60)
+    assert (child.returncode, out.splitlines()[0]) == (0, "3 nodes: 3 ok")
+
+
+def test_ctrl_c_ends_what_runs_and_shows_what_was_answered(kubectl: FakeKubectl) -> None:
+    flag = kubectl.home / "flag"
+    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-2", flag=str(flag), until="/nonexistent")
+    kubectl.node("worker-3", output=text(status()))
+    child = kubectl.start("status", "--parallel=1")
+    until(flag.exists, "worker-2 is asked", 60)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 3
+    assert "3 nodes: 2 unknown, 1 ok" in out
+    assert out.count("interrupted before it answered") == 2
+
+
+def test_without_kubectl_it_says_so(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kubectl.home / "kubectl").unlink()
+    monkeypatch.setenv("PATH", str(kubectl.home))
+    done = kubectl.run("status")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == "nodeleak: cannot run kubectl: No such file or directory: install it, or add it to PATH\n"
+
+
+def test_an_error_of_kubectl_is_shown_and_incomplete(kubectl: FakeKubectl) -> None:
+    (kubectl.home / "fails").touch()
+    done = kubectl.run("status")
+    assert (done.code, done.out) == (3, "")
+    assert "cannot list nodes: kubectl ended with exit code 1, see above" in done.err
+
+
+def test_more_than_500_agents_are_announced(kubectl: FakeKubectl) -> None:
+    for number in range(501):
+        kubectl.nodes.append(f"worker-{number}   Ready   <none>   3d   v1.20.2")
+        kubectl.pods.append(pod_line(f"worker-{number}"))
+    kubectl.node("worker-last", output=text(status()))
+    child = kubectl.start("status", "--parallel=1")
+    try:
+        assert child.stderr is not None
+        assert child.stderr.readline() == "nodeleak: asking 502 agents, 1 at a time; -l SELECTOR asks fewer\n"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("kept", [0, 30])
+def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()), lost=1, kept=kept)
+    kubectl.node("worker-2", output=text(status()), lost=2, kept=kept)
+    done = kubectl.run("status", "--parallel=1")
+    assert done.code == 3
+    assert "2 nodes: 1 unknown, 1 ok" in done.out
+    assert "worker-2  no answer" in done.out
+    assert "kubectl exec ended without the whole output" in done.out
+    assert kubectl.asked() == ["worker-1", "worker-1", "worker-2", "worker-2"]
+
+
+# Commands on nodes
+
+
+def test_the_text_of_several_nodes_has_their_names(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="OK: no findings\n")
+    kubectl.node("worker-2", output="Critical\n\n2 findings\n", code=3, error="nodeleak: incomplete\n")
+    done = kubectl.run("scan", "--all", "--parallel=1", "--", "--verbose")
+    assert done.code == 3
+    assert done.out == "worker-1: OK: no findings\nworker-2: Critical\nworker-2: \nworker-2: 2 findings\n"
+    assert done.err == "worker-2: nodeleak: incomplete\n"
+    assert kubectl.calls("exec")[0][-3:] == ["nodeleak", "scan", "--verbose"]
+
+
+def test_the_text_of_one_node_is_as_it_is(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="OK\n\x1b[2J\n")
+    kubectl.node("worker-2")
+    done = kubectl.run("timeline", "worker-1")
+    assert (done.code, done.out) == (0, "OK\n\\x1b[2J\n")
+    assert kubectl.asked() == ["worker-1"]
+
+
+def test_few_nodes_are_requested_by_name(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="OK\n")
+    kubectl.node("worker-2", output="OK\n")
+    assert kubectl.run("scan", "worker-2").out == "OK\n"
+    nodes, pods = kubectl.calls("get")
+    assert nodes[1:3] == ["nodes", "worker-2"]
+    assert "--field-selector=spec.nodeName=worker-2" in pods
+
+
+def test_an_unknown_node_is_a_mistake(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    done = kubectl.run("scan", "worker-1", "worker-9")
+    assert (done.code, done.out) == (2, "")
+    assert 'unknown node "worker-9"' in done.err
+    assert kubectl.calls("exec") == []
+
+
+def test_documents_are_merged(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-10", output=text(SCAN), code=3)
+    kubectl.node("worker-2", output="not JSON", error="warning\nlast line\n", code=70)
+    kubectl.node("worker-3", own_code=1, error="Error from server: no such pod\n")
+    kubectl.node("worker-4", pod="")
+    done = kubectl.run("scan", "--all", "-o", "json")
+    assert done.code == 70
+    assert json.loads(done.out)["nodes"] == [
+        {"node": "worker-2", "exit_code": 70, "error": "last line"},
+        {"node": "worker-3", "exit_code": None, "error": "Error from server: no such pod"},
+        {"node": "worker-4", "exit_code": None, "error": "no agent pod on this node"},
+        {"node": "worker-10", "exit_code": 3, "document": SCAN},
+    ]
+
+
+@pytest.mark.parametrize("command", ["status", "scan"])
+def test_no_node_is_a_mistake(command: str, kubectl: FakeKubectl) -> None:
+    done = kubectl.run(command, "-l", "pool=wbe")
+    assert (done.code, done.out) == (2, "")
+    assert "nodeleak: no node matches" in done.err
+
+
+def test_a_dry_run_of_clean_changes_nothing(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="DRY RUN\n")
+    assert kubectl.run("clean", "worker-1", "--", "--max", "3").out == "DRY RUN\n"
+    (call,) = kubectl.calls("exec")
+    assert call[-4:] == ["nodeleak", "clean", "--max", "3"]
+    assert list(kubectl.home.glob("*.json")) == []
+
+
+def test_restore_is_passed_on(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="restored\n")
+    assert kubectl.run("restore", "worker-1", "--", "--last", "--apply").code == 0
+    (call,) = kubectl.calls("exec")
+    assert call[-4:] == ["nodeleak", "restore", "--last", "--apply"]
+
+
+def test_a_closed_pipe_is_no_error(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output="line\n" * 10)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        child = kubectl.start("scan", "worker-1", stdout=closed)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")

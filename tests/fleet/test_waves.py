@@ -1,0 +1,97 @@
+"""Which results of a cleanup stop it, and the report from which it goes on."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.fleet.answers import Answer
+from agent.fleet.waves import CleanReport, NodeResult, State, conclusion, judge, waves
+from tests.fleet.kubectl import clean
+
+
+def of(document: Any, code: int | None = 0, error: str = "") -> tuple[State, str]:
+    return judge(Answer("worker-1", code, json.dumps(document), error))
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (clean(), "nothing to release"),
+        (clean("released"), "1 released; free addresses in cbr0: 0 before, 1 after"),
+        (
+            clean("refused", "refused"),
+            "0 released; refused: not_confirmed (2); free addresses in cbr0: 0 before, 0 after",
+        ),
+        (
+            clean("released", "refused", reason="over_budget"),
+            "1 released; refused: over_budget (1); free addresses in cbr0: 0 before, 1 after",
+        ),
+    ],
+)
+def test_released_refused_and_nothing_are_expected(document: dict[str, Any], text: str) -> None:
+    assert of(document) == (State.DONE, text)
+
+
+@pytest.mark.parametrize("verdict", ["changed", "gone", "busy", "interrupted", "failed", "would_release", "something"])
+def test_every_other_verdict_stops(verdict: str) -> None:
+    state, text = of(clean("released", verdict))
+    assert (state, text) == (State.SURPRISE, f"10.244.1.3 in cbr0: {verdict}: why {verdict}")
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "text"),
+    [
+        (clean(halted="container 950b9e02 reappeared"), 0, "cleanup halted: container 950b9e02 reappeared"),
+        (clean(unavailable=[{"source": "pods", "why": "timed out"}]), 3, "pods unavailable: timed out"),
+        (clean("refused", applied=False), 0, "it was a dry run"),
+        (clean("released"), 74, "exit code 74"),
+        ({"schema": "nodeleak.clean/v2"}, 0, "answered with schema nodeleak.clean/v2, and this command reads"),
+        ({"schema": "nodeleak.clean/v1"}, 0, "cannot read its nodeleak.clean/v1"),
+        ([], 2, "nodeleak: --cleanup-network: not set"),
+        (clean("released"), None, "nodeleak: --cleanup-network: not set; it is not known what it released"),
+    ],
+)
+def test_a_result_that_is_not_understood_stops(document: Any, code: int | None, text: str) -> None:
+    state, found = of(document, code, "nodeleak: --cleanup-network: not set")
+    assert state is State.SURPRISE
+    assert text in found
+
+
+def test_waves_have_a_size() -> None:
+    assert waves(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
+    assert waves([], 2) == []
+
+
+def test_a_report_survives_its_file() -> None:
+    report = CleanReport("staging", ["--max", "3"], [NodeResult(name) for name in ("a", "b", "c", "d", "e")])
+    report.answered(Answer("a", 0, json.dumps(clean("released", "refused"))))
+    report.answered(Answer("b", 4, json.dumps(clean("failed"))))
+    report.asked(["c"])
+    report.leave_out("d", "no agent pod on this node")
+    again = CleanReport.read(json.loads(json.dumps(report.document())))
+    assert again.document() == report.document()
+    assert (again.context, again.options) == ("staging", ("--max", "3"))
+    assert [one.state for one in again] == [State.DONE, State.SURPRISE, State.ASKED, State.LEFT_OUT, State.PENDING]
+    assert conclusion(again) == "1 address released, 1 node done, 2 to look at, 1 left out, 1 not asked"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [],
+        None,
+        {},
+        {"schema": "nodeleak.fleet/v1"},
+        {"schema": "nodeleak.fleet-clean/v1", "context": "", "options": [], "nodes": [{"node": "a"}]},
+        {
+            "schema": "nodeleak.fleet-clean/v1",
+            "context": "",
+            "options": [],
+            "nodes": [{"node": "a", "state": "fine", "text": ""}],
+        },
+    ],
+)
+def test_another_file_is_no_report(tree: Any) -> None:
+    with pytest.raises(ValueError, match=r"not a report|expected the schema|'fine' is not a valid State"):
+        CleanReport.read(tree)
