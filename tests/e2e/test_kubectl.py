@@ -66,7 +66,7 @@ def plugin(cluster: Cluster, tmp_path: Path) -> Plugin:
 def test_status_shows_the_node_with_its_leaks(cluster: Cluster, pods: Pods, agent: Deployment, plugin: Plugin) -> None:
     pods(1)
     agent.apply("base", NODELEAK_GRACE="0s", NODELEAK_CONFIRM_AFTER="0s", NODELEAK_INTERVAL="1s")
-    assert cluster.node in plugin("status").stdout
+    assert cluster.node in plugin("status", codes=[0, 3]).stdout  # its first sync may be incomplete
     cluster.reserve(3)
 
     def shows_leaks() -> None:

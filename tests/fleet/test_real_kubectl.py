@@ -120,6 +120,7 @@ def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: P
     done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
     assert done.code == 4
     assert "worker-1: UNEXPECTED: " in done.out
+    assert "release leaked addresses on 1 node of here (worker-1), in 1 wave" in done.err
     assert served.requests["exec pods"] == 1
 
 
