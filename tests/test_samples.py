@@ -1,7 +1,9 @@
 """The sample outputs in README.md and in the runbooks are what the commands print, mostly for recorded nodes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from agent.cleanup.cleaner import DryRunCleaner
 from agent.cleanup.session import Budget, CleanupSession
 from agent.exporters.text import clean, scan
 from agent.model.recording import loads
+from agent.model.snapshot import Unavailable
 from tests.builders import make_limits, node, reservation, sandbox, scanned
 from tests.cleanup.file_operations import InMemoryJournal
 from tests.deploy.test_runbooks import ALERTS, blocks, is_shell, text_of
@@ -32,6 +35,7 @@ RECORDED = {
     "NodeleakWatchReplayed": "old-api-server",
 }
 """The node of each page's samples."""
+NO_API_SERVER = "no event for 312 s: cannot connect to the API server at https://10.96.0.1:443: connection refused"
 HALTED = (
     "released container 0a917f395c84 reappeared (its address was 10.253.6.235; "
     "`nodeleak restore 20260326T192000.123456Z-0a917f395c84` puts it back)"
@@ -70,6 +74,9 @@ def printed(page: str) -> tuple[str, ...]:
             return (with_leaks(103, 120),)
         case "NodeleakRangeNearlyExhausted":
             return (with_leaks(205, 40),)
+        case "NodeleakSourceDownManyNodes":
+            away: dict[str, Any] = {source: Unavailable(source, NO_API_SERVER) for source in ("pods", "node")}
+            return (scan.scan_table(scanned(replace(node(), **away))),)
         case _:
             return outputs(RECORDED[page])
 

@@ -51,10 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
-    others[f"-o {arguments.output}"] = arguments.output != "table"
-    if arguments.map and (other := next((name for name, given in others.items() if given), "")):
-        raise UsageError(f"--map and {other} cannot be combined: remove one of them")
+    if arguments.map:
+        _require_alone(arguments)
     view = view_of(arguments)
     config = config_of("scan", arguments) if arguments.recording is None else None
     report = assess(_load(arguments) if config is None else record_node(config), config)
@@ -79,6 +77,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if not report.complete:
         return UNAVAILABLE
     return FOUND if arguments.exit_code and report.problems else DONE
+
+
+def _require_alone(arguments: argparse.Namespace) -> None:
+    """Raise UsageError if an option of the table was given with --map."""
+    others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
+    others[f"-o {arguments.output}"] = arguments.output != "table"
+    for other in (name for name, given in others.items() if given):
+        raise UsageError(f"--map and {other} cannot be combined: remove one of them")
 
 
 def _why_unreadable(error: Exception) -> str:

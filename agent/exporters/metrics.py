@@ -88,18 +88,10 @@ class MetricsExporter(Collector):
             "Syncs in which a source was unavailable (read) or a detector failed (check).",
             "stage",
         )
-        self._confirmed = counter(
-            "leaks_confirmed_total",
-            "Leaked reservations confirmed since the agent started, by likely cause.",
-            "network",
-            "cause",
-        )
-        self._refused = counter(
-            "releases_refused_total",
-            "Addresses that a guard refused to release, counted once per sync, by the first reason.",
-            "network",
-            "reason",
-        )
+        text = "Leaked reservations confirmed since the agent started, by likely cause."
+        self._confirmed = counter("leaks_confirmed_total", text, "network", "cause")
+        text = "Addresses that a guard refused to release, counted once per sync, by the first reason."
+        self._refused = counter("releases_refused_total", text, "network", "reason")
         self._releases = _Releases(registry) if mode == CLEAN else None
         self._begin(networks)
         for stage in STAGES:

@@ -69,7 +69,7 @@ def test_the_pod_of_a_leak_is_known_while_the_daemon_runs(node: SmallNode) -> No
 
 
 def clean(node: SmallNode, listen: str) -> Any:
-    done = nodeleak("clean", "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=listen)
+    done = nodeleak("clean", "-o", "json", "--api=off", "--cleanup-network=auto", *node.options, NODELEAK_LISTEN=listen)
     assert (done.code, done.err) == (DONE, ""), done
     return json.loads(done.out)
 
