@@ -119,7 +119,8 @@ def _without_sources(snapshot: Snapshot) -> Snapshot:
 @contextmanager
 def serving(report: Report) -> Iterator[str]:
     """Serve a report as the daemon does; yield the URL."""
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
+    page = Page(lambda: ((), ()), LINKS, "0.1.0", "off")
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, page)
     exporter.export(report, 0.1)
     exporter.start()
     try:

@@ -105,11 +105,15 @@ def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
 def http_exporter(
     config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat, status: "StatusExporter | None" = None
 ) -> "HttpExporter":
+    from importlib.metadata import version
+
     from agent.exporters.web.page import Page
     from agent.exporters.web.server import LINKS, HttpExporter
 
     host, port = config.listen
-    page = Page(lambda: cleaning.releases(config), LINKS) if config.page == "on" else None
+    page = None
+    if config.page == "on":
+        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
     try:
         return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
     except OSError as error:

@@ -16,6 +16,8 @@ _TEMPLATES: Final = Environment(
 )
 
 
-def page(view: View | None, style: str, *, refresh: int, links: tuple[str, ...]) -> str:
+def page(view: View | None, style: str, *, refresh: int, links: tuple[str, ...], version: str, mode: str) -> str:
     """Render the template. `view` is None before the first sync; `refresh`: seconds, 0 when paused."""
-    return _TEMPLATES.get_template("page.html").render(view=view, style=style, refresh=refresh, links=links)
+    return _TEMPLATES.get_template("page.html").render(
+        view=view, style=style, refresh=refresh, links=links, version=version, mode=mode
+    )

@@ -23,8 +23,9 @@ Releases = Callable[[], tuple[Iterable[timeline.Release] | Unavailable, Iterable
 class Page:
     """The rendered pages of the last report. Any thread may ask; one renders at a time."""
 
-    def __init__(self, releases: Releases, links: tuple[str, ...] = ()) -> None:
-        self._releases, self._links = releases, links
+    def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+        """`mode`: that of cleanup."""
+        self._releases, self._links, self._version, self._mode = releases, links, version, mode
         self._lock = Lock()
         self._report: Report | None = None
         self._rendered: dict[tuple[bool, bool], bytes] = {}
@@ -55,7 +56,9 @@ class Page:
         if report is not None:
             view = page_view.build_view(report, timeline.build_timeline(report, *self._releases()), alive=alive)
         refresh = _interval(report) if refreshing else 0
-        return html.page(view, self._style, refresh=refresh, links=self._links).encode()
+        return html.page(
+            view, self._style, refresh=refresh, links=self._links, version=self._version, mode=self._mode
+        ).encode()
 
     @cached_property
     def _style(self) -> str:

@@ -38,6 +38,8 @@ class FindingGroup:
     """The findings of one detector."""
 
     detector: str
+    severity: str
+    """Of its most urgent finding."""
     description: str
     do: str
     count: int = 0
@@ -164,7 +166,8 @@ def _findings(report: Report) -> Iterator[FindingGroup]:
     groups: dict[str, FindingGroup] = {}
     for line in finding_lines(report):
         name = line.detector
-        group = groups.setdefault(name, FindingGroup(name, descriptions[name], advice(name, report)))
+        severity = line.severity.value.capitalize()
+        group = groups.setdefault(name, FindingGroup(name, severity, descriptions[name], advice(name, report)))
         if len(group.messages) < LONGEST_LIST:
             group.messages.append((escape(line.text), line.confirmed))
         else:

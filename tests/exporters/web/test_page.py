@@ -52,7 +52,7 @@ RELEASED = Entry("e1", NOW, "run", GONE, "shop/cart", (FileImage(RESERVATION, "k
 
 
 def page(*entries: Entry) -> Page:
-    return Page(lambda: (entries, ()), LINKS)
+    return Page(lambda: (entries, ()), LINKS, "0.1.0", "off")
 
 
 def rendered(report: Report | None, *entries: Entry, alive: bool = True, refreshing: bool = True) -> str:
@@ -90,7 +90,7 @@ def test_a_healthy_node_is_green_and_says_so() -> None:
     text = rendered(scanned(node()))
     assert 'class="headline status-healthy"' in text
     shown = words(text)
-    assert "nodeleak on worker-1" in shown
+    assert "nodeleak 0.1.0 on worker-1, cleanup: off" in shown
     assert "OK: no findings" in shown
     assert "kubenet: 251 of 253 addresses free." in shown
     assert "Last snapshot: 2026-03-26 20:00:00 UTC" in shown
@@ -120,6 +120,7 @@ def test_a_leak_has_its_pod_its_age_and_what_to_do() -> None:
     assert "Do: not urgent: 250 free addresses left" in shown
     assert "nodeleak explain leaked_reservation" in shown
     assert "Other addresses" in shown
+    assert shown.index("Warning: leaked_reservation") < shown.index("Addresses in kubenet"), "findings come first"
 
 
 def test_each_address_has_its_cell_and_color() -> None:
@@ -278,7 +279,7 @@ def test_a_stalled_agent_says_that_its_data_is_old() -> None:
 def test_the_node_name_is_escaped() -> None:
     # Without the API server a node has the host's own name, which need not be text.
     text = rendered(scanned(replace(node(), node_name="worker\udcff\x1b[31m")))
-    assert r"nodeleak on worker\udcff\x1b[31m" in words(text)
+    assert r"nodeleak 0.1.0 on worker\udcff\x1b[31m" in words(text)
 
 
 def test_a_disabled_api_server_is_reported_and_no_fault() -> None:
@@ -338,7 +339,7 @@ def test_the_page_is_valid_and_has_no_foreign_resources(report: Report | None, r
             assert not name.startswith("on"), element.tag
             assert name != "style", "the policy would pass it over"
             if name in {"href", "src"}:
-                assert value.startswith(("/", "data:image/svg+xml,")) and not value.startswith("//"), value  # noqa: PT018
+                assert value.startswith(("/", "#", "data:image/svg+xml,")) and not value.startswith("//"), value  # noqa: PT018
     assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace("unix:///", "")
     assert "@import" not in text
     assert not re.findall(r"url\((?!#hatch\))", text)
@@ -357,6 +358,9 @@ def test_ids_are_unique_and_labels_lead_to_them() -> None:
     tree = parsed(rendered(scanned(node(LOST, reservation("10.9.0.2", "5" * 64, network="storage")))))
     ids = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
     assert len(ids) == len(set(ids))
+    links = [element.attrib["href"] for element in tree.iter("a")]
+    assert "#timeline" in links
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     assert {element.attrib["aria-labelledby"] for element in tree.iter() if "aria-labelledby" in element.attrib} <= {
         *ids
     }
