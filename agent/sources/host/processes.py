@@ -4,7 +4,7 @@ Of several processes of a kind the youngest counts: an older one (a wrapper, a s
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ class ProcessTable:
             docker=self._start(_DOCKER, booted),
             network_plugin=self._network_plugin() if kubelet else None,
             cri_dockerd=self._start(_CRI_DOCKERD, booted),
-            runtime=min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None),
+            runtime=_first(runtimes),
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_CONTAINERD, booted),
             crio=self._start(_CRIO, booted),
@@ -109,7 +109,7 @@ class ProcessTable:
 
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
-        return self.read(complete=False).runtime
+        return _first(self._named_runtimes()) if self._unchanged() else self.read().runtime
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError.
@@ -158,6 +158,10 @@ class ProcessTable:
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
         return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)
+
+
+def _first(runtimes: Collection[str]) -> str | None:
+    return min(runtimes, key=lambda name: (name == "", name == DOCKER, name), default=None)
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:

@@ -4,7 +4,7 @@ Evidence decides which ones there are: what the kubelet names, which sockets are
 of them are asked, because any may own a reservation; one that should answer and does not makes the list unavailable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -133,14 +133,17 @@ class NodeRuntimes:
         named = self._named()
         if named == DOCKER and self._choice != CRI:
             return [self._docker()]
-        endpoints = [self._endpoint] if self._endpoint else self._endpoints(named)
-        found = [self._connect(path, partial(self._require, path)) for path in endpoints]
+        wanted, known = self._endpoints(named)
+        # The node's list of sockets is long: it is read once a question.
+        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
+        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
+        found = [self._connect(path, partial(_require, path, served)) for path in endpoints]
         if self._choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
         # Where nothing else runs, docker's error says why it does not answer.
-        return [*found, self._docker()] if not found or self._runs_docker() else found
+        return [*found, self._docker()] if not found or self._runs_docker(served) else found
 
     def _must_answer(self, runtime: Runtime) -> bool:
         """Tell whether a runtime without CRI is a fault: somebody named its endpoint."""
@@ -154,27 +157,26 @@ class NodeRuntimes:
                 f"no container runtime was asked, because it is unknown which one runs: {error}"
             ) from error
 
-    def _endpoints(self, named: str) -> list[Path]:
-        """Return the endpoint that the kubelet names, which must answer, and each other one that a runtime serves."""
-        first = [Path(named)] if named not in {"", DOCKER} else []
-        return list(dict.fromkeys([*first, *self._served(map(Path, ENDPOINTS))]))
+    def _endpoints(self, named: str) -> tuple[list[Path], list[Path]]:
+        """Return the endpoint that somebody names, which must answer, and those of which any may be served."""
+        if self._endpoint:
+            return [self._endpoint], []
+        return [Path(named)] if named not in {"", DOCKER} else [], [Path(one) for one in ENDPOINTS]
 
-    def _served(self, sockets: Iterable[Path]) -> list[Path]:
-        """Return those that are listened on, and whose runtime runs. The node's list is long: it is read once."""
+    def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
+        """Return those that are listened on, and whose runtime runs."""
         spellings = {socket: {bytes(socket), b"/var" + bytes(socket)} for socket in sockets}
         listening = read_sockets(self._proc, chain.from_iterable(spellings.values())).listening
-        return [socket for socket, names in spellings.items() if names & listening and self._may_run(socket)]
+        return frozenset(socket for socket, names in spellings.items() if names & listening and self._may_run(socket))
 
     def _may_run(self, socket: Path) -> bool:
         runtime = _OF_SOCKET.get(socket.name)
         return runtime is None or self._processes.runs(runtime)
 
-    def _serves(self, socket: Path) -> bool:
-        return bool(self._served([socket]))
+    def _runs_docker(self, served: Collection[Path]) -> bool:
+        return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
 
-    def _runs_docker(self) -> bool:
-        return self._processes.runs(DOCKER) if self._docker_socket is None else self._serves(self._docker_socket)
 
-    def _require(self, socket: Path) -> None:
-        if not self._serves(socket):
-            raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
+def _require(socket: Path, served: Collection[Path]) -> None:
+    if socket not in served:
+        raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
