@@ -68,7 +68,7 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     status = agent.run_json("status", codes=_UNTRUSTED)
     assert [(one["name"], one["usable"], one["free"]) for one in status["networks"]] == [("kubenet", 125, 0)]
     assert (status["cleanup"]["mode"], status["cleanup"]["release_possible"]) == ("off", False)
-    assert any("read-only mount: to release, deploy overlays/cleanup-e" in why for why in status["cleanup"]["why_not"])
+    assert any("read-only mount: to release, apply deploy/overlays/" in why for why in status["cleanup"]["why_not"])
 
     before, journal = traces(STORE), agent.run_json("journal")["entries"]
     dry = agent.run_json("clean", "--dry-run", *BOLD, codes=[6])
