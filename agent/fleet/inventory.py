@@ -60,11 +60,18 @@ class Target:
         return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
+class SeveralNamespaces(Exception):
+    """Agents are in several namespaces: who may create pods in one of them could answer for any node."""
+
+
 def targets(node_lines: str, pod_lines: str) -> list[Target]:
-    """Combine `kubectl get nodes --no-headers` with the agents' pods."""
-    agents: dict[str, Agent] = {}
+    """Combine `kubectl get nodes --no-headers` with the agents' pods; raises SeveralNamespaces."""
+    agents, namespaces = dict[str, Agent](), set[str]()
     for agent in sorted(map(_agent, pod_lines.splitlines()), key=_usefulness):
         agents[agent.node] = agent
+        namespaces.add(agent.namespace)
+    if len(namespaces) > 1:
+        raise SeveralNamespaces(", ".join(sorted(namespaces)))
     nodes = (line.split() for line in node_lines.splitlines() if line.strip())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
 
