@@ -156,6 +156,10 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+HOSTILE = (f'"x": {"[" * 970}{"]" * 970}', '"x": NaN', '"x": 1e999', f'"x": {"9" * 400}')
+"""Parts of documents that Python reads, and cannot write again as JSON or as a number."""
+
+
 def finding(severity: str, detector: str, count: int = 1) -> dict[str, Any]:
     return {"severity": severity, "detector": detector, "count": count, "oldest": "2026-03-26T19:16:59Z"}
 
