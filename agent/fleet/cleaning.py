@@ -187,7 +187,7 @@ def _conclude(path: Path, report: CleanReport, again: str, *, interrupted: bool)
     unexpected = report.named(State.SURPRISE, State.ASKED)
     pending = report.named(State.PENDING)
     if unexpected:
-        note(f"stopped: look at {', '.join(unexpected)} first; --continue does not clean these again")
+        note(f"no expected result: look at {', '.join(unexpected)} first; --continue does not clean these again")
     if pending:
         note(f"to go on: {again}")
     return _exit_code(report, interrupted=interrupted)

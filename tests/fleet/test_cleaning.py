@@ -59,7 +59,7 @@ def test_it_stops_after_the_wave_with_the_first_surprise_and_goes_on_with_the_ot
     assert "worker-2: UNEXPECTED: 10.244.1.2 in cbr0: failed: why failed" in done.out.splitlines()
     assert done.err.splitlines()[1:] == [
         f"nodeleak: 1 address released, 1 node done, 1 to look at, 3 not asked; report: {REPORT}",
-        "nodeleak: stopped: look at worker-2 first; --continue does not clean these again",
+        "nodeleak: no expected result: look at worker-2 first; --continue does not clean these again",
         f"nodeleak: to go on: kubectl nodeleak clean --apply --continue {REPORT}",
     ]
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
