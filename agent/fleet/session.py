@@ -8,7 +8,7 @@ from typing import Final
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
 from agent.fleet.asking import ask_all
-from agent.fleet.inventory import JSONPATH, LABELS, WITHOUT_AGENT, Agent, SeveralNamespaces, Target, only, targets
+from agent.fleet.inventory import JSONPATH, LABELS, WITHOUT_AGENT, Agent, Target, Untrusted, agents_in, only, targets
 from agent.fleet.kubectl import Kubectl
 from agent.model.text import escape, format_number
 
@@ -32,10 +32,9 @@ class Session:
         few = names[:_FEW] if len(names) <= _FEW else ()
         nodes = self._nodes(few)
         try:
-            found = targets(nodes, "".join(map(self._pods, few)) if few else self._pods(""))
-        except SeveralNamespaces as error:
-            hint = "choose the one of your DaemonSet with --namespace"
-            raise UsageError(f"pods with the labels of the agent are in several namespaces: {error}", hint) from error
+            found = targets(nodes, [agent for node in few or ("",) for agent in agents_in(self._pods(node))])
+        except Untrusted as error:
+            raise UsageError(str(error)) from error
         chosen, unknown = only(found, names)
         if unknown and not gone:
             raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
