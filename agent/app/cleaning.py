@@ -129,6 +129,8 @@ def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Itera
     snapshot = report.assessment.snapshot
     if report.cleaning is not None and report.cleaning.halted:
         yield f"cleanup halted: {report.cleaning.halted}"
+    if why := _no_network(config):
+        yield why
     if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
         yield f"unavailable sources: {', '.join(missing)}"
     yield from _unwritable(config, networks)
@@ -139,15 +141,19 @@ def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Itera
         yield "the journal is full until its oldest file is 24 hours old"
 
 
-def _unwritable(config: Config, networks: Sequence[str]) -> Iterator[str]:
-    files = node_files(config)
+def _unwritable(config: Config, networks: Sequence[str]) -> Sequence[str]:
+    """Return why no network can be changed; nothing if one can."""
+    files, failed = node_files(config), list[str]()
     for network in networks:
         try:
             files.check_writable(network)
         except FileNotFoundError:
             continue  # nothing is reserved there
         except OSError as error:
-            yield describe_error(error)
+            failed.append(describe_error(error))
+        else:
+            return ()
+    return failed
 
 
 def read_journal(config: Config) -> Journal:

@@ -1,15 +1,17 @@
 """What the agent of one node answered, or why it did not. Pure."""
 
 import json
-import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
-_REMOTE_CODE: Final = re.compile(r"^command terminated with exit code (\d+)\s*$", re.MULTILINE)
 _LONGEST: Final = 300
+_DEEPEST: Final = 20
+"""Levels of a document. What is deeper could be read, and not be written again."""
 _LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
 """kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
 
@@ -36,15 +38,17 @@ class Answer:
         lines = [line for line in self.error.splitlines() if line.strip()]
         if lines and self.exit_code == 2:  # noqa: PLR2004 (wrong usage: the first line is the mistake, then hints follow)
             return truncate(lines[0], _LONGEST)
+        if not lines and self.exit_code == 0:
+            return "its output is not the expected document"
         return truncate(lines[-1], _LONGEST) if lines else f"exit code {self.exit_code} without a message"
 
     def document(self) -> dict[str, Any] | None:
-        """Return the JSON document; None if there is none."""
+        """Return the JSON document; None if there is none. Whatever is in it can be written as JSON again."""
         try:
-            tree = json.loads(self.output)
+            tree = json.loads(self.output, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
             return None
-        return tree if isinstance(tree, dict) else None
+        return tree if isinstance(tree, dict) and not _is_deeper(tree, _DEEPEST) else None
 
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
@@ -57,16 +61,38 @@ class Answer:
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     """Make an answer of a `kubectl exec` that ended: its exit code may be kubectl's own."""
-    matched = _REMOTE_CODE.search(errors)
-    if code and matched is None:
+    lines = errors.splitlines()
+    # The command on the node can write the same line, but it cannot change kubectl's own exit code.
+    last = f"command terminated with exit code {code}"
+    if code and last not in lines:
         return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
-    answer = Answer(node, int(matched[1]) if code and matched else 0, output, _REMOTE_CODE.sub("", errors).strip())
+    answer = Answer(node, code, output, "\n".join(line for line in lines if line != last).strip())
     return answer if code or _is_whole(answer) else Answer(node, None, "", _LOST)
 
 
 def _is_whole(answer: Answer) -> bool:
     """Every command prints something, and only a document begins with a brace."""
     return answer.document() is not None if answer.output.startswith("{") else bool(answer.output.strip())
+
+
+def _finite(text: str) -> float:
+    """Read a number. JSON has no others, but Python reads and writes them."""
+    if not isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+def _integer(text: str) -> int:
+    """Read an integer that can be compared with any number, and written as one."""
+    _finite(text)
+    return int(text)
+
+
+def _is_deeper(tree: Any, levels: int) -> bool:
+    if not isinstance(tree, (dict, list)):
+        return False
+    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
+    return levels == 0 or any(_is_deeper(one, levels - 1) for one in parts)
 
 
 def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
     planned = waves(report.named(State.PENDING), arguments.max_nodes)
     if not planned:
         note("no node to clean")
+        _print_results(arguments, report)
         return _exit_code(report, interrupted=False)
     _confirm(arguments, report.context, planned)
     # A new file is made only now, so that an answer of "no" leaves none.
@@ -40,10 +41,15 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
         run = _Run(path, report, {agent.node: agent for agent in agents_of(found)}, stop)
         run.quiet = arguments.output == "json"
         written = _clean(arguments, session, run, planned)
-        if run.quiet:
-            write_json(merged("clean", [dict(one.result) for one in report if one.result]))
+        _print_results(arguments, report)
         code = _conclude(path, report, f"kubectl nodeleak {shlex.join(again)}", interrupted=stop.is_set())
         return code if written else OUTPUT
+
+
+def _print_results(arguments: argparse.Namespace, report: CleanReport) -> None:
+    """Print the one document of `-o json`. Text was printed as it arrived."""
+    if arguments.output == "json":
+        write_json(merged("clean", [dict(one.result) for one in report if one.result]))
 
 
 def _leave_out(report: CleanReport, found: Sequence[Target]) -> None:
@@ -145,8 +151,11 @@ def _clean(arguments: argparse.Namespace, session: Session, run: _Run, planned: 
         if not run.save():
             run.report.not_asked(wave)
             return False
-        session.ask([run.agents[node] for node in wave], command, run.arrived)
-        if not run.save():
+        try:
+            session.ask([run.agents[node] for node in wave], command, run.arrived)
+        finally:  # what was answered is in the report, also if the output cannot be written
+            saved = run.save()
+        if not saved:
             return False
         # Not those of an earlier run, whose report this one continues.
         if set(run.report.named(State.SURPRISE)) & set(wave):
@@ -178,7 +187,7 @@ def _conclude(path: Path, report: CleanReport, again: str, *, interrupted: bool)
     unexpected = report.named(State.SURPRISE, State.ASKED)
     pending = report.named(State.PENDING)
     if unexpected:
-        note(f"stopped: look at {', '.join(unexpected)} first; --continue does not clean these again")
+        note(f"no expected result: look at {', '.join(unexpected)} first; --continue does not clean these again")
     if pending:
         note(f"to go on: {again}")
     return _exit_code(report, interrupted=interrupted)

@@ -20,8 +20,15 @@ _FIELDS: Final = (
     ".spec.containers[*].name",
     ".status.containerStatuses[*].state.waiting.reason",
 )
-JSONPATH: Final = "jsonpath={range .items[*]}" + '{"\\t"}'.join(f"{{{field}}}" for field in _FIELDS) + '{"\\n"}{end}'
-"""One line for each pod. A whole pod is a hundred times as long, and a cluster has thousands of them."""
+_NAME: Final = _FIELDS.index(".metadata.name")
+_NAMES: Final = '{.items[*].metadata.name}{"\\n"}'
+JSONPATH: Final = (
+    "jsonpath={range .items[*]}" + '{"\\t"}'.join(f"{{{field}}}" for field in _FIELDS) + f'{{"\\n"}}{{end}}{_NAMES}'
+)
+"""One line for each pod, then their names. A whole pod is a hundred times as long, and a cluster has thousands of them.
+
+A kubelet can write any text into the status of its pods, also lines of other nodes. The API server checks names.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,30 @@ class Target:
         return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
-def targets(node_lines: str, pod_lines: str) -> list[Target]:
-    """Combine `kubectl get nodes --no-headers` with the agents' pods."""
-    agents: dict[str, Agent] = {}
-    for agent in sorted(map(_agent, pod_lines.splitlines()), key=_usefulness):
+class Untrusted(Exception):
+    """Somebody may have made pods, or lines of pods, that could answer for any node. Says what to do."""
+
+
+def agents_in(listed: str) -> list[Agent]:
+    """Read what JSONPATH prints; raises Untrusted."""
+    *lines, names = listed.splitlines() or [""]
+    fields = [line.split("\t") for line in lines]
+    if any(len(one) != len(_FIELDS) for one in fields) or [one[_NAME] for one in fields] != names.split():
+        raise Untrusted("the status of an agent's pod has a line break or tab: see 'kubectl get pods -o json'")
+    return [_agent(*one) for one in fields]
+
+
+def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
+    """Combine `kubectl get nodes --no-headers` with the agents' pods; raises Untrusted."""
+    agents, namespaces = dict[str, Agent](), set[str]()
+    for agent in sorted(found, key=_usefulness):
         agents[agent.node] = agent
+        namespaces.add(agent.namespace)
+    if len(namespaces) > 1:
+        where = ", ".join(sorted(namespaces))
+        raise Untrusted(
+            f"pods with the labels of the agent are in several namespaces: {where}: choose with --namespace"
+        )
     nodes = (line.split() for line in node_lines.splitlines() if line.strip())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
 
@@ -81,8 +107,17 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
-def _agent(line: str) -> Agent:
-    node, namespace, pod, created, deleted, phase, ready, containers, waiting = line.split("\t")
+def _agent(
+    node: str,
+    namespace: str,
+    pod: str,
+    created: str,
+    deleted: str,
+    phase: str,
+    ready: str,
+    containers: str,
+    waiting: str,
+) -> Agent:
     names = containers.split()
     return Agent(
         node=node,

@@ -28,7 +28,7 @@ examples:
 
 exit codes:
   0  every node was asked, and its command ended with 0
-  1  status --exit-code: there are findings
+  1  status --exit-code: there are critical findings or warnings
   2  wrong usage
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
@@ -199,7 +199,7 @@ def _add_cluster(parser: argparse.ArgumentParser, command: Command) -> None:
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--exit-code", action="store_true", help="exit with 1 if there are findings but for information"
+        "--exit-code", action="store_true", help="exit with 1 if there are critical findings or warnings"
     )
 
 

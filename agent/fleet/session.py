@@ -8,9 +8,9 @@ from typing import Final
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
 from agent.fleet.asking import ask_all
-from agent.fleet.inventory import JSONPATH, LABELS, WITHOUT_AGENT, Agent, Target, only, targets
+from agent.fleet.inventory import JSONPATH, LABELS, WITHOUT_AGENT, Agent, Target, Untrusted, agents_in, only, targets
 from agent.fleet.kubectl import Kubectl
-from agent.model.text import format_number
+from agent.model.text import escape, format_number
 
 _MANY: Final = 500
 _FEW: Final = 10
@@ -30,7 +30,11 @@ class Session:
     def targets(self, names: Sequence[str], *, gone: bool = False) -> list[Target]:
         """Find nodes and their agents; without names, all that are selected. `gone`: skip nodes that do not exist."""
         few = names[:_FEW] if len(names) <= _FEW else ()
-        found = targets(self._nodes(few), "".join(map(self._pods, few)) if few else self._pods(""))
+        nodes = self._nodes(few)
+        try:
+            found = targets(nodes, [agent for node in few or ("",) for agent in agents_in(self._pods(node))])
+        except Untrusted as error:
+            raise UsageError(str(error)) from error
         chosen, unknown = only(found, names)
         if unknown and not gone:
             raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
@@ -96,7 +100,7 @@ class _Progress:
 
 def note(text: str) -> None:
     """Write to standard error: the output is for what was asked."""
-    print(f"nodeleak: {text}", file=sys.stderr, flush=True)
+    print(f"nodeleak: {escape(text)}", file=sys.stderr, flush=True)
 
 
 def agents_of(found: Iterable[Target]) -> list[Agent]:

@@ -12,6 +12,8 @@ from agent.fleet.inventory import Target, natural
 from agent.model.text import format_age, format_number, truncate
 
 SCHEMA: Final = "nodeleak.status/v1"
+_LONGEST: Final = 100
+"""Characters of a name: the longest one widens the rows of all nodes."""
 _UNKNOWN_COMMAND: Final = 'unknown command "status"'
 
 
@@ -80,13 +82,15 @@ def _without_document(target: Target, answer: Answer) -> NodeStatus:
     if _UNKNOWN_COMMAND in answer.error:
         why = "its agent is too old and has no command 'status': update the DaemonSet's image"
         return NodeStatus(target, answer, Rank.UNKNOWN, "too old", why)
+    if answer.output.startswith("{"):
+        return NodeStatus(target, answer, Rank.UNKNOWN, "unreadable", f"cannot read its {SCHEMA}: no valid JSON")
     node = "" if target.status.startswith("Ready") else f" (node {target.status})"
     return NodeStatus(target, answer, Rank.UNKNOWN, "no answer", f"{answer.reason}{node}")
 
 
 def _of_document(target: Target, answer: Answer, document: Mapping[str, Any]) -> NodeStatus:
     state = str(document["state"])
-    version = str(document.get("version") or "")
+    version = truncate(document.get("version") or "", _LONGEST)
     if state == "no_report":
         why = f"no report: {document.get('why') or document.get('headline') or 'the agent gives no reason'}"
         return NodeStatus(target, answer, Rank.UNKNOWN, version or "no report", why, version=version)
@@ -147,14 +151,17 @@ def _age(report: Mapping[str, Any] | None) -> str:
 def _cleanup(cleanup: Mapping[str, Any]) -> str:
     possible = cleanup["release_possible"]
     if possible:
-        return f"{cleanup['mode']}, can release"
+        return f"{truncate(cleanup['mode'])}, can release"
     why = ", ".join(truncate(one) for one in cleanup["why_not"])
-    return f"{cleanup['mode']}, {'unknown' if possible is None else 'cannot release'}{f': {why}' if why else ''}"
+    text = f"{cleanup['mode']}, {'unknown' if possible is None else 'cannot release'}{f': {why}' if why else ''}"
+    return truncate(text, 10 * _LONGEST)
 
 
 def _network(network: Mapping[str, Any]) -> Network:
     usable, free, leaked, unknown = (network[key] for key in ("usable", "free", "leaked", "unknown"))
-    return Network(str(network["name"]), *(None if n is None else int(n) for n in (usable, free, leaked, unknown)))
+    return Network(
+        truncate(network["name"], _LONGEST), *(None if n is None else int(n) for n in (usable, free, leaked, unknown))
+    )
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:

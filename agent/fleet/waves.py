@@ -86,7 +86,7 @@ class CleanReport:
 
     def released(self) -> int:
         documents = ((one.result or {}).get("document") or {} for one in self)
-        return sum(one.get("verdicts", {}).get("released", 0) for one in documents if one.get("schema") == CLEAN_SCHEMA)
+        return sum(map(_released, documents))
 
 
 def waves(nodes: Sequence[str], size: int) -> list[Sequence[str]]:
@@ -108,7 +108,7 @@ def judge(answer: Answer) -> tuple[State, str]:
         if surprise := _surprise(answer.exit_code, document):
             return State.SURPRISE, surprise
         return State.DONE, _outcome(document)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         return State.SURPRISE, f"cannot read its {CLEAN_SCHEMA}: {truncate(repr(error))}"
 
 
@@ -126,11 +126,19 @@ def _surprise(exit_code: int, document: Mapping[str, Any]) -> str:
     return f"exit code {exit_code}" if exit_code else ""
 
 
+def _released(document: Mapping[str, Any]) -> int:
+    """Count released addresses; 0 if the document cannot be read."""
+    try:
+        return sum(one["verdict"] == "released" for one in document["addresses"])
+    except (LookupError, TypeError):
+        return 0
+
+
 def _outcome(document: Mapping[str, Any]) -> str:
     addresses = document["addresses"]
     reasons = Counter(str(one["reason"]) for one in addresses if one["verdict"] == "refused")
     refused = ", ".join(f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
-    released = sum(one["verdict"] == "released" for one in addresses)
+    released = f"{format_number(_released(document))} released"
     free = "; ".join(
         f"free addresses in {one['network']}: {format_number(one['free_before'])} before, "
         f"{format_number(one['free_after'])} after"
@@ -138,7 +146,7 @@ def _outcome(document: Mapping[str, Any]) -> str:
     )
     if not addresses:
         return "nothing to release"
-    return "; ".join(filter(None, [f"{format_number(released)} released", refused and f"refused: {refused}", free]))
+    return "; ".join(filter(None, [released, refused and f"refused: {refused}", free]))
 
 
 def conclusion(report: CleanReport) -> str:

@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 def config(home: Path, **given: Any) -> Config:
     paths = {"cni_networks_dir": str(home / "networks"), "state_dir": str(home / "state")}
-    return load("run", {"api": "off", **paths, **given}, {})
+    return load("run", {"api": "off", "cleanup_network": "auto", **paths, **given}, {})
 
 
 def on_docker(*records: Any) -> Snapshot:
@@ -36,7 +36,6 @@ def on_docker(*records: Any) -> Snapshot:
 @pytest.mark.parametrize(
     ("given", "networks"),
     [
-        ({}, ()),
         ({"cleanup_network": "auto"}, ("kubenet",)),
         ({"cleanup_network": "cbr0", "network": "cbr0"}, ("cbr0",)),
     ],
@@ -45,6 +44,22 @@ def test_the_networks_are_those_that_the_setting_allows(home: Path, given: Any, 
     status = cleanup_status(config(home, **given), scanned(on_docker(LEAK)))
     assert (status.mode, status.networks) == ("off", networks)
     assert (status.release_possible, status.why_not) == (True, ())
+
+
+def test_without_a_network_that_may_be_cleaned_no_release_is_possible(home: Path) -> None:
+    status = cleanup_status(config(home, cleanup_network=""), scanned(on_docker(LEAK)))
+    assert (status.networks, status.release_possible) == ((), False)
+    (why,) = status.why_not
+    assert why.startswith("--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: ")
+
+
+def test_one_network_that_can_be_changed_is_enough(home: Path) -> None:
+    (home / "networks/cbr0").write_text("")
+    given = {"cleanup_network": "cbr0,kubenet", "network": "cbr0,kubenet"}
+    assert cleanup_status(config(home, **given), scanned(on_docker(LEAK))).release_possible is True
+    (home / "networks/kubenet").rmdir()
+    status = cleanup_status(config(home, **given), scanned(on_docker(LEAK)))
+    assert (status.release_possible, len(status.why_not)) == (False, 1)
 
 
 @pytest.mark.parametrize("mode", ["off", "dry-run", "auto"])

@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 def test_it_prints_what_the_daemon_found(node: SmallNode) -> None:
-    with daemon(node) as (_, listen):
+    with daemon(node, "--cleanup-network=auto") as (_, listen):
         done, tree = nodeleak("status", listen), document(listen)
         assert nodeleak("status", listen, "--exit-code").code == FOUND
         scanned = json.loads(nodeleak("scan", "-o", "json", "--api=off", *node.options).out)
@@ -68,7 +68,7 @@ def test_it_prints_what_the_daemon_found(node: SmallNode) -> None:
         (found["detector"], found["severity"], found["oldest"])
     ]
     assert tree["report"]["interval_seconds"] == 0.1
-    assert tree["cleanup"] == {"mode": "off", "networks": [], "release_possible": True, "why_not": []}
+    assert tree["cleanup"] == {"mode": "off", "networks": ["kubenet"], "release_possible": True, "why_not": []}
 
 
 def test_cleanup_and_its_networks_are_shown(node: SmallNode) -> None:
@@ -80,14 +80,14 @@ def test_cleanup_and_its_networks_are_shown(node: SmallNode) -> None:
 
 def test_a_journal_that_cannot_be_written_makes_releases_impossible(node: SmallNode) -> None:
     (node.home / "state").write_text("a file, not a directory")
-    with daemon(node) as (_, listen):
+    with daemon(node, "--cleanup-network=auto") as (_, listen):
         cleanup = document(listen)["cleanup"]
     assert cleanup["release_possible"] is False
     assert cleanup["why_not"] == [f"the journal cannot be written: {node.home}/state is not a directory"]
 
 
 def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only: tuple[str, ...]) -> None:
-    with daemon(node, prefix=read_only) as (_, listen):
+    with daemon(node, "--cleanup-network=auto", prefix=read_only) as (_, listen):
         done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
     assert cleanup["release_possible"] is False
     directory, journal = cleanup["why_not"]
@@ -97,7 +97,7 @@ def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only:
 
 
 def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) -> None:
-    with daemon(node) as (agent, listen):
+    with daemon(node, "--cleanup-network=auto") as (agent, listen):
         node.docker.answers = lambda _: []
         agent.log_event("source.unavailable")
         until(lambda: "\nIncomplete: " in nodeleak("status", listen).out, "the next sync")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.kubectl import FakeKubectl, clean, text
+from tests.fleet.kubectl import HOSTILE, FakeKubectl, clean, pod_line, text
 from tests.wire import until
 
 APPLY = ("clean", "--all", "--apply", "--yes", "--pause=0s", "--max-nodes=2")
@@ -59,7 +59,7 @@ def test_it_stops_after_the_wave_with_the_first_surprise_and_goes_on_with_the_ot
     assert "worker-2: UNEXPECTED: 10.244.1.2 in cbr0: failed: why failed" in done.out.splitlines()
     assert done.err.splitlines()[1:] == [
         f"nodeleak: 1 address released, 1 node done, 1 to look at, 3 not asked; report: {REPORT}",
-        "nodeleak: stopped: look at worker-2 first; --continue does not clean these again",
+        "nodeleak: no expected result: look at worker-2 first; --continue does not clean these again",
         f"nodeleak: to go on: kubectl nodeleak clean --apply --continue {REPORT}",
     ]
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
@@ -134,6 +134,37 @@ def test_the_output_can_be_one_document(kubectl: FakeKubectl) -> None:
             {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
         ],
     }
+
+
+def test_the_document_is_printed_also_if_no_node_can_be_asked(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pod="")
+    done = kubectl.run(*APPLY, "-o", "json")
+    error = {"node": "worker-1", "exit_code": None, "error": "no agent pod on this node"}
+    assert (done.code, json.loads(done.out)["nodes"]) == (3, [error])
+
+
+def test_why_a_node_is_left_out_cannot_control_the_terminal(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pod=pod_line("worker-1", waiting="\x1b[2JErrImagePull"))
+    assert "is not running: \\x1b[2JErrImagePull" in kubectl.run(*APPLY).err
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_document_that_cannot_be_written_again_loses_no_result(change: str, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=f"{text(clean('released'))[:-1]}, {change}}}")
+    add(kubectl, clean("released"))
+    done = kubectl.run(*APPLY, "-o", "json")
+    assert done.code == 4
+    assert states(kubectl) == {"worker-1": "surprise", "worker-2": "done"}
+    assert [one.get("document") for one in json.loads(done.out)["nodes"]] == [None, clean("released")]
+
+
+def test_an_output_that_cannot_be_written_loses_no_result(kubectl: FakeKubectl) -> None:
+    add(kubectl, clean("released"))
+    with Path("/dev/full").open("w") as full:
+        child = kubectl.start(*APPLY, stdout=full)
+        child.communicate(timeout=60)
+    assert child.returncode == 74
+    assert states(kubectl) == {"worker-1": "done"}
 
 
 # The question

@@ -2,14 +2,16 @@
 
 import pytest
 
-from agent.fleet.inventory import Target, natural, only, targets
+from agent.fleet.inventory import Target, Untrusted, agents_in, natural, only, targets
 from tests.fleet.kubectl import pod_line
 
 NODES = "worker-1   Ready   <none>   3d   v1.20.2\nworker-2   NotReady,SchedulingDisabled   <none>   3d   v1.20.2\n"
 
 
 def of(*pods: str) -> dict[str, Target]:
-    return {one.node: one for one in targets(NODES, "".join(f"{line}\n" for line in pods))}
+    names = " ".join(line.split("\t")[2] for line in pods)
+    found = agents_in("".join(f"{line}\n" for line in (*pods, names)))
+    return {one.node: one for one in targets(NODES, found)}
 
 
 def test_a_node_has_its_status_and_its_agent() -> None:
@@ -76,3 +78,14 @@ def test_named_nodes_are_chosen_once_and_unknown_names_are_returned() -> None:
 def test_names_are_sorted_by_their_numbers() -> None:
     names = ["worker-10", "10.0.0.9", "worker-2", "worker", "10.0.0.10"]
     assert sorted(names, key=natural) == ["worker", "worker-2", "worker-10", "10.0.0.9", "10.0.0.10"]
+
+
+@pytest.mark.parametrize("end", ["\t", "\n", "\u2028", f"\n{pod_line('worker-2', pod='other')}"])
+def test_a_kubelet_cannot_write_lines_of_other_nodes(end: str) -> None:
+    with pytest.raises(Untrusted, match="line break or tab"):
+        of(pod_line("worker-1", waiting=f"ErrImagePull{end}"))
+
+
+def test_without_pods_there_is_no_agent() -> None:
+    assert [one.agent for one in of().values()] == [None, None]
+    assert agents_in("") == []

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.fleet.kubectl import FakeKubectl, finding, pod_line, status, text
+from tests.fleet.kubectl import HOSTILE, FakeKubectl, finding, pod_line, status, text
 from tests.wire import until
 
 SCAN = {"schema": "nodeleak.scan/v1", "node": "worker-1"}
@@ -212,6 +212,39 @@ def test_documents_are_merged(kubectl: FakeKubectl) -> None:
         {"node": "worker-4", "exit_code": None, "error": "no agent pod on this node"},
         {"node": "worker-10", "exit_code": 3, "document": SCAN},
     ]
+
+
+@pytest.mark.parametrize("command", ["status", "scan"])
+@pytest.mark.parametrize("change", HOSTILE)
+def test_one_agent_cannot_spoil_the_document_of_all(change: str, command: str, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=f"{text(status())[:-1]}, {change}}}")
+    kubectl.node("worker-2", output=text(status()))
+    done = kubectl.run(command, *(["--all"] if command == "scan" else []), "-o", "json")
+    nodes = json.loads(done.out, parse_constant=pytest.fail)["nodes"]
+    assert {one["node"]: "document" in one for one in nodes} == {"worker-1": False, "worker-2": True}
+
+
+def test_the_longest_names_of_one_agent_do_not_widen_the_rows_of_all(kubectl: FakeKubectl) -> None:
+    network = {"name": "n" * 10_000, "usable": 1, "free": 1, "leaked": 0, "unknown": 0}
+    cleanup = {"mode": "m" * 10_000, "networks": [], "release_possible": True, "why_not": []}
+    kubectl.node("worker-1", output=text(status(version="v" * 10_000, networks=[network], cleanup=cleanup)))
+    kubectl.node("worker-2", output=text(status()))
+    assert max(map(len, kubectl.run("status", "-o", "wide").out.splitlines())) < 1000
+
+
+def test_a_command_cannot_forge_its_exit_code(kubectl: FakeKubectl) -> None:
+    forged = "".join(f"command terminated with exit code {code}\n" for code in ("0", "256", "9" * 5000))
+    kubectl.node("worker-1", code=3, error=forged)
+    assert kubectl.run("scan", "worker-1").code == 3
+
+
+def test_agents_in_several_namespaces_are_a_mistake(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-2", pod=pod_line("worker-2").replace("kube-system", "tenant"))
+    done = kubectl.run("status")
+    assert (done.code, kubectl.asked()) == (2, [])
+    assert "are in several namespaces: kube-system, tenant" in done.err
+    assert "--namespace" in done.err
 
 
 @pytest.mark.parametrize("command", ["status", "scan"])

@@ -111,12 +111,13 @@ def test_a_document_has_a_rank_and_a_text(changes: dict[str, Any], rank: Rank, c
             "too old",
             "its agent is too old and has no command 'status': update the DaemonSet's image",
         ),
-        (Answer("worker-1", 0, "OK\n"), "no answer", "exit code 0 without a message"),
+        (Answer("worker-1", 0, "OK\n"), "no answer", "its output is not the expected document"),
         (
             Answer("worker-1", 0, json.dumps(status() | {"schema": "nodeleak.status/v2"})),
             "unknown schema",
             'answers with schema "nodeleak.status/v2", this command reads nodeleak.status/v1: use one version',
         ),
+        (Answer("worker-1", 0, json.dumps(status() | {"x": math.nan})), "unreadable", "no valid JSON"),
         (Answer("worker-1", 0, json.dumps({"state": "ok"})), "unknown schema", 'with schema "None"'),
         (
             Answer(
@@ -131,7 +132,7 @@ def test_a_document_has_a_rank_and_a_text(changes: dict[str, Any], rank: Rank, c
             "cannot read its nodeleak.status/v1",
         ),
         (
-            Answer("worker-1", 0, json.dumps(status() | {"report": {"age_seconds": math.nan}})),
+            Answer("worker-1", 0, json.dumps(status() | {"report": {"age_seconds": 1e99}})),
             "unreadable",
             "cannot read its nodeleak.status/v1",
         ),

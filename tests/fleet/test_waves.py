@@ -48,6 +48,11 @@ def test_every_other_verdict_stops(verdict: str) -> None:
         (clean("released"), 74, "exit code 74"),
         ({"schema": "nodeleak.clean/v2"}, 0, "answered with schema nodeleak.clean/v2, and this command reads"),
         ({"schema": "nodeleak.clean/v1"}, 0, "cannot read its nodeleak.clean/v1"),
+        (
+            clean("released") | {"networks": [{"network": "cbr0", "free_before": "x", "free_after": 0}]},
+            0,
+            "cannot read",
+        ),
         ([], 2, "nodeleak: --cleanup-network: not set"),
         (clean("released"), None, "nodeleak: --cleanup-network: not set; it is not known what it released"),
     ],
@@ -56,6 +61,12 @@ def test_a_result_that_is_not_understood_stops(document: Any, code: int | None, 
     state, found = of(document, code, "nodeleak: --cleanup-network: not set")
     assert state is State.SURPRISE
     assert text in found
+
+
+def test_a_document_that_cannot_be_read_counts_no_release() -> None:
+    report = CleanReport("", [], [NodeResult("a")])
+    report.answered(Answer("a", 0, json.dumps(clean("released") | {"addresses": 1, "verdicts": []})))
+    assert conclusion(report) == "0 addresses released, 0 nodes done, 1 to look at"
 
 
 def test_waves_have_a_size() -> None:

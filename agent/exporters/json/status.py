@@ -39,7 +39,7 @@ class StatusExporter:
         self._cleanup, self._alive, self._clock = cleanup, alive, clock
         self._last: tuple[Report, float] | None = None
         self._lock = Lock()
-        self._made: tuple[Report, bool, dict[str, Any]] | None = None
+        self._made: tuple[float, bool, dict[str, Any]] | None = None
 
     def export(self, report: Report, seconds: float) -> None:
         self._last = report, self._clock() - seconds
@@ -54,12 +54,13 @@ class StatusExporter:
             "age_seconds": round(self._clock() - begun, 1),
             "interval_seconds": self._interval,
         }
-        return {**self._of(report, alive=self._alive()), "report": times}
+        return {**self._of(report, begun, alive=self._alive()), "report": times}
 
-    def _of(self, report: Report, *, alive: bool) -> dict[str, Any]:
+    def _of(self, report: Report, begun: float, *, alive: bool) -> dict[str, Any]:
+        """Return the document of a sync, which is told from others by when it began: a report is large to keep."""
         with self._lock:
-            if self._made is None or self._made[0] is not report or self._made[1] != alive:
-                self._made = report, alive, status_document(report, self._version, self._cleanup(report), alive=alive)
+            if self._made is None or self._made[:2] != (begun, alive):
+                self._made = begun, alive, status_document(report, self._version, self._cleanup(report), alive=alive)
             return self._made[2]
 
 

@@ -1,6 +1,7 @@
 """The document `nodeleak.status/v1`: exactly these keys, and null for what is not known."""
 
 import json
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -136,6 +137,18 @@ def test_a_document_is_made_once_per_report_and_its_age_is_new() -> None:
     assert [one and (one["state"], one["report"]["age_seconds"]) for one in documents] == [
         ("ok", 1.0), ("ok", 2.0), ("findings", 0.0)
     ]  # fmt: skip
+
+
+def test_the_document_keeps_no_report_but_the_last() -> None:
+    clock = Clock()
+    exporter = StatusExporter("0.1.0", 15.0, lambda _: CLEANUP, lambda: True, clock)
+    first = scanned(node())
+    references = sys.getrefcount(first)
+    exporter.export(first, 0.0)
+    exporter.document()
+    clock.now += 15
+    exporter.export(scanned(node()), 0.0)
+    assert sys.getrefcount(first) == references
 
 
 def test_the_document_without_times_is_of_the_report() -> None:
