@@ -91,5 +91,6 @@ def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
 
 def _more(document: dict[str, Any]) -> Iterator[str]:
     yield "`nodeleak scan`"
-    if document["findings"]:
-        yield explain(one["detector"] for one in document["findings"])
+    # People copy this line, and any process could have written the document.
+    if words := [one["detector"] for one in document["findings"] if one["detector"].isidentifier()]:
+        yield explain(words)

@@ -54,6 +54,12 @@ def test_a_healthy_node_is_short() -> None:
     ]
 
 
+def test_a_command_to_copy_has_only_words() -> None:
+    (finding,) = GOOD["findings"]
+    lines = changed(findings=[{**finding, "detector": "; rm -rf /"}], unavailable=[])
+    assert lines[-1] == "For more: `nodeleak scan`"
+
+
 def test_what_keeps_releases_from_being_made_is_listed() -> None:
     cleanup = {**GOOD["cleanup"], "release_possible": False}
     lines = changed(cleanup=cleanup)
