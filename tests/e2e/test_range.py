@@ -15,7 +15,8 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(pods: Pods,
     ip, pod = next(iter(owners.items()))
 
     with moved_away(STORE / ip):
-        scan = nodeleak.scan("--exit-code", codes=[1])
+        # The API server may list the pod as it was a moment ago, without its address.
+        scan = eventually(lambda: nodeleak.scan("--exit-code", codes=[1]), 10)
         with nodeleak.running("--interval=500ms", "--confirm-after=1s") as daemon:
             eventually(lambda: _count(daemon.opened("unreserved_pod_ip"), 1))
             metrics = daemon.metrics()
