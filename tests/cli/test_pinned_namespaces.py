@@ -89,7 +89,7 @@ def test_what_the_probe_cannot_settle_is_refused_for_now(pinned: Pinned) -> None
     pinned.net.ip("netns delete cni-9", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent")
     verdict, why, _ = pinned.clean("--apply")
     assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 13 s")
+    assert why.startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
 
 
 def test_an_address_with_a_route_of_its_own_is_not_released(pinned: Pinned) -> None:

@@ -29,13 +29,16 @@ _APART: Final = 0.002
 """The kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others."""
 _EVERY: Final = 4.5
 """Longer than the search for a neighbor, because each datagram that waits for one is reported."""
-_LONGEST: Final = 13.0
-"""Three datagrams. Where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s."""
+_TIMES: Final = 3
+"""Where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s."""
 _ORIGIN_ICMP: Final = frozenset({2, 3})
 _ERROR: Final = struct.Struct("IBBBxII")
 """`struct sock_extended_err`; the address of who reports the error follows."""
 _ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
+_IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
+_TENTATIVE: Final = 0x40
+"""`IFA_F_TENTATIVE`: the node itself may not use the address yet (RFC 4862). It asks for no neighbor in its name."""
 _FAMILIES: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),
@@ -54,12 +57,11 @@ def probe(
     routes = {ip: find_route(ip) for ip in ips}
     results = {ip: _by_route(ip, route) or _by_plugin(ip, cached) for ip, route in routes.items()}
     asked = [ip for ip, result in results.items() if result is None]
-    with contextlib.ExitStack() as open_sockets:
-        try:
-            probes = [_Probe(ip, routes[ip].link, open_sockets) for ip in asked]
-        except OSError as error:
-            raise SourceError(f"cannot probe addresses: {error}") from error
+    probes = [_Probe(ip, routes[ip].link) for ip in asked]
+    try:
         _ask_all(probes, clock)
+    except OSError as error:
+        raise SourceError(f"cannot probe addresses: {error}") from error
     return {ip: result for ip, result in results.items() if result} | {one.ip: one.result() for one in probes}
 
 
@@ -93,40 +95,56 @@ def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
 class _Probe:
     """One address, and the socket that asks it."""
 
-    def __init__(self, ip: str, link: str, open_sockets: contextlib.ExitStack) -> None:
-        """Raises OSError."""
+    def __init__(self, ip: str, link: str) -> None:
         self.ip, self._link = ip, link
         self._found: ProbeResult | None = None
         self._unsent = ""
         self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-        self.socket = open_sockets.enter_context(
-            socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        )
-        level, reports, hops, _ = _FAMILIES[self._family]
-        self.socket.setsockopt(level, reports, 1)
-        self.socket.setsockopt(level, hops, 1)  # the route may have changed: no gateway forwards it
-        self.socket.connect((ip, _PORT))
+
+    def connect(self) -> socket.socket:
+        """Return a socket to ask with; raises OSError."""
+        self._unsent = self._no_sender()
+        asking = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            level, reports, hops, _ = _FAMILIES[self._family]
+            asking.setsockopt(level, reports, 1)
+            asking.setsockopt(level, hops, 1)  # the route may have changed: no gateway forwards it
+            asking.connect((self.ip, _PORT))
+        except OSError:
+            asking.close()
+            raise
+        return asking
+
+    def _no_sender(self) -> str:
+        """Return why the kernel may report "host unreachable" without having asked anybody."""
+        if self._family == socket.AF_INET:
+            return ""
+        addresses = (line.split() for line in _IPV6_ADDRESSES.read_text("ascii").splitlines())
+        flags = [int(flags, 16) for _, _, _, _, flags, link in addresses if link == self._link]
+        if flags and not any(one & _TENTATIVE for one in flags):
+            return ""
+        return "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
 
     def result(self) -> ProbeResult:
-        why = self._unsent or f"no answer within {_LONGEST:.0f} s, and the node does not report it unreachable"
+        why = self._unsent or f"no answer within {_TIMES * _EVERY:.0f} s, and the node does not report it unreachable"
         return self._found or ProbeResult(f"{self.ip} on {self._link}: {why}", Reason.PROBE_UNANSWERED)
 
-    def send(self) -> None:
+    def send(self, asking: socket.socket) -> None:
         # Any other error is one that was received, and is read from the queue.
         with contextlib.suppress(OSError):
             try:
-                self.socket.send(_DATAGRAM)
+                asking.send(_DATAGRAM)
             except PermissionError:
                 self._unsent = "a firewall of the node does not let the probe pass"
 
-    def receive(self) -> bool:
+    def receive(self, asking: socket.socket) -> bool:
         """Read what has arrived, and return whether it settles the question."""
         with contextlib.suppress(BlockingIOError):
-            _, reports, _, _ = self.socket.recvmsg(1, 512, socket.MSG_ERRQUEUE)
+            _, reports, _, _ = asking.recvmsg(1, 512, socket.MSG_ERRQUEUE)
             for _, _, report in reports:
                 self._read_report(report)
         with contextlib.suppress(OSError):  # errors are those of the queue
-            self.socket.recv(1)
+            asking.recv(1)
             self._found = self._found or self._in_use("it sent a datagram")
         return self._found is not None
 
@@ -138,6 +156,7 @@ class _Probe:
         size = 4 if self._family == socket.AF_INET else 16
         sender = socket.inet_ntop(self._family, report[_ERROR.size + at :][:size])
         if sender != self.ip and find_route(sender).local:  # not the address itself, behind a firewall
+            self._unsent = self._unsent or self._no_sender()
             if code == errno.EHOSTUNREACH and not self._unsent:
                 self._found = ProbeResult(f"nobody on {self._link} has {self.ip}: host unreachable")
         else:
@@ -148,32 +167,37 @@ class _Probe:
         return ProbeResult(f"{self.ip} answers on {self._link} ({what})", Reason.ADDRESS_IN_USE)
 
 
-class _Waiting:
-    """The probes that are not settled yet."""
-
-    def __init__(self, probes: Iterable[_Probe]) -> None:
-        self.probes = {one.socket.fileno(): one for one in probes}
-        self._poll = select.poll()
-        for number in self.probes:
-            self._poll.register(number, select.POLLIN)
-
-    def receive(self, seconds: float) -> None:
-        """Wait for one or more reports or answers, and read them."""
-        for number, _ in self._poll.poll(max(0.0, seconds) * 1000):
-            if self.probes[number].receive():
-                self._poll.unregister(number)
-                del self.probes[number]
-
-
 def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:
-    """Ask until every question is settled, for `_LONGEST` at most."""
-    waiting = _Waiting(probes)
-    began, sent = clock(), 0
-    while waiting.probes and (passed := clock() - began) < _LONGEST:
-        if passed < sent * _EVERY:
-            waiting.receive(sent * _EVERY - passed)
-            continue
-        for one in tuple(waiting.probes.values()):
-            one.send()
-            waiting.receive(_APART)
-        sent += 1
+    """Ask until every question is settled, a few times at most; raises OSError."""
+    waiting = list(probes)
+    for _ in range(_TIMES):
+        waiting = _ask_once(waiting, clock) if waiting else []
+
+
+def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Probe]:
+    """Send a datagram to each, and return those that are not settled; raises OSError.
+
+    Each time from a new socket: the kernel chooses the sender when a socket connects, and takes one to which no report
+    comes while the address of the link is tentative, as that of a bridge is which has just got its first pod.
+    """
+    waiting: dict[int, tuple[_Probe, socket.socket]] = {}
+    poll = select.poll()
+
+    def receive(seconds: float) -> None:
+        for number, _ in poll.poll(seconds * 1000):
+            one, asking = waiting[number]
+            if one.receive(asking):
+                poll.unregister(number)
+                del waiting[number]
+
+    with contextlib.ExitStack() as open_sockets:
+        for one in probes:
+            asking = open_sockets.enter_context(one.connect())
+            waiting[asking.fileno()] = one, asking
+            poll.register(asking, select.POLLIN)
+            one.send(asking)
+            receive(_APART)
+        until = clock() + _EVERY
+        while waiting and (left := until - clock()) > 0:
+            receive(left)
+    return [one for one, _ in waiting.values()]

@@ -78,6 +78,27 @@ def test_a_bridge_without_any_pod_has_nobody(net: Network) -> None:
     assert found.objections == {"10.244.1.20": None, "fd00:244::20": None}
 
 
+def tentative(net: Network, seconds: int) -> None:
+    """Start the bridge again: for so long, the kernel uses none of its IPv6 addresses (RFC 4862)."""
+    net.run("sysctl", "-qw", f"net.ipv6.conf.cbr0.dad_transmits={seconds}")
+    net.ip("link set cbr0 down", "link set cbr0 up", f"addr add {BRIDGE6}/64 dev cbr0")
+    assert "tentative" in net.run("ip", "-6", "addr", "show", "dev", "cbr0")
+
+
+def test_a_bridge_that_has_just_got_its_address_is_waited_for(net: Network) -> None:
+    net.pod("ghost", 9)
+    tentative(net, 2)
+    found = probed(net, "fd00:244::9", "fd00:244::20")
+    assert found.objections == {"fd00:244::9": IN_USE, "fd00:244::20": None}
+
+
+def test_a_bridge_without_a_usable_address_is_no_proof(net: Network) -> None:
+    net.pod("ghost", 9)
+    tentative(net, 60)
+    found = probed(net, "fd00:244::9", "fd00:244::20")
+    assert found.objections == {"fd00:244::9": UNANSWERED, "fd00:244::20": UNANSWERED}
+
+
 def test_no_capability_is_needed(net: Network) -> None:
     needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
     net.pod("ghost", 9)
@@ -102,7 +123,7 @@ def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network
     found = probed(net, *gone, *silent)
     assert found.objections == dict.fromkeys(gone) | dict.fromkeys(silent, UNANSWERED)
     assert found.whys["10.244.1.6"] == (
-        "10.244.1.6 on cbr0: no answer within 13 s, and the node does not report it unreachable"
+        "10.244.1.6 on cbr0: no answer within 14 s, and the node does not report it unreachable"
     )
     assert found.seconds < 30
 
