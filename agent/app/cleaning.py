@@ -1,6 +1,6 @@
 """Wiring of cleanup: who may release addresses, and who restores them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 from agent.app import loop
@@ -10,11 +10,12 @@ from agent.cleanup import restore as restoring
 from agent.cleanup.blockers import find_blockers
 from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
 from agent.cleanup.files import NodeFiles
-from agent.cleanup.guard_context import allowed_networks
+from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import describe_error
 from agent.cleanup.restore import Restoration
+from agent.cleanup.runtime_history import RuntimeHistory
 from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
@@ -113,47 +114,40 @@ def clean_once(
 
 def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
-    checked = sorted(allowed_networks(limits(config, "dry-run").networks, report.assessment.snapshot))
-    obstacles = tuple(_obstacles(config, report, checked))
-    unknown = () if checked else ("no network is known that the pods of this node use",)
+    snapshot, allowing, journal_store = (
+        report.assessment.snapshot,
+        limits(config, "dry-run"),
+        JournalStore(config.state_dir),
+    )
+    context = GuardContext(
+        report=report,
+        runtime_history=RuntimeHistory(),
+        limits=allowing,
+        halted=report.cleaning.halted if report.cleaning else "",
+        journal_trouble=journal_store.trouble(),
+        journal_room=journal_store.room(snapshot.taken_at),
+    )
+    blockers = find_blockers(context, node_files(config).check_writable, _no_network(config))
+    obstacles = [one.why for one in blockers if not one.network]
+    if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
+        obstacles.append(f"unavailable sources: {', '.join(missing)}")
+    networks = context.allowed_networks
+    unknown = _unknown_networks(config, networks, {one.network for one in snapshot.reservations if not one.absent})
     return CleanupStatus(
         mode=config.cleanup,
-        networks=tuple(checked) if config.cleanup_network else (),
-        release_possible=False if obstacles else True if checked else None,
-        why_not=obstacles or unknown,
+        networks=tuple(sorted(networks)) if config.cleanup_network else (),
+        release_possible=False if obstacles else None if unknown else True,
+        why_not=tuple(obstacles) or ((unknown,) if unknown else ()),
     )
 
 
-def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Iterator[str]:
-    """Yield what keeps every address from being released; what protects a single one is not here."""
-    snapshot = report.assessment.snapshot
-    if report.cleaning is not None and report.cleaning.halted:
-        yield f"cleanup halted: {report.cleaning.halted}"
-    if why := _no_network(config):
-        yield why
-    if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
-        yield f"unavailable sources: {', '.join(missing)}"
-    yield from _unwritable(config, networks)
-    journal_store = JournalStore(config.state_dir)
-    if why := journal_store.trouble():
-        yield f"the journal cannot be written: {why}"
-    elif not journal_store.room(snapshot.taken_at):
-        yield "the journal is full until its oldest file is 24 hours old"
-
-
-def _unwritable(config: Config, networks: Sequence[str]) -> Sequence[str]:
-    """Return why no network can be changed; nothing if one can."""
-    files, failed = node_files(config), list[str]()
-    for network in networks:
-        try:
-            files.check_writable(network)
-        except FileNotFoundError:
-            continue  # nothing is reserved there
-        except OSError as error:
-            failed.append(describe_error(error))
-        else:
-            return ()
-    return failed
+def _unknown_networks(config: Config, allowed: Collection[str], existing: Collection[str]) -> str:
+    """Return why it is not known what would be released from; empty if it is."""
+    if not allowed:
+        return "no network is known that the pods of this node use"
+    if AUTO in config.cleanup_network or not set(allowed).isdisjoint(existing):
+        return ""
+    return f"{option('cleanup_network')}: {config.cni_networks_dir} has no network {' or '.join(sorted(allowed))}"
 
 
 def read_journal(config: Config) -> Journal:

@@ -22,9 +22,10 @@ def find_blockers(
     found = [
         Blocker(BlockedBy.HALTED, f"cleanup halted: {context.halted}") if context.halted else None,
         Blocker(BlockedBy.NO_CLEANUP_NETWORK, no_network) if no_network else None,
+        *_unwritable(context, check_writable),
         _journal(context),
     ]
-    return (*filter(None, found), *_unwritable(context, check_writable))
+    return tuple(filter(None, found))
 
 
 def _journal(context: GuardContext) -> Blocker | None:
