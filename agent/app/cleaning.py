@@ -1,6 +1,6 @@
 """Wiring of cleanup: who may release addresses, and who restores them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from agent.app import loop
@@ -114,38 +114,40 @@ def clean_once(
 
 def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
-    snapshot, allowing, journal_store = (
-        report.assessment.snapshot,
-        limits(config, "dry-run"),
-        JournalStore(config.state_dir),
-    )
-    context = GuardContext(
-        report=report,
-        runtime_history=RuntimeHistory(),
-        limits=allowing,
-        halted=report.cleaning.halted if report.cleaning else "",
-        journal_trouble=journal_store.trouble(),
-        journal_room=journal_store.room(snapshot.taken_at),
-    )
+    context = _context(config, report)
     blockers = find_blockers(context, node_files(config).check_writable, _no_network(config))
     obstacles = [one.why for one in blockers if not one.network]
-    if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
+    if missing := dict.fromkeys(one.source for one in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
-    networks = context.allowed_networks
-    unknown = _unknown_networks(config, networks, {one.network for one in snapshot.reservations if not one.absent})
+    unknown = [why] if (why := _unknown_networks(config, context)) else []
     return CleanupStatus(
         mode=config.cleanup,
-        networks=tuple(sorted(networks)) if config.cleanup_network else (),
-        release_possible=False if obstacles else None if unknown else True,
-        why_not=tuple(obstacles) or ((unknown,) if unknown else ()),
+        networks=tuple(sorted(context.allowed_networks)) if config.cleanup_network else (),
+        release_possible=None if unknown and not obstacles else not obstacles,
+        why_not=tuple(obstacles or unknown),
     )
 
 
-def _unknown_networks(config: Config, allowed: Collection[str], existing: Collection[str]) -> str:
+def _context(config: Config, report: Report) -> GuardContext:
+    """Return what a dry run would ask of this place. The history of the runtime is the cleaner's, and not here."""
+    journal_store = JournalStore(config.state_dir)
+    return GuardContext(
+        report=report,
+        runtime_history=RuntimeHistory(),
+        limits=limits(config, "dry-run"),
+        halted=report.cleaning.halted if report.cleaning else "",
+        journal_trouble=journal_store.trouble(),
+        journal_room=journal_store.room(report.assessment.snapshot.taken_at),
+    )
+
+
+def _unknown_networks(config: Config, context: GuardContext) -> str:
     """Return why it is not known what would be released from; empty if it is."""
+    allowed = context.allowed_networks
     if not allowed:
         return "no network is known that the pods of this node use"
-    if AUTO in config.cleanup_network or not set(allowed).isdisjoint(existing):
+    existing = {store.network for store in context.snapshot.reservations if not store.absent}
+    if AUTO in config.cleanup_network or allowed & existing:
         return ""
     return f"{option('cleanup_network')}: {config.cni_networks_dir} has no network {' or '.join(sorted(allowed))}"
 
