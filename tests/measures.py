@@ -55,8 +55,11 @@ NEW_SOURCE = (
 NEW_DETECTOR = ("agent/checks/registry.py", "pyproject.toml")
 """The files to edit for a new detector, besides its own module: the list, and the contract of independence. By hand."""
 
-PROTOCOL = {"NAME", "SEVERITIES", "find"}
-"""Every detector module must define these (agent/checks/registry.py), so they are no duplicates."""
+PROTOCOL = {
+    *("NAME", "SEVERITIES", "find"),
+    *("SUMMARY", "OPERANDS", "SETTINGS", "DESCRIPTION", "EPILOG", "add_arguments", "execute"),
+}
+"""What every detector (agent/checks/registry.py) and every command (agent/cli/parser.py) must define."""
 
 
 @dataclass(frozen=True)

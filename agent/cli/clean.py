@@ -41,7 +41,7 @@ exit codes:
 """
 
 
-ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
+CLEAN_ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this address, even outside the range; repeat it for more addresses",
     )
     parser.add_argument("--max", metavar="N", help="release at most N addresses, oldest first (default: all)")
-    add_address_table(parser, ORDERS)
+    add_address_table(parser, CLEAN_ORDERS)
     text = "list every reason with its addresses ('nodeleak explain REASON')"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
 

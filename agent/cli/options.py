@@ -9,7 +9,7 @@ from agent.cli.output import terminal_columns
 from agent.config import Config, Setting, UsageError, load, option, settings_of, variable
 
 if TYPE_CHECKING:
-    from agent.exporters.text.addresses import View
+    from agent.exporters.text.addresses import TableView
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
@@ -58,14 +58,14 @@ def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) ->
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
 
 
-def view_of(arguments: argparse.Namespace) -> "View":
+def view_of(arguments: argparse.Namespace) -> "TableView":
     """Return how the table of addresses shall look."""
-    from agent.exporters.text.addresses import View
+    from agent.exporters.text.addresses import TableView
 
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
-    return View(arguments.sort_by or "ip", wide, None if wide else terminal_columns())
+    return TableView(arguments.sort_by or "ip", wide, None if wide else terminal_columns())
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:

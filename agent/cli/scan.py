@@ -39,11 +39,11 @@ exit codes:
 """
 
 
-ORDERS: Final = ("ip", "age", "state", "cause", "pod")
+SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_address_table(parser, ORDERS)
+    add_address_table(parser, SCAN_ORDERS)
     parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
     parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
     parser.add_argument("--recording", metavar="FILE", help="scan a recording instead of this node; -: standard input")

@@ -42,7 +42,7 @@ class Mark(StrEnum):
 
 
 WEIGHT: Final = {mark: weight for weight, mark in enumerate(Mark)}
-LABELS: Final = {
+MARK_LABELS: Final = {
     Mark.FREE: "free",
     Mark.GATEWAY: "gateway",
     Mark.IN_USE: "in use",

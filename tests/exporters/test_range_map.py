@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.exporters import range_map
-from agent.exporters.range_map import LABELS, Cell, Mark, RangeMap, lay_out, mark_of
+from agent.exporters.range_map import MARK_LABELS, Cell, Mark, RangeMap, lay_out, mark_of
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.ranges import Range, subnet_range
 from tests.builders import CIDR, dark_node, node, reservation, scanned, unrecognized, without
@@ -182,7 +182,7 @@ def test_a_reserved_gateway_is_shown_as_reserved() -> None:
 
 def test_every_state_has_a_mark_and_every_mark_a_label() -> None:
     assert {Mark(state.value) for state in State} == set(Mark) - {Mark.FREE, Mark.GATEWAY, Mark.UNAVAILABLE}
-    assert LABELS.keys() == set(Mark)
+    assert MARK_LABELS.keys() == set(Mark)
 
 
 def test_a_network_without_ranges_has_no_map() -> None:

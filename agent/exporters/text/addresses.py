@@ -11,7 +11,7 @@ from agent.model.text import escape, format_age
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TableView:
     """How the user wants to see a table."""
 
     sort_by: str = "ip"
@@ -74,6 +74,6 @@ def address_table(heads: Sequence[str], rows: Iterable[AddressRow], columns: int
     return table(heads, [[row.cells[head] for head in heads] for row in rows], columns)
 
 
-def names(rows: Iterable[AddressRow]) -> str:
+def name_lines(rows: Iterable[AddressRow]) -> str:
     """Write the name of each address, for scripts."""
     return "".join(f"{escape(row.network)}/{escape(row.ip)}\n" for row in rows)

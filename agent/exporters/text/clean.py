@@ -7,7 +7,7 @@ from typing import Final
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
+from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
 from agent.exporters.text.table import explain, lines_as_text, table
 from agent.exporters.text.unavailable import by_reason, refer
 from agent.model.release import BlockedBy, Cleaning, Outcome, Reason, Verdict
@@ -22,22 +22,22 @@ WHEN_HALTED: Final = (
 """What to do when cleanup is halted."""
 
 _HEADS: Final = ("NETWORK", "ADDRESS", "AGE", "CAUSE", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY")
-_DEFAULT: Final = View()
+_DEFAULT: Final = TableView()
 _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning, view: View = _DEFAULT, *, verbose: bool = False) -> str:
+def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> str:
     """Write a cleanup. `verbose`: every reason with all its addresses."""
     return lines_as_text(_lines(cleaning, view, verbose=verbose))
 
 
-def clean_names(cleaning: Cleaning, view: View) -> str:
+def clean_names(cleaning: Cleaning, view: TableView) -> str:
     """Write the names of the addresses that the table lists."""
-    return names(_rows(cleaning, view))
+    return name_lines(_rows(cleaning, view))
 
 
-def _lines(cleaning: Cleaning, view: View, *, verbose: bool) -> Iterator[str]:
+def _lines(cleaning: Cleaning, view: TableView, *, verbose: bool) -> Iterator[str]:
     yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
     if not cleaning.applied:
         yield from _possible(cleaning)
@@ -80,12 +80,12 @@ def _scope(cleaning: Cleaning) -> str:
     return "here" if cleaning.blocked else f"in network {', '.join(one.network for one in cleaning.blockers)}"
 
 
-def _rows(cleaning: Cleaning, view: View) -> list[AddressRow]:
+def _rows(cleaning: Cleaning, view: TableView) -> list[AddressRow]:
     rows = (_row(cleaning, outcome, one, view) for outcome in cleaning.outcomes for one in outcome.request.reservations)
     return sorted_rows(rows, view.sort_by)
 
 
-def _row(cleaning: Cleaning, outcome: Outcome, reservation: Reservation, view: View) -> AddressRow:
+def _row(cleaning: Cleaning, outcome: Outcome, reservation: Reservation, view: TableView) -> AddressRow:
     container_id = reservation.container_id if view.wide else reservation.container_id[:12]
     return AddressRow(
         network=reservation.network,

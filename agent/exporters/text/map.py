@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from agent.exporters.range_map import LABELS, WEIGHT, Mark, NetworkMap, RangeMap, Row, mark_of, network_maps
+from agent.exporters.range_map import MARK_LABELS, WEIGHT, Mark, NetworkMap, RangeMap, Row, mark_of, network_maps
 from agent.exporters.text.scan import header, unavailable
 from agent.model.report import Report
 from agent.model.text import count_of, escape, format_number
@@ -94,4 +94,4 @@ def _row(row: Row, of_map: RangeMap, letter: _LetterFormat) -> str:
 def _legend(counts: Counter[Mark], letter: _LetterFormat) -> Iterator[str]:
     width = max((len(format_number(n)) for n in counts.values()), default=1)
     for mark in sorted(counts, key=WEIGHT.__getitem__, reverse=True):
-        yield f"  {letter(mark)} {format_number(counts[mark]):>{width}} {LABELS[mark]}"
+        yield f"  {letter(mark)} {format_number(counts[mark]):>{width}} {MARK_LABELS[mark]}"

@@ -9,7 +9,7 @@ from agent.exporters.advice import advice_below
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
-from agent.exporters.text.addresses import AddressRow, View, address_table, names, sorted_rows
+from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
 from agent.exporters.text.table import explain, grid, lines_as_text
 from agent.exporters.text.unavailable import by_reason, refer
 from agent.model.assessment import ClassifiedReservation, State
@@ -26,17 +26,17 @@ _WIDE_HEADS: Final = ("NETWORK", "ADDRESS", "STATE", "AGE", "CAUSE", "CONTAINER"
 
 _SAME_REASON = 5
 """Entries with the same state and reason that are listed."""
-_DEFAULT: Final = View()
+_DEFAULT: Final = TableView()
 
 
-def scan_table(report: Report, *, verbose: bool = False, view: View = _DEFAULT) -> str:
+def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> str:
     """Write a report. `verbose`: every entry and finding on a line of its own."""
     return lines_as_text(_lines(report, view, verbose=verbose))
 
 
-def scan_names(report: Report, view: View) -> str:
+def scan_names(report: Report, view: TableView) -> str:
     """Write the names of the addresses that the table lists."""
-    return names(_rows(report, view, whole=True))
+    return name_lines(_rows(report, view, whole=True))
 
 
 def header(report: Report) -> Iterator[str]:
@@ -47,7 +47,7 @@ def header(report: Report) -> Iterator[str]:
         yield f"Incomplete: {missing}"
 
 
-def _lines(report: Report, view: View, *, verbose: bool) -> Iterator[str]:
+def _lines(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield from header(report)
     yield ""
@@ -59,7 +59,7 @@ def _lines(report: Report, view: View, *, verbose: bool) -> Iterator[str]:
     yield from _not_evaluated(report)
 
 
-def _reservations(report: Report, view: View, *, whole: bool) -> Iterator[str]:
+def _reservations(report: Report, view: TableView, *, whole: bool) -> Iterator[str]:
     listed = _rows(report, view, whole=whole)
     if listed:
         yield ""
@@ -69,7 +69,7 @@ def _reservations(report: Report, view: View, *, whole: bool) -> Iterator[str]:
             yield f"… and {more} more: use -v to list all"
 
 
-def _rows(report: Report, view: View, *, whole: bool) -> list[AddressRow]:
+def _rows(report: Report, view: TableView, *, whole: bool) -> list[AddressRow]:
     """Return the addresses to list. Leaks are findings, so that only the whole list repeats them."""
     states = _LISTED | {State.LEAKED} if whole else _LISTED
     causes = report.leak_causes

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.checks.addresses.classify import made_at
 from agent.exporters.order import sorted_reservations
-from agent.exporters.range_map import LABELS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, mark_of, network_maps
+from agent.exporters.range_map import MARK_LABELS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, mark_of, network_maps
 from agent.exporters.text.map import LETTERS
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.report import NetworkSummary, Report
@@ -83,7 +83,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkSection:
     name: str
     available: bool
     not_in_use: str
@@ -96,15 +96,15 @@ class Network:
     entries: Listing
 
 
-def networks(report: Report) -> tuple[Network, ...]:
+def map_networks(report: Report) -> tuple[NetworkSection, ...]:
     return tuple(
         _network(one, laid_out, report) for one, laid_out in zip(report.networks, network_maps(report), strict=True)
     )
 
 
-def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> Network:
+def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> NetworkSection:
     mine = [one for one in sorted_reservations(report.assessment.reservations) if one.network == network.name]
-    return Network(
+    return NetworkSection(
         name=network.name,
         available=laid_out.available,
         not_in_use=escape(network.not_in_use),
@@ -129,7 +129,7 @@ def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listin
 
 
 def _marker(mark: Mark, count: str = "") -> Marker:
-    return Marker(mark.value, "" if mark in _WITHOUT_LETTER else LETTERS[mark], LABELS[mark], count)
+    return Marker(mark.value, "" if mark in _WITHOUT_LETTER else LETTERS[mark], MARK_LABELS[mark], count)
 
 
 def _drawing(one: RangeMap, report: Report) -> Drawing:
@@ -170,7 +170,7 @@ def _title(cell: Cell, report: Report) -> str:
     if cell.classified is None:
         return f"{cell}: {_summary(cell.counts)}"
     entry = _entry(cell.classified, report)
-    lines = (f"{cell}: {LABELS[cell.mark]}", entry.pod, entry.age and f"reserved {entry.age} ago", entry.why)
+    lines = (f"{cell}: {MARK_LABELS[cell.mark]}", entry.pod, entry.age and f"reserved {entry.age} ago", entry.why)
     return "\n".join(filter(None, lines))
 
 
@@ -178,8 +178,8 @@ def _summary(counts: Mapping[Mark, int]) -> str:
     """List counts, the most severe mark first; of one address only its label."""
     listed = sorted(counts.items(), key=lambda item: WEIGHT[item[0]], reverse=True)
     if sum(counts.values()) == 1:
-        return LABELS[listed[0][0]]
-    return ", ".join(f"{format_number(n)} {LABELS[mark]}" for mark, n in listed)
+        return MARK_LABELS[listed[0][0]]
+    return ", ".join(f"{format_number(n)} {MARK_LABELS[mark]}" for mark, n in listed)
 
 
 def _entry(classified: ClassifiedReservation, report: Report) -> AddressEntry:

@@ -14,7 +14,7 @@ from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.timeline import when
 from agent.exporters.timeline import Timeline
 from agent.exporters.web import page_map
-from agent.exporters.web.page_map import MAX_LISTED, Network
+from agent.exporters.web.page_map import MAX_LISTED, NetworkSection
 from agent.model.release import Cleaning
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, SourceDisabled
@@ -24,7 +24,7 @@ _EVENTS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
+class StatusBanner:
     status: Status
     partly: bool
     """Whether something is unavailable, whatever else is known."""
@@ -88,14 +88,14 @@ class DeviceTable:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     node: str
     taken_at: str
-    status: NodeStatus
+    status: StatusBanner
     unavailable: tuple[tuple[str, str], ...]
     not_evaluated: tuple[tuple[str, str], ...]
     api_disabled: str
-    networks: tuple[Network, ...]
+    networks: tuple[NetworkSection, ...]
     findings: tuple[FindingGroup, ...]
     devices: DeviceTable
     events: tuple[TimelineRow, ...]
@@ -105,16 +105,16 @@ class View:
     cleanup: Cleanup | None
 
 
-def build_view(report: Report, timeline: Timeline, *, alive: bool) -> View:
+def build_view(report: Report, timeline: Timeline, *, alive: bool) -> PageView:
     snapshot = report.assessment.snapshot
-    return View(
+    return PageView(
         node=escape(snapshot.node_name),
         taken_at=rfc3339(snapshot.taken_at),
         status=_status(report, alive=alive),
         unavailable=tuple((one.source, escape(one.why)) for one in report.unavailable),
         not_evaluated=tuple((gap.detector, escape(gap.why)) for gap in report.gaps if not gap.chosen),
         api_disabled=snapshot.pods.why if isinstance(snapshot.pods, NotRequested) else "",
-        networks=page_map.networks(report),
+        networks=page_map.map_networks(report),
         findings=tuple(_findings(report)),
         devices=_devices(report),
         events=tuple(
@@ -130,8 +130,8 @@ def build_view(report: Report, timeline: Timeline, *, alive: bool) -> View:
     )
 
 
-def _status(report: Report, *, alive: bool) -> NodeStatus:
-    return NodeStatus(
+def _status(report: Report, *, alive: bool) -> StatusBanner:
+    return StatusBanner(
         status_of(report, alive=alive),
         bool(report.unavailable) or not report.complete or not alive,
         escape(headline(report, alive=alive)),

@@ -30,7 +30,7 @@ _PAUSES = {Trigger.SILENT: (120.0, 3600.0), Trigger.FAILED: (60.0, 600.0)}
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WatchPosition:
     """What was known of etcd at some time."""
 
     highest: int
@@ -58,10 +58,10 @@ class RestoreDetector:
         self.last = Restore(0)
         """The last restore that was noticed; revision 0: none."""
 
-    def mark(self) -> Mark:
-        return Mark(self._highest, self._answers)
+    def position(self) -> WatchPosition:
+        return WatchPosition(self._highest, self._answers)
 
-    def progressed(self, since: Mark) -> bool:
+    def progressed(self, since: WatchPosition) -> bool:
         return self._highest > since.highest
 
     def received(self, version: int, restore: Restore) -> None:
@@ -72,7 +72,7 @@ class RestoreDetector:
             if restore is self.last:
                 self._highest = max(self._highest, version)
 
-    def check(self, trigger: Trigger, since: Mark, api: Api) -> bool:
+    def check(self, trigger: Trigger, since: WatchPosition, api: Api) -> bool:
         """Ask whether etcd was restored, unless this is known by now. Returns False if it remains unknown for now."""
         with self._lock:
             if self.progressed(since) or self._answers > since.answers:

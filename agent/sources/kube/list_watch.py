@@ -18,7 +18,7 @@ from tenacity.nap import sleep_using_event
 
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube.client import Api, ApiError, Query, list_all
-from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
+from agent.sources.kube.etcd_restore import RestoreDetector, Trigger, WatchPosition
 from agent.sources.kube.replica import (
     UNWATCHABLE,
     Expired,
@@ -118,7 +118,7 @@ class Reflector(Generic[_T]):
         # read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
         self._restores, self._restore = restores, restores.last
-        self._trigger: tuple[Trigger, Mark] | None = None
+        self._trigger: tuple[Trigger, WatchPosition] | None = None
         """Why etcd may have been restored, and what was known then."""
 
     @property
@@ -196,7 +196,7 @@ class Reflector(Generic[_T]):
             ("timeoutSeconds", str(seconds)),
         )
         self._replica.begin()
-        began, version = self._restores.mark(), self._replica.version
+        began, version = self._restores.position(), self._replica.version
         api = self._connected()
         lines = api.stream(self._path, query, silence=seconds + 10)
         self._publish()
@@ -231,7 +231,7 @@ class Reflector(Generic[_T]):
         cause = _cause(error)
         self.restarts[cause] += 1
         if self._replica.version and _is_failure(error):
-            self._trigger = (Trigger.FAILED, self._restores.mark())
+            self._trigger = (Trigger.FAILED, self._restores.position())
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
         elif isinstance(error, MalformedAnswer) and self._list_from is None:

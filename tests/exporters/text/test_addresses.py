@@ -7,7 +7,7 @@ import pytest
 
 from agent.cli import clean as clean_command
 from agent.cli import scan as scan_command
-from agent.exporters.text.addresses import AddressRow, View, names, sorted_rows
+from agent.exporters.text.addresses import AddressRow, TableView, name_lines, sorted_rows
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.exporters.text.table import grid, table
@@ -42,14 +42,14 @@ def test_addresses_are_sorted_by_value_and_what_is_not_known_comes_last(sort_by:
     assert sorted_rows(list(reversed(ROWS)), sort_by) == sorted_rows(ROWS, sort_by)
 
 
-@pytest.mark.parametrize("orders", [scan_command.ORDERS, clean_command.ORDERS])
+@pytest.mark.parametrize("orders", [scan_command.SCAN_ORDERS, clean_command.CLEAN_ORDERS])
 def test_every_order_that_a_command_offers_exists(orders: tuple[str, ...]) -> None:
     assert {one: len(sorted_rows(ROWS, one)) for one in orders} == dict.fromkeys(orders, len(ROWS))
 
 
 def test_names_are_for_scripts() -> None:
-    assert names(ROWS[:2]) == "kubenet/10.0.0.10\nkubenet/10.0.0.9\n"
-    assert names([AddressRow(network="a\x1b[2J", ip="b\n", state="leaked")]) == "a\\x1b[2J/b\\n\n"
+    assert name_lines(ROWS[:2]) == "kubenet/10.0.0.10\nkubenet/10.0.0.9\n"
+    assert name_lines([AddressRow(network="a\x1b[2J", ip="b\n", state="leaked")]) == "a\\x1b[2J/b\\n\n"
 
 
 # How a table fits
@@ -99,9 +99,9 @@ def addresses(text: str) -> list[str]:
 
 def test_clean_sorts_by_address_and_not_by_turn() -> None:
     assert addresses(clean_table(CLEANING)) == ["10.244.1.9", "10.244.1.10"]
-    assert addresses(clean_table(CLEANING, View("verdict"))) == ["10.244.1.9", "10.244.1.10"]
+    assert addresses(clean_table(CLEANING, TableView("verdict"))) == ["10.244.1.9", "10.244.1.10"]
     younger = replace(CLEANING, outcomes=(*CLEANING.outcomes[:1], refused(of=(reservation("10.244.1.9"),))))
-    assert addresses(clean_table(younger, View("age"))) == ["10.244.1.10", "10.244.1.9"]
+    assert addresses(clean_table(younger, TableView("age"))) == ["10.244.1.10", "10.244.1.9"]
 
 
 def test_clean_shows_the_cause_where_it_is_known() -> None:
@@ -116,8 +116,8 @@ def test_clean_shows_the_cause_where_it_is_known() -> None:
 
 def test_wide_has_the_whole_id() -> None:
     assert GONE not in clean_table(CLEANING)
-    assert GONE in clean_table(CLEANING, View(wide=True))
-    assert clean_names(CLEANING, View()) == "kubenet/10.244.1.9\nkubenet/10.244.1.10\n"
+    assert GONE in clean_table(CLEANING, TableView(wide=True))
+    assert clean_names(CLEANING, TableView()) == "kubenet/10.244.1.9\nkubenet/10.244.1.10\n"
 
 
 def test_on_a_narrow_terminal_only_names_are_cut() -> None:
@@ -125,7 +125,7 @@ def test_on_a_narrow_terminal_only_names_are_cut() -> None:
     wide = replace(
         released, outcomes=tuple(replace(one, request=replace(one.request, pod="p" * 60)) for one in released.outcomes)
     )
-    lines = clean_table(wide, View(columns=110)).splitlines()
+    lines = clean_table(wide, TableView(columns=110)).splitlines()
     assert max(map(len, lines)) <= 110
     assert any(f"10.244.1.9  2h   {GONE[:12]}  " in line and line.endswith(f"released  {ENTRY}") for line in lines)
 
@@ -134,11 +134,11 @@ def test_scan_lists_leaks_only_where_the_whole_list_is_wanted() -> None:
     report = scanned(node(reservation("10.244.1.9"), reservation("10.244.1.10", "8" * 64), unrecognized("notes")))
     assert "  leaked  " not in scan_table(report)
     assert "unrecognized" in scan_table(report)
-    for text in (scan_table(report, verbose=True), scan_table(report, view=View(wide=True))):
+    for text in (scan_table(report, verbose=True), scan_table(report, view=TableView(wide=True))):
         assert text.count("  leaked  ") == 2
-    assert GONE in scan_table(report, view=View(wide=True))
-    assert scan_names(report, View()) == "kubenet/10.244.1.9\nkubenet/10.244.1.10\nkubenet/notes\n"
+    assert GONE in scan_table(report, view=TableView(wide=True))
+    assert scan_names(report, TableView()) == "kubenet/10.244.1.9\nkubenet/10.244.1.10\nkubenet/notes\n"
 
 
 def test_a_healthy_node_has_no_names() -> None:
-    assert scan_names(scanned(node(reservation("10.244.1.9"), sandbox(GONE, "shop/cart"))), View()) == ""
+    assert scan_names(scanned(node(reservation("10.244.1.9"), sandbox(GONE, "shop/cart"))), TableView()) == ""

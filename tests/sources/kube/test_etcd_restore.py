@@ -15,7 +15,7 @@ import pytest
 
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube.client import Api, Query
-from agent.sources.kube.etcd_restore import Mark, RestoreDetector, Trigger
+from agent.sources.kube.etcd_restore import RestoreDetector, Trigger, WatchPosition
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.kube.node import NODES_PATH, node_query
 from agent.sources.kube.pods import PODS_PATH, pods_query
@@ -138,7 +138,7 @@ class Cluster(Api):
 
 
 class NeverAsks(RestoreDetector):
-    def check(self, trigger: Trigger, since: Mark, api: Api) -> bool:  # noqa: ARG002 (nobody is asked)
+    def check(self, trigger: Trigger, since: WatchPosition, api: Api) -> bool:  # noqa: ARG002 (nobody is asked)
         return True
 
 
