@@ -22,6 +22,8 @@ AGENTS: Final = ("base", *COMPONENTS)
 JOB: Final = "clean-one-node.yaml"
 FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB)
 """Rendered by hack/manifests."""
+_KUBECTL: Final = shutil.which("kubectl")
+"""The real one: a test may put another before it."""
 
 
 @cache
@@ -33,9 +35,8 @@ def rendered(name: str) -> tuple[Object, ...]:
 
 
 def render(directory: Path) -> tuple[Object, ...]:
-    kubectl = shutil.which("kubectl")
-    needs(kubectl is not None, "kubectl, to render deploy/")
-    return _objects(run(str(kubectl), "kustomize", str(directory)))
+    needs(_KUBECTL is not None, "kubectl, to render deploy/")
+    return _objects(run(str(_KUBECTL), "kustomize", str(directory)))
 
 
 def _objects(text: str) -> tuple[Object, ...]:
@@ -45,9 +46,8 @@ def _objects(text: str) -> tuple[Object, ...]:
 @cache
 def kubectl_has_components() -> bool:
     """Tell whether it is 1.21 or newer; before, a directory was a base, and could not be in `resources`."""
-    kubectl = shutil.which("kubectl")
-    needs(kubectl is not None, "kubectl, to render deploy/")
-    version = yaml.safe_load(run(str(kubectl), "version", "--client", "-o", "yaml"))["clientVersion"]
+    needs(_KUBECTL is not None, "kubectl, to render deploy/")
+    version = yaml.safe_load(run(str(_KUBECTL), "version", "--client", "-o", "yaml"))["clientVersion"]
     return (int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))) >= (1, 21)
 
 
