@@ -29,7 +29,7 @@ ARG SOURCE_DATE_EPOCH
 RUN printf '%s\n' "${COMMIT}" > agent/commit \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist . \
     && /build/bin/pip --python /opt/nodeleak install --no-cache-dir --no-compile --no-deps --no-index /dist/*.whl \
-    && /opt/nodeleak/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/nodeleak/lib \
+    && /opt/nodeleak/bin/python3 -m compileall -qf --invalidation-mode unchecked-hash /opt/nodeleak/lib \
     && /opt/nodeleak/bin/python3 -P smoke.py
 
 FROM ${PYTHON_IMAGE}
