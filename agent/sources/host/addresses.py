@@ -100,11 +100,11 @@ def _own_inodes(proc: Path) -> frozenset[int]:
 
 def _unread_addresses(net: str, files: _Files) -> set[str]:
     """Return the addresses in a thread's namespace that were not read yet."""
-    fib_trie, if_inet6 = f"{net}/{_IPV4}", f"{net}/{_IPV6}"
+    fib_trie = f"{net}/{_IPV4}"
     inode = _inode(fib_trie)
     if files.has_own(inode):
         return set()
-    ipv4 = files.unread(fib_trie, inode)
+    ipv4, if_inet6 = files.unread(fib_trie, inode), f"{net}/{_IPV6}"
     return _ipv4_addresses(ipv4) | _ipv6_addresses(files.unread(if_inet6, _inode(if_inet6)), if_inet6)
 
 
