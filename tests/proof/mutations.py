@@ -22,6 +22,7 @@ from tests.proof.scenarios import (
     EMPTY,
     FAULTY_READING,
     FULL,
+    HANDOVER,
     LISTED_LAST,
     LOSING,
     NEARLY_FULL,
@@ -39,6 +40,8 @@ from tests.proof.scenarios import (
 )
 
 BUDGET: Final = "the budget"
+UNCHECKPOINTED: Final = ("no_checkpoint", "confirmed")
+"""The guards that keep an address with a checkpoint. Without them only the recheck does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +176,12 @@ COVERED: Final[dict[str, Covered]] = {
             scenario=PARTLY, guards=("no_configured_address", "confirmed"), parts=(mutants.KernelNotRechecked,)
         ),
         also="no_configured_address, confirmed",
+    ),
+    "a reading of the namespaces for each release": Covered(
+        holds=_part(mutants.NamespacesSharedByReleases, HANDOVER),
+        because="an address with a checkpoint is not `leaked`, whatever happens to the checkpoint later",
+        detected=Without(scenario=HANDOVER, guards=UNCHECKPOINTED, parts=(mutants.NamespacesSharedByReleases,)),
+        also="no_checkpoint, confirmed",
     ),
     "the records in the snapshot": Covered(
         holds=_part(mutants.RecordsNotListed, CRI_SMALL),

@@ -147,6 +147,16 @@ DOCKER = Scenario(
     start=node(sandbox(ONE), left=LYING),
     laws=IN_USE,
 )
+HANDOVER = Scenario(
+    name="a leak is released, then the address of an ADD is rechecked; docker and the kubelet restart",
+    start=node(
+        sandbox(ONE, setup="started", container="running", checkpoint=True, leaves=False),
+        leaks=(leak("10.244.1.4"),),
+        left=LYING,
+    ),
+    laws=IN_USE,
+    check_recovery=False,
+)
 PARTLY = Scenario(
     name="docker restarts with part of its list and recovers; the kubelet restarts",
     start=node(

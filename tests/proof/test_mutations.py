@@ -8,8 +8,8 @@ import pytest
 from agent.cleanup import guards
 from tests.proof.explorer import Counterexample, Explored, Explorer, Scenario
 from tests.proof.mutants import made_of, without_guards
-from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED, Without
-from tests.proof.scenarios import CLAIMED, CRI_SMALL, DOCKER, PARTLY, SMALL, UNAVAILABLE
+from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED, UNCHECKPOINTED, Without
+from tests.proof.scenarios import CLAIMED, CRI_SMALL, DOCKER, HANDOVER, PARTLY, SMALL, UNAVAILABLE
 
 pytestmark = pytest.mark.proof
 
@@ -44,6 +44,10 @@ def test_without_the_others_too_the_checker_finds_a_counterexample(name: str) ->
 @pytest.mark.parametrize("scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED, CRI_SMALL], ids=lambda one: one.name)
 def test_without_all_covered_guards_the_others_suffice(scenario: Scenario) -> None:
     assert explore(Without(scenario=scenario, guards=ALL_COVERED_GUARDS)).states > 0
+
+
+def test_a_reading_for_each_release_prevents_what_a_shared_one_permits() -> None:
+    assert explore(Without(scenario=HANDOVER, guards=UNCHECKPOINTED)).removals > 0
 
 
 def test_every_guard_and_the_budget_is_in_the_table() -> None:

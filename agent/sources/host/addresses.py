@@ -8,6 +8,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from agent.sources.source_error import SourceError
 _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
+_IPV4, _IPV6 = "fib_trie", "if_inet6"
+_MOST_OPEN = 512
+"""Files, of 256 namespaces. A process may usually have 1024 open."""
 
 
 def read_addresses(proc: Path) -> tuple[Address, ...]:
@@ -27,36 +31,95 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
     A thread that ends meanwhile is skipped: its namespace belongs to another thread too, or is gone.
     """
     found: dict[str, Address] = {}
-    seen4: set[int] = set()
-    seen6: set[int] = set()
-    for pid, net in _threads(proc):
-        ips = _ipv4_addresses(_unseen(f"{net}/fib_trie", seen4)) | _ipv6_addresses(net, seen6)
-        for ip in ips - found.keys():
-            found[ip] = Address(ip, pid, _command(proc, pid))
-    if not seen4:
-        raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
+    with closing(_Files(_own_inodes(proc))) as files:
+        for pid, net in _threads(proc):
+            for ip in _unread_addresses(net, files) - found.keys():
+                found[ip] = Address(ip, pid, _command(proc, pid))
+        if not files.read:
+            raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found.values())
 
 
-def _unseen(file: str, seen: set[int]) -> bytes:
-    """Read a file of a thread's namespace and add its inode to `seen`; nothing if that was done or the thread ended.
+class _Files:
+    """The files of namespaces that were read. Their inodes tell the namespaces apart; `ns/net` needs a capability.
 
-    A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the last.
-    Only the open file tells which one was read, and one file of a namespace says nothing about the other.
-
-    `ns/net` would need a capability. An inode is used again once its namespace has died. That hides nothing: a
-    namespace is older than the reservations of its addresses, so one born now has none in this snapshot.
+    The kernel gives the inodes of a namespace that has died to another one, but not while somebody has the file open.
+    So each one stays open until the end. `O_PATH` keeps only the file: its namespace can die.
     """
+
+    def __init__(self, own: frozenset[int]) -> None:
+        """`own`: the two files of this process' namespace, which it never leaves; empty: not known."""
+        self.read: set[int] = set()
+        self._own, self._open = own, ExitStack()
+
+    def has_own(self, fib_trie: int | None) -> bool:
+        """Return whether this is a file of the own namespace, and both of its files were read.
+
+        The threads of host processes are in it, and one `stat` is enough for each. Of no other namespace is it certain
+        which two files belong together, because a thread can enter another one between two questions.
+        """
+        return fib_trie in self._own and self._own <= self.read
+
+    def unread(self, file: str, inode: int | None) -> bytes:
+        """Return the content; nothing if it was read, or the thread has ended. Raises SourceError.
+
+        A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the
+        last. Only the open file tells which one is read, and one file of a namespace says nothing about the other.
+        """
+        if inode is None or inode in self.read:
+            return b""
+        try:
+            with ExitStack() as opened:
+                handle = os.open(file, os.O_PATH | os.O_CLOEXEC)
+                opened.callback(os.close, handle)
+                inode = os.fstat(handle).st_ino
+                if inode in self.read:
+                    return b""
+                text = Path(f"/proc/self/fd/{handle}").read_bytes()
+                if len(self.read) == _MOST_OPEN:
+                    self.close()
+                self._open.callback(opened.pop_all().close)
+        except OSError as error:
+            _require_gone(file, error)
+            return b""
+        self.read.add(inode)
+        return text
+
+    def close(self) -> None:
+        """Close the files, and forget what was read: from now on, an inode may be that of another namespace."""
+        self.read.clear()
+        self._open.close()
+
+
+def _own_inodes(proc: Path) -> frozenset[int]:
     try:
-        if os.stat(file).st_ino in seen:  # noqa: PTH116 (a Path for each thread costs half as much again)
-            return b""
-        with Path(file).open("rb") as opened:
-            text = opened.read()
-            seen.add(os.fstat(opened.fileno()).st_ino)
-            return text
+        return frozenset((proc / "self/net" / name).stat().st_ino for name in (_IPV4, _IPV6))
+    except OSError:  # another process table, or a kernel without IPv6
+        return frozenset()
+
+
+def _unread_addresses(net: str, files: _Files) -> set[str]:
+    """Return the addresses in a thread's namespace that were not read yet."""
+    fib_trie = f"{net}/{_IPV4}"
+    inode = _inode(fib_trie)
+    if files.has_own(inode):
+        return set()
+    ipv4, if_inet6 = files.unread(fib_trie, inode), f"{net}/{_IPV6}"
+    return _ipv4_addresses(ipv4) | _ipv6_addresses(files.unread(if_inet6, _inode(if_inet6)), if_inet6)
+
+
+def _inode(file: str) -> int | None:
+    """Return None if the thread has ended, or the kernel has no IPv6, which looks the same."""
+    try:
+        return os.stat(file).st_ino  # noqa: PTH116 (a Path for each thread costs half as much again)
     except OSError as error:
-        if error.errno in _GONE:
-            return b""
+        _require_gone(file, error)
+        return None
+
+
+def _require_gone(file: str, error: OSError) -> None:
+    """Raise SourceError if a file of a living thread cannot be read."""
+    if error.errno not in _GONE:
         raise SourceError(cannot_read(file, error)) from error
 
 
@@ -80,15 +143,13 @@ def _ipv4_addresses(fib_trie: bytes) -> set[str]:
     return {ip.decode() for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127.")}
 
 
-def _ipv6_addresses(net: str, seen: set[int]) -> set[str]:
-    """Read the thread's IPv6 addresses; none if the kernel has no IPv6, which looks as if the thread had ended."""
-    lines = _unseen(f"{net}/if_inet6", seen).split(b"\n")
+def _ipv6_addresses(if_inet6: bytes, file: str) -> set[str]:
     try:
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
-        fields = [line.split(b" ", 4) for line in lines if line]
+        fields = [line.split(b" ", 4) for line in if_inet6.split(b"\n") if line]
         return {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:
-        raise SourceError(f"cannot parse {net}/if_inet6: {error}") from error
+        raise SourceError(f"cannot parse {file}: {error}") from error
 
 
 def _command(proc: Path, pid: int) -> str:

@@ -98,6 +98,10 @@ def ips(proc: Path) -> set[str]:
     return {address.ip for address in addresses.read_addresses(proc)}
 
 
+def handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 @contextmanager
 def watching(watched: object, react: Callable[[str], None]) -> Iterator[None]:
     """React before ("c_call") and after ("c_return") each call of a function of the interpreter."""
@@ -175,6 +179,81 @@ def test_a_thread_that_is_elsewhere_while_it_is_read_hides_no_namespace(tmp_path
     with watching(os.stat, lambda event: enter(pod if event == "c_call" else host)):
         found = ips(tmp_path)
     assert {"10.9.5.5", "10.9.6.6"} <= found
+
+
+def own(proc: Path, fib_trie: Path, if_inet6: Path) -> None:
+    """Say which files are those of the reading process."""
+    net = proc / "self/net"
+    net.mkdir(parents=True)
+    (net / "fib_trie").hardlink_to(fib_trie / "net/fib_trie")
+    (net / "if_inet6").hardlink_to(if_inet6 / "net/if_inet6")
+
+
+def test_a_thread_in_the_namespace_of_the_agent_costs_one_question(tmp_path: Path) -> None:
+    first = process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
+    own(tmp_path, first, first)
+    asked: list[str] = []
+
+    def questions() -> int:
+        asked.clear()
+        with watching(os.stat, asked.append):
+            assert {"10.9.5.5", "fd00:99::9"} <= ips(tmp_path)
+        return asked.count("c_call")
+
+    before = questions()
+    for thread in range(2, 12):
+        process(tmp_path, 1, thread=thread, same_as=first)
+    assert questions() == before + 10
+
+
+def test_a_thread_of_the_agents_namespace_that_leaves_between_two_files_hides_neither(tmp_path: Path) -> None:
+    pod = process(tmp_path, 3, ONE_LEAF, if_inet6="fd000099000000000000000000000007 03 40 00 82 eth0\n")
+    host = process(tmp_path, 4, FIB_TRIE, if_inet6=IF_INET6)
+    own(tmp_path, host, host)
+    moving = process(tmp_path, 1, None, if_inet6=None)
+    (moving / "net/fib_trie").hardlink_to(host / "net/fib_trie")
+    (moving / "net/if_inet6").hardlink_to(pod / "net/if_inet6")
+    assert {"10.9.5.5", "10.9.6.6", "fd00:99::9", "fd00:99::7"} <= ips(tmp_path)
+
+
+def test_more_namespaces_than_files_may_be_open_are_all_read(tmp_path: Path) -> None:
+    first = process(tmp_path, 1, FIB_TRIE, if_inet6=IF_INET6)
+    own(tmp_path, first, first)
+    for pid in range(2, 402):
+        process(tmp_path, pid, ONE_LEAF.replace("10.9.6.6", f"10.8.{pid // 250}.{pid % 250}"))
+    process(tmp_path, 402, same_as=first)
+    most, before = 0, handles()
+
+    def count(_: str) -> None:
+        nonlocal most
+        most = max(most, handles())
+
+    with watching(os.fstat, count):
+        found = ips(tmp_path)
+    assert len(found) == 400 + 6
+    assert 500 < most - before < 520
+    assert handles() == before
+
+
+def test_no_handle_is_left_open_after_an_error(tmp_path: Path) -> None:
+    process(tmp_path, 1, FIB_TRIE)
+    process(tmp_path, 2, ONE_LEAF, if_inet6="fd00\n")
+    before = handles()
+    with pytest.raises(SourceError, match="if_inet6"):
+        addresses.read_addresses(tmp_path)
+    assert handles() == before
+
+
+def test_a_process_that_ends_between_question_and_reading_hides_no_other(tmp_path: Path) -> None:
+    process(tmp_path, 1, FIB_TRIE)
+    process(tmp_path, 2, ONE_LEAF)
+
+    def end(event: str) -> None:
+        if event == "c_call":
+            shutil.rmtree(tmp_path / "1", ignore_errors=True)
+
+    with watching(os.open, end):
+        assert ips(tmp_path) == {"10.9.6.6"}
 
 
 def test_a_process_whose_main_thread_has_ended_is_read_through_another(tmp_path: Path) -> None:
@@ -402,3 +481,62 @@ def test_a_thread_that_changes_its_namespace_all_the_time_hides_none() -> None:
     needs(os.geteuid() == 0 and bool(shutil.which("unshare")) and bool(shutil.which("ip")), "root, unshare and ip")
     private = ("unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc")
     assert run(*private, *python(MOVING), "3") == "0\n"
+
+
+# A namespace ends while others are read, and the next one may get its inodes. The reader is process 1. Process 3 makes
+# its namespace after that of process 2 was read and has ended.
+REUSED = """
+import ctypes, os, subprocess, sys, time
+from pathlib import Path
+from agent.sources.host import addresses
+libc = ctypes.CDLL(None, use_errno=True)
+ready = os.pipe()
+class Pod:
+    def __init__(self, number):
+        self.ips, self.begin = {f"10.244.1.{number}", f"fd00::{number}"}, os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.read(self.begin[0], 1)
+            assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            for ip in self.ips:
+                subprocess.run(["ip", "addr", "add", ip, "dev", "lo"], check=True)
+            os.write(ready[1], b"1")
+            time.sleep(60)
+    def start(self):
+        os.write(self.begin[1], b"1")
+        os.read(ready[0], 1)
+        return {os.stat(f"/proc/{self.pid}/net/{name}").st_ino for name in ("fib_trie", "if_inet6")}
+    def end(self):
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        time.sleep(0.2)  # the kernel ends a namespace in the background
+old, new, listed = Pod(2), Pod(3), 0
+old.start()
+def watch(_, event, function):
+    global listed
+    if function is os.listdir and event == "c_call":
+        listed += 1
+        if listed == 4:  # of all processes, then of the threads of 1, old and new
+            sys.setprofile(None)
+            old.end()
+            new.start()
+sys.setprofile(watch)
+found = {one.ip for one in addresses.read_addresses(Path("/proc"))}
+assert old.pid < new.pid and listed == 4 and old.ips <= found, found
+print("found" if new.ips <= found else "hidden")
+def reused():
+    one = Pod(4)
+    before = one.start()
+    one.end()
+    return before & Pod(5).start()
+print("inodes are used again" if any(reused() for _ in range(4)) else "no inode is used again")
+"""
+
+
+def test_a_namespace_that_could_have_the_inode_of_one_that_ended_meanwhile_is_read() -> None:
+    needs(os.geteuid() == 0 and bool(shutil.which("unshare")) and bool(shutil.which("ip")), "root, unshare and ip")
+    private = ("unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc")
+    found, reuse = run(*private, *python(REUSED)).splitlines()
+    assert found == "found"
+    needs(reuse == "inodes are used again", "a kernel that gives the inodes of a namespace to the next one at once")
