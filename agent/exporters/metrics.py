@@ -1,6 +1,6 @@
 """Prometheus metrics: gauges from the last report, and counters.
 
-Gauges are computed at each scrape, so none can go stale; a value that is not known is absent, never 0. Labels come from
+Gauges are computed when the metrics are rendered, from the last report; a value that is not known is absent, never 0. Labels come from
 closed lists, from the configured networks, and from a bounded number of device resources; never from a pod, an address
 or an id.
 
