@@ -1,7 +1,7 @@
 """Wires the readers of the API server: none, one list for a command, or watches for the daemon."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,7 +34,10 @@ def asked_once(config: Config) -> Sources:
     from agent.sources.kube import node, pods
 
     server = _ApiServer(config)
-    api = server.connect()
+    try:
+        api = server.first_connection()
+    except SourceError as error:
+        return _unavailable(str(error))
     request_version = server.version.asking(server.deadline)
     # Once for each command, and after the first answer, so that a silent server is waited for once.
     on_answer = cache(lambda: request_version(api))
@@ -73,6 +76,8 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
     from agent.sources.kube.watch_monitor import WatchMonitor
 
     server = _ApiServer(config)
+    with suppress(SourceError):  # what hangs is no wrong setting, and may end
+        server.first_connection().close()
     monitors: list[WatchMonitor] = []
     restores = RestoreDetector(node.node_query(config.node), loop.clock)
 
@@ -115,6 +120,11 @@ class _Latest:
         return self.value
 
 
+def _unavailable(why: str) -> Sources:
+    """A source without a reader is not requested: those that depend on pods and Node are not."""
+    return Sources({"pods": lambda _: Unavailable("pods", why), "node": lambda _: Unavailable("node", why)})
+
+
 def _not_requested(why: str) -> Sources:
     def reader(name: str) -> Reader:
         return lambda _: NotRequested(name, why)
@@ -134,13 +144,13 @@ class _ApiServer:
         self.deadline = self.timeout * 1.2
         """Seconds for a whole answer: more than the timeout of a single read, which has the better message."""
         self._config = config
-        self._check_credentials()
 
-    def _check_credentials(self) -> None:
-        from agent.sources.kube.client import NoCredentials
+    def first_connection(self) -> "Api":
+        """Open a connection; raises UsageError if there are no credentials, and SourceError if they cannot be read."""
+        from agent.sources.kube.credentials import NoCredentials
 
         try:
-            self.connect().close()
+            return self.connect()
         except NoCredentials as error:
             where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
             raise UsageError(f"{where}: {error}; use {option('api')}=off to run without the API server") from error

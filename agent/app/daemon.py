@@ -115,7 +115,7 @@ def http_exporter(
     if config.page == "on":
         page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
     try:
-        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
+        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status, clock=loop.clock)
     except OSError as error:
         setting = f"{option('listen')} ({variable('listen')})"
         raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error

@@ -1,8 +1,8 @@
 """Prometheus metrics: gauges from the last report, and counters.
 
-Gauges are computed at each scrape, so none can go stale; a value that is not known is absent, never 0. Labels come from
-closed lists, from the configured networks, and from a bounded number of device resources; never from a pod, an address
-or an id.
+Gauges are computed from the last report when the metrics are rendered; a value that is not known is absent, never 0.
+Labels come from closed lists, from the configured networks, and from a bounded number of device resources; never from a
+pod, an address or an id.
 
 A large fleet pays for every series on every node. So there are zeros only where an alert compares them or where a rate
 starts from them, and how times are distributed is left to the comparison of nodes.

@@ -1,7 +1,7 @@
 """The only module that writes to the API server. It creates and patches; it reads, lists and deletes nothing.
 
-It uses the credentials of `sources/kube/client.py` and a connection of its own. Each read of an answer has a timeout,
-the whole answer has none: a slow server delays only the delivery thread.
+It uses the credentials of `sources/kube/credentials.py` and a connection of its own. Each read of an answer has a
+timeout, the whole answer has none: a slow server delays only the delivery thread.
 """
 
 import json
@@ -13,7 +13,8 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
-from agent.sources.kube.client import ApiError, client_for, refusal
+from agent.sources.kube.client import ApiError, refusal
+from agent.sources.kube.credentials import client_for, in_time
 from agent.sources.source_error import SourceError
 
 _DONE: Final = (200, 201)
@@ -34,8 +35,8 @@ class Writer:
     """A connection to one API server. Not safe for threads."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
-        """`timeout`: seconds to connect, and between bytes; raises NoCredentials."""
-        self._timeout = timeout
+        """`timeout`: seconds to connect, and between bytes; raises SourceError."""
+        self._timeout, self._kubeconfig = timeout, kubeconfig
         self._client = client_for(kubeconfig)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,12 +52,15 @@ class Writer:
 
     def _send(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         try:
-            request = self._client.param_serialize(
-                method,
-                path,
-                header_params={"Accept": "application/json", "Content-Type": kind},
-                body=dict(body),
-                auth_settings=["BearerToken"],
+            request = in_time(
+                self._kubeconfig,
+                lambda: self._client.param_serialize(
+                    method,
+                    path,
+                    header_params={"Accept": "application/json", "Content-Type": kind},
+                    body=dict(body),
+                    auth_settings=["BearerToken"],
+                ),
             )
             response = self._client.call_api(*request, _request_timeout=(self._timeout, self._timeout))
             if response.status not in _DONE:

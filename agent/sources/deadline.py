@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, NoReturn, TypeVar
 
 from agent.sources.source_error import SourceError
@@ -10,29 +10,37 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 
+class Late(SourceError):
+    """There is no answer in time, or an earlier one has not come yet."""
+
+
 class Deadline:
-    """Runs questions in one thread of its own, and waits for each answer for a limited time."""
+    """Runs questions in one thread of its own, and waits for each answer for a limited time. Any thread may ask."""
 
     def __init__(self, what: str, seconds: float) -> None:
         self._what, self._seconds = what, seconds
         self._questions: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._answers: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._thread: Thread | None = None
-        self._late = False
+        self._late, self._asking = False, Lock()
 
     def __call__(self, question: Callable[[], _T]) -> _T:
-        """Ask; raises SourceError if the answer is late, and whatever the question raises."""
+        """Ask; raises Late if the answer is late, and whatever the question raises."""
+        with self._asking:
+            answer = self._ask(question)
+        return answer()
+
+    def _ask(self, question: Callable[[], _T]) -> Callable[[], _T]:
         self._discard_late_answer()
         if self._thread is None:
             self._thread = Thread(target=self._answer, name=self._what, daemon=True)
             self._thread.start()
         self._questions.put(question)
         try:
-            answer: Callable[[], _T] = self._answers.get(timeout=self._seconds)
+            return self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
-            raise SourceError(f"{self._what}: no complete response within {self._seconds:g} s") from None
-        return answer()
+            raise Late(f"{self._what}: no complete response within {self._seconds:g} s") from None
 
     def _discard_late_answer(self) -> None:
         if not self._late:
@@ -40,7 +48,7 @@ class Deadline:
         try:
             self._answers.get_nowait()
         except Empty:
-            raise SourceError(f"{self._what}: still waiting for an earlier response") from None
+            raise Late(f"{self._what}: still waiting for an earlier response") from None
         self._late = False
 
     def _answer(self) -> None:

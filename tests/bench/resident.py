@@ -75,7 +75,7 @@ def at_most(what: str, measured: float, unit: str, most: float) -> Figure:
 
 def daemon(bin_: Path, options: Sequence[str], syncs: int = _SYNCS, log: Path | None = None, **env: str) -> Measured:
     """Measure the daemon, for whom every reservation must be in use. `log`: where its output goes."""
-    port = _free_port()
+    port = free_port()
     command = [
         str(bin_ / "nodeleak"),
         "run",
@@ -92,7 +92,7 @@ def daemon(bin_: Path, options: Sequence[str], syncs: int = _SYNCS, log: Path | 
 
 
 def _baseline(bin_: Path, host: Host) -> Measured:
-    port = _free_port()
+    port = free_port()
     arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", port, 0.02, 10**6)
     command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
     return _measure(command, port, "syncs", _BASELINE_SYNCS, None, {})
@@ -145,7 +145,7 @@ def _get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -10,8 +10,10 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.app import loop
 from agent.cli.parser import parse_arguments
 from agent.config import Config, load, variable
+from agent.exporters.web.connections import Request
 from agent.exporters.web.server import HttpExporter
 from agent.sources.runtime.node_runtimes import ENDPOINTS
 from tests.deploy.manifests import (
@@ -176,10 +178,10 @@ def test_probes_and_scrapers_use_paths_that_are_served(name: str) -> None:
     annotations = daemonset["spec"]["template"]["metadata"].get("annotations", {})
     assert annotations.get("prometheus.io/port", str(port)) == str(port)
     asked = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True)
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, clock=loop.clock)
     exporter.start()
     try:
-        answers = [exporter.answer(path, "127.0.0.1") for path in (*asked, "/metrics")]
+        answers = [exporter.answer(Request(path, "127.0.0.1")) for path in (*asked, "/metrics")]
     finally:
         exporter.close()
     assert 404 not in {answer.status for answer in answers}

@@ -5,33 +5,25 @@ exists at a time.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
+from agent.sources.kube.credentials import client_for, in_time
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
-from agent.sources.os_error import describe_os_error, why_not_connected
+from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
 
-_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-_MEMORY = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
-_AGENT = "nodeleak"
 _LARGEST_ERROR = 4096
 _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule."""
 
 Query = Sequence[tuple[str, str]]
-
-
-class NoCredentials(SourceError):
-    """There are no credentials for an API server; the text says where they were expected."""
 
 
 class ApiError(SourceError):
@@ -46,12 +38,12 @@ class Api:
     """A connection to one API server. Not thread-safe: each reflector has its own."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float, clock: ServerClock | None = None) -> None:
-        """Find credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG; raises NoCredentials.
+        """Find credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG; raises SourceError.
 
         `timeout`: seconds to connect, and for one answer. `clock`: receives the `Date` of every answer; connections may
         share it.
         """
-        self._timeout, self._clock = timeout, clock
+        self._timeout, self._clock, self._kubeconfig = timeout, clock, kubeconfig
         self._client = client_for(kubeconfig)
 
     def get(self, path: str, query: Query = ()) -> bytes:
@@ -77,13 +69,7 @@ class Api:
 
     def _request(self, path: str, query: Query, silence: float) -> Any:
         try:
-            request = self._client.param_serialize(
-                "GET",
-                path,
-                query_params=list(query),
-                header_params={"Accept": "application/json"},
-                auth_settings=["BearerToken"],
-            )
+            request = in_time(self._kubeconfig, lambda: self._serialized(path, query))
             asked = self._clock.now() if self._clock else None
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
             heard = self._clock.now() if self._clock else None
@@ -101,51 +87,19 @@ class Api:
             self._clock.record(response.getheader("Date"), asked, heard)
         return response
 
+    def _serialized(self, path: str, query: Query) -> tuple[Any, Any, Any, Any, Any]:
+        return self._client.param_serialize(
+            "GET",
+            path,
+            query_params=list(query),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+
     def _cannot_connect(self, error: Exception) -> str:
         """Say why there is no connection; empty where the error is another one."""
         reason = why_not_connected(error)
         return f"cannot connect to the API server at {self._client.configuration.host}: {reason}" if reason else ""
-
-
-def client_for(kubeconfig: Path | None) -> client.ApiClient:
-    """Find credentials, and return a client that uses them; raises NoCredentials."""
-    settings = client.Configuration()
-    try:
-        if kubeconfig is not None:
-            _load(str(kubeconfig), settings)
-        elif _IN_CLUSTER.exists() and os.environ.get("KUBERNETES_SERVICE_HOST"):
-            config.load_incluster_config(settings)
-        elif os.environ.get("KUBECONFIG"):
-            _load(None, settings)
-        else:
-            raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
-    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        where = kubeconfig or os.environ.get("KUBECONFIG") or _IN_CLUSTER.parent
-        raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
-    settings.retries = False
-    settings.connection_pool_maxsize = 2
-    api = client.ApiClient(settings)
-    api.user_agent = _AGENT
-    return api
-
-
-def _why_unusable(where: str | Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        # It may be a file that the kubeconfig names.
-        other = f"{error.filename}: " if error.filename and str(error.filename) != str(where) else ""
-        return f"{other}{describe_os_error(error)}"
-    # The client reports a file that does not exist as an invalid one.
-    return truncate(str(error)) if Path(where).exists() else "no such file or directory"
-
-
-def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
-    """Load a kubeconfig without changing it. Its certificates are written to memory, if possible."""
-    config.load_kube_config(
-        kubeconfig,
-        client_configuration=settings,
-        persist_config=False,
-        temp_file_path=str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None,
-    )
 
 
 def refusal(response: Any) -> ApiError:

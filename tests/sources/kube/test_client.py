@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.kube import node, pods
-from agent.sources.kube.client import Api, ApiError, NoCredentials, list_all, parse_list
+from agent.sources.kube.client import Api, ApiError, list_all, parse_list
+from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import list_once
 from agent.sources.kube.server_clock import ServerClock
 from agent.sources.source_error import SourceError

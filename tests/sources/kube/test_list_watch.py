@@ -13,7 +13,8 @@ import pytest
 
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube import list_watch as reflectors
-from agent.sources.kube.client import Api, NoCredentials
+from agent.sources.kube.client import Api
+from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until

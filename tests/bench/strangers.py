@@ -1,0 +1,137 @@
+"""The daemon on the same node while clients ask it without pause, or hold connections and ask nothing.
+
+Each figure is the CPU of the daemon beyond that of an idle run of the same length in the same session.
+"""
+
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests import processes
+from tests.bench.measure import Figure, footprint
+from tests.bench.resident import POD_BYTES, PODS, free_port
+from tests.bench.surroundings import ROOT, fake_node
+
+CLIENTS, SECONDS = 5, 20.0
+_PATHS = ("/metrics", "/healthz", "/api/v1/report", "/api/v1/status", "/")
+_MOST_PERCENT, _SLOW, _SCRAPES = 1.0, 100, 10
+
+
+def figures(bin_: Path) -> Iterator[Figure]:
+    with fake_node(PODS, "10.253.6.0/24", POD_BYTES) as (host, _):
+        command = (str(bin_ / "nodeleak"), "run", "--node=worker-1", f"--kubeconfig={host.kubeconfig}", *host.options)
+        with daemon(command) as (pid, port):
+            yield from measured(pid, port, SECONDS, _PATHS)
+            with slow_clients(port, _SLOW):
+                answered = sum(request(port, "/metrics") for _ in range(_SCRAPES))
+            yield Figure(
+                f"scrapes answered while {_SLOW} connections of the same client send nothing",
+                f"{answered} of {_SCRAPES}",
+                "all",
+                answered == _SCRAPES,
+            )
+
+
+def measured(pid: int, port: int, seconds: float, paths: Sequence[str]) -> Iterator[Figure]:
+    """Return the CPU that asking for each path costs, and how often it was answered."""
+    for path in paths:  # what a first answer imports is no cost of the next ones
+        request(port, path)
+    idle = _cpu_ms(pid, seconds)
+    for path in paths:
+        with looping(port, path) as clients:
+            busy = _cpu_ms(pid, seconds)
+        percent, rate = (busy - idle) / seconds / 10, clients[0] / seconds
+        yield Figure(
+            f"CPU while {CLIENTS} clients ask for `{path}` without pause, answered {rate:.0f} times a second",
+            f"{percent:.2f} % of a core",
+            f"at most {_MOST_PERCENT:g} %",
+            percent <= _MOST_PERCENT,
+        )
+
+
+@contextmanager
+def daemon(command: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Run the daemon until the end of the block; yield its process and its port after the first sync."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
+        log = Path(directory) / "log"
+        with processes.running((*command, f"--listen=127.0.0.1:{port}"), log, processes.environment()) as child:
+            for _ in processes.until(time.monotonic() + 60, every=0.2):
+                if child.poll() is not None:
+                    raise OSError(f"the daemon exited on its own:\n{log.read_text()[-2000:]}")
+                if request(port, "/readyz"):
+                    break
+            yield child.pid, port
+
+
+def _cpu_ms(pid: int, seconds: float) -> float:
+    before = footprint(pid).cpu_ms
+    time.sleep(seconds)
+    return footprint(pid).cpu_ms - before
+
+
+def request(port: int, path: str) -> bool:
+    """Ask once; return whether the answer was complete and good."""
+    received = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            while more := connection.recv(1 << 20):
+                received += more
+    except OSError:
+        return False
+    return received.startswith(b"HTTP/1.0 200")
+
+
+@contextmanager
+def looping(port: int, path: str) -> Iterator[list[int]]:
+    """Ask without pause during the block, from another process; the list has the number of answers after it."""
+    counted: list[int] = []
+    command = (sys.executable, "-m", __name__, str(port), path)
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            if child.stdout is None or child.stdout.readline() != "ready\n":
+                raise OSError("the clients did not start")
+            yield counted
+        finally:
+            out, _ = child.communicate("\n")
+        counted.append(int(out))
+
+
+@contextmanager
+def slow_clients(port: int, count: int) -> Iterator[None]:
+    """Hold connections that never complete a request."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            one.sendall(b"GET /metr")
+        yield
+
+
+def main(port: int, path: str) -> None:
+    counts = [0] * CLIENTS
+    ended = threading.Event()
+
+    def loop(number: int) -> None:
+        while not ended.is_set():
+            counts[number] += request(port, path)
+
+    threads = [threading.Thread(target=loop, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    print(sum(counts))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

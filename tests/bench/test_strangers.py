@@ -1,0 +1,19 @@
+"""The figures of clients that ask without pause, measured for a moment on a small node."""
+
+import sys
+
+from tests.bench import strangers
+from tests.bench.surroundings import fake_node
+
+
+def test_the_cost_of_clients_and_the_answers_beside_slow_ones_are_measured() -> None:
+    with fake_node(1, "10.64.0.0/24") as (host, _):
+        command = (sys.executable, "-m", "agent", "run", "--node=worker-1", "--api=off", *host.options)
+        with strangers.daemon(command) as (pid, port):
+            (figure,) = strangers.measured(pid, port, 1.0, ["/metrics"])
+            with strangers.slow_clients(port, 20):
+                assert strangers.request(port, "/metrics")
+            assert not strangers.request(port, "/nowhere")
+    # CPU, not time: without its bound, the server takes half a core or more. A tick of the clock is 1 % of a second.
+    assert float(figure.measured.split()[0]) < 20
+    assert "answered 0 times" not in figure.what

@@ -1,0 +1,329 @@
+"""What clients can take of the server, over real sockets: connections, bytes, seconds, and turns."""
+
+import http.client
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from agent.app import loop
+from agent.exporters.web import connections
+from agent.exporters.web.connections import (
+    MOST_CONNECTIONS,
+    MOST_PER_CLIENT,
+    THIS_MACHINE,
+    Answer,
+    Connections,
+    Request,
+    client_of,
+    plain,
+)
+from tests.network import Network, network
+from tests.wire import until
+
+OK = plain(HTTPStatus.OK, "ok")
+
+
+class Answerer:
+    """Answers /slow when a test allows it, /large with more than the kernel buffers, and anything else at once."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Event()
+
+    def at_once(self, request: Request) -> Answer | None:
+        if request.target == "/bug":
+            raise ZeroDivisionError
+        if request.target == "/large":
+            return Answer(HTTPStatus.OK, "text/plain", b"x" * 20_000_000)
+        return None if request.target == "/slow" else OK
+
+    def answer(self, request: Request) -> Answer:
+        assert request.target == "/slow"
+        self.allowed.wait(30)
+        return OK
+
+
+@pytest.fixture
+def answerer() -> Iterator[Answerer]:
+    one = Answerer()
+    yield one
+    one.allowed.set()
+
+
+@pytest.fixture
+def server(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
+    monkeypatch.setattr(connections, "CPU_SHARE", 1.0)  # its own test has the real one
+    one = Connections(("", 0), answerer, loop.clock)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def ask(port: int, path: str = "/", source: str = "127.0.0.1", timeout: float = 20) -> int:
+    """Return the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout, source_address=(source, 0))
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@contextmanager
+def idle(port: int, sources: Iterable[str]) -> Iterator[list[socket.socket]]:
+    """Hold connections that never complete a request."""
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 20, source_address=(one, 0)))
+            for one in sources
+        ]
+        for one in held:
+            one.sendall(b"GET / HT")
+        yield held
+
+
+def is_closed(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_the_oldest_idle_connections_of_a_client_yield(server: Connections) -> None:
+    with idle(server.port, ["127.0.0.1"] * 20) as held:
+        assert ask(server.port) == 200
+        until(lambda: sum(map(is_closed, held)) == 21 - MOST_PER_CLIENT, "as many as are too many are closed")
+        assert [is_closed(one) for one in held] == [True] * (21 - MOST_PER_CLIENT) + [False] * (MOST_PER_CLIENT - 1)
+
+
+def test_all_loopback_addresses_are_one_client(server: Connections) -> None:
+    with idle(server.port, [f"127.0.0.{n}" for n in range(2, 22)]) as held:
+        assert ask(server.port) == 200
+        until(lambda: sum(map(is_closed, held)) == 21 - MOST_PER_CLIENT, "as many as are too many are closed")
+
+
+def test_a_connection_whose_answer_is_made_does_not_yield_to_an_idle_one(
+    server: Connections, answerer: Answerer
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as waiting:
+        waiting.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        with idle(server.port, ["127.0.0.1"] * 20):
+            assert ask(server.port) == 200
+            answerer.allowed.set()
+            assert waiting.recv(64).startswith(b"HTTP/1.0 200")
+
+
+def test_an_answer_that_takes_time_delays_no_other(server: Connections, answerer: Answerer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as waiting:
+        waiting.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert [ask(server.port) for _ in range(20)] == [200] * 20
+        assert not is_closed(waiting)
+        answerer.allowed.set()
+        waiting.settimeout(20)
+        assert waiting.recv(64).startswith(b"HTTP/1.0 200")
+
+
+def test_answers_that_take_too_long_are_given_up(
+    server: Connections, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_SECONDS", 0.3)
+    before = threading.active_count()
+    for _ in range(3):
+        with pytest.raises(http.client.RemoteDisconnected):
+            ask(server.port, "/slow")
+    assert threading.active_count() == before
+    answerer.allowed.set()
+    monkeypatch.undo()
+    assert ask(server.port, "/slow") == 200
+
+
+def test_questions_of_clients_that_left_are_bounded(server: Connections) -> None:
+    for _ in range(6 * MOST_CONNECTIONS):  # some are closed before they are read
+        with socket.create_connection(("127.0.0.1", server.port), 20) as one:
+            one.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            assert ask(server.port) == 200
+    assert ask(server.port, "/slow") == 503
+
+
+def test_a_silent_client_is_disconnected(server: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    with idle(server.port, ["127.0.0.1"]) as (silent,):
+        assert silent.recv(1) == b""
+
+
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(
+    server: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
+    pause, sent = threading.Event(), 0
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection, suppress(ConnectionError):
+        while sent < connections.REQUEST_BYTES:
+            sent += connection.send(b"G")
+            pause.wait(0.02)
+    assert 0 < sent < 1000
+
+
+def test_a_client_that_does_not_read_is_disconnected(server: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        threading.Event().wait(1)
+        received = 0
+        with suppress(ConnectionError):
+            while read := len(connection.recv(1 << 20)):
+                received += read
+    assert 0 < received < 20_000_000
+    assert ask(server.port) == 200
+
+
+def test_a_large_answer_arrives_whole(server: Connections) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("GET", "/large")
+    assert len(connection.getresponse().read()) == 20_000_000
+    connection.close()
+
+
+def test_a_request_is_bounded_in_bytes(server: Connections) -> None:
+    for size, status in ((connections.REQUEST_BYTES - 100, b"200"), (connections.REQUEST_BYTES, b"431")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nCookie: " + b"x" * size)
+            if status == b"200":
+                connection.sendall(b"\r\n\r\n")
+            assert connection.recv(64).split()[1] == status
+
+
+def test_a_request_in_pieces_is_understood(server: Connections) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        for piece in (b"GET / HT", b"TP/1.1\r\nHost: x\r", b"\n\r", b"\n"):
+            connection.sendall(piece)
+            threading.Event().wait(0.05)
+        assert connection.recv(64).startswith(b"HTTP/1.0 200")
+
+
+def test_a_bug_is_printed_and_ends_one_connection(server: Connections, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(server.port, "/bug")
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert ask(server.port) == 200
+
+
+def test_requests_stay_within_their_share_of_the_cpu(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time on the CPU is counted, so that a slow machine answers less often. Without a burst, it is exact."""
+    spent: list[float] = []
+
+    def counted() -> float:
+        spent.append(time.thread_time())
+        return spent[-1]
+
+    monkeypatch.setattr(connections, "thread_time", counted)
+    monkeypatch.setattr(connections, "CPU_BURST", 0.0)
+    server = Connections(("127.0.0.1", 0), answerer, loop.clock)
+    server.start()
+    try:
+        began = loop.clock()
+        assert [ask(server.port) for _ in range(30)] == [200] * 30
+        taken = loop.clock() - began
+    finally:
+        server.close()
+    # The last turn is paid for after its answer.
+    assert (spent[-2] - spent[0]) / taken <= 2 * connections.CPU_SHARE
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "client"),
+    [
+        ("127.0.0.1", "127.0.0.1", THIS_MACHINE),
+        ("127.8.9.1", "127.0.0.1", THIS_MACHINE),
+        ("::1", "::1", THIS_MACHINE),
+        ("::ffff:127.0.0.9", "::ffff:127.0.0.1", THIS_MACHINE),
+        ("::ffff:10.0.0.7", "::ffff:10.0.0.7", THIS_MACHINE),
+        ("10.0.0.7", "10.0.0.7", THIS_MACHINE),
+        ("10.0.0.8", "10.0.0.7", "10.0.0.8"),
+        ("::ffff:10.0.0.8", "::ffff:10.0.0.7", "10.0.0.8"),
+    ],
+)
+def test_which_addresses_are_one_client(peer: str, own: str, client: str) -> None:
+    assert client_of(peer, own) == client
+
+
+def test_an_ipv6_network_is_one_client() -> None:
+    first, second, other = ("fd00:1::2", "fd00:1::ffff:3", "fd00:2::2")
+    assert client_of(first, "fd00:9::1") == client_of(second, "fd00:9::1") != client_of(other, "fd00:9::1")
+    assert client_of("fe80::1%eth0", "fe80::2%eth0") == client_of("fe80::7%eth0", "fe80::2%eth0")
+
+
+SERVER = """
+import sys, threading
+from prometheus_client import CollectorRegistry
+from agent.app import loop
+from agent.exporters.web.server import HttpExporter
+server = HttpExporter(("", 9747), CollectorRegistry(), lambda: True, clock=loop.clock)
+server.start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+SLOW = """
+import socket, sys
+held = []
+for each in range(7):
+    for last in range(11, 23):
+        try:
+            one = socket.create_connection(("10.244.1.1", 9747), 20, source_address=(f"10.244.1.{last}", 0))
+            one.sendall(b"GET /metr")
+        except OSError:  # another one took its place already
+            continue
+        held.append(one)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+ASK = """
+import http.client, sys
+connection = http.client.HTTPConnection("10.244.1.1", 9747, timeout=60)
+connection.request("GET", sys.argv[1])
+print(connection.getresponse().status)
+"""
+
+
+@contextmanager
+def program(within: Network, *command: str) -> Iterator[str]:
+    """Run a program in the network during the block; yield its first line."""
+    root = str(Path(__file__).parents[3])
+    with subprocess.Popen(  # noqa: S603 (a command of ours)
+        within.enter(*command), cwd=root, env={"PYTHONPATH": root, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdout
+            yield child.stdout.readline().strip()
+        finally:
+            child.communicate()
+
+
+def test_slow_clients_with_many_addresses_shut_out_neither_a_scraper_nor_the_kubelet() -> None:
+    """Twelve real addresses take all connections; the scraper has one more, and the kubelet has that of the node."""
+    assert MOST_CONNECTIONS < 12 * 7
+    within_pod = ("ip", "netns", "exec", "pod")
+    with network() as node:
+        node.pod("pod", 10)
+        node.ip(*(f"-n pod addr add 10.244.1.{last}/24 dev eth0" for last in range(11, 23)))
+        with (
+            program(node, sys.executable, "-c", SERVER) as ready,
+            program(node, *within_pod, sys.executable, "-c", SLOW) as held,
+        ):
+            assert (ready, int(held) > MOST_CONNECTIONS) == ("ready", True)
+            assert node.python(ASK, "/metrics", within=within_pod) == "200\n", "a scraper: 10.244.1.10"
+            assert node.python(ASK, "/healthz") == "200\n", "the kubelet: 10.244.1.1, as the agent itself"
