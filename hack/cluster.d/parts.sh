@@ -73,7 +73,8 @@ start_without_pod_cidr() {
   done
   kill -STOP "$pid"
   for ((i = 0; i < 50; i++)); do
-    compgen -G "${checkpoints[0]}" >/dev/null || break
+    # All of them: with a pod CIDR, the kubelet would release the addresses of the others.
+    ls -d "${checkpoints[@]}" 2>/dev/null | grep -q . || break
     sleep 0.1
   done
 }

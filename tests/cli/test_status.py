@@ -91,7 +91,7 @@ def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only:
         done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
     assert cleanup["release_possible"] is False
     directory, journal = cleanup["why_not"]
-    assert directory.startswith(f"{node.home}/networks/kubenet: read-only mount: to release, apply deploy/overlays/")
+    assert directory.startswith(f"{node.home}/networks/kubenet: read-only mount: to release, create a Job (kubectl ")
     assert journal.endswith(" is mounted read-only")
     assert f"\nNo release is possible here now:\n  {directory}\n  {journal}\n" in done.out
 
