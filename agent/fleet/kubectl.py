@@ -12,7 +12,7 @@ from agent.fleet.inventory import Agent
 
 
 class KubectlError(Exception):
-    """kubectl could not be run, or failed. It has printed why."""
+    """kubectl could not be run, or failed after it has printed why; or Prometheus did not answer."""
 
 
 class Kubectl:
@@ -41,8 +41,13 @@ class Kubectl:
         except OSError as error:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
         if done.returncode:
-            raise KubectlError(f"cannot list {arguments[0]}: kubectl ended with exit code {done.returncode}, see above")
+            what = "ask the API server" if arguments[0] == "--raw" else f"list {arguments[0]}"
+            raise KubectlError(f"cannot {what}: kubectl ended with exit code {done.returncode}, see above")
         return done.stdout
+
+    def raw(self, path: str, timeout: float) -> str:
+        """Return what the API server answers on a path. `timeout`: seconds."""
+        return self.get("--raw", path, f"--request-timeout={timeout:g}s")
 
     def execute(self, agent: Agent, arguments: Sequence[str], timeout: float) -> Answer:
         """Run a command of the agent in its pod. `timeout`: seconds until it must have ended."""

@@ -143,7 +143,10 @@ def test_more_than_500_agents_are_announced(kubectl: FakeKubectl) -> None:
     child = kubectl.start("status", "--parallel=1")
     try:
         assert child.stderr is not None
-        assert child.stderr.readline() == "nodeleak: asking 502 agents, 1 at a time; -l SELECTOR asks fewer\n"
+        assert (
+            child.stderr.readline()
+            == "nodeleak: asking 502 agents, 1 at a time; -l SELECTOR asks fewer, --prometheus asks none\n"
+        )
     finally:
         child.kill()
         child.communicate()
