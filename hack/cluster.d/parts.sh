@@ -72,9 +72,8 @@ start_without_pod_cidr() {
     sleep 0.01
   done
   kill -STOP "$pid"
-  for ((i = 0; i < 300; i++)); do
-    # All of them: with a pod CIDR, the kubelet would release the addresses of the others.
-    ls -d "${checkpoints[@]}" 2>/dev/null | grep -q . || break
+  for ((i = 0; i < 50; i++)); do
+    compgen -G "${checkpoints[0]}" >/dev/null || break
     sleep 0.1
   done
 }
