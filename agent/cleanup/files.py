@@ -29,7 +29,10 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # host-local's own mode for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created.
 _LOCK, _LOCK_MODE = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o750
 
-_READ_ONLY: Final = "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)"
+_READ_ONLY: Final = (
+    "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+    "or apply deploy/overlays/cleanup-exec with your image"
+)
 _NO_LOCK: Final = "not a regular file, as host-local's lock is"
 _TEMPORARY: Final = "../.nodeleak-restoring"
 """A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""

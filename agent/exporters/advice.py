@@ -15,7 +15,8 @@ _SCARCE: Final = 10
 """Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
 _RELEASE: Final = (
     "release the leaked addresses: `nodeleak clean --dry-run`, then `nodeleak clean --apply --cleanup-network=auto` "
-    "(in a pod it needs the overlay cleanup-exec); never delete reservation files by hand"
+    "(in a pod: with the Job of `kubectl nodeleak clean-job`, or the overlay cleanup-exec); never delete "
+    "reservation files by hand"
 )
 _SAY_IT_THEMSELVES: Final = (
     rejected_pod.NAME,

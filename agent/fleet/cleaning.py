@@ -7,8 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import count
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +17,7 @@ from agent.config import UsageError, quote
 from agent.fleet.answers import Answer, merged
 from agent.fleet.inventory import Agent, Target, natural
 from agent.fleet.options import cluster_options
+from agent.fleet.report_file import create, locked, read
 from agent.fleet.session import Session, agents_of, note
 from agent.fleet.waves import CleanReport, NodeResult, State, conclusion, waves
 from agent.model.text import count_of, escape
@@ -25,7 +25,13 @@ from agent.state.atomic_file import StateFile
 
 
 def apply_on_nodes(arguments: argparse.Namespace) -> int:
-    session = Session(arguments)
+    with ExitStack() as until_done:
+        return _apply(arguments, Session(arguments), until_done)
+
+
+def _apply(arguments: argparse.Namespace, session: Session, until_done: ExitStack) -> int:
+    if arguments.resume:
+        until_done.enter_context(locked(Path(arguments.resume)))
     path, report, found = _begin(arguments, session)
     _leave_out(report, found)
     planned = waves(report.named(State.PENDING), arguments.max_nodes)
@@ -35,7 +41,9 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
         return _exit_code(report, interrupted=False)
     _confirm(arguments, report.context, planned)
     # A new file is made only now, so that an answer of "no" leaves none.
-    path = path or _create(arguments.report)
+    if path is None:
+        path = create(arguments.report)
+        until_done.enter_context(locked(path))
     again = ["clean", "--apply", "--continue", str(path), *cluster_options(arguments)]
     with _stopping() as stop:
         run = _Run(path, report, {agent.node: agent for agent in agents_of(found)}, stop)
@@ -68,39 +76,15 @@ def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None
         found = sorted(session.targets(arguments.nodes), key=lambda one: natural(one.node))
         return None, CleanReport(session.context(), arguments.rest, [NodeResult(one.node) for one in found]), found
     path = Path(arguments.resume)
-    report = _read(path)
+    report = read(path)
     if (context := session.context()) != report.context:
         remedy = f"add --context={report.context}" if report.context else "use the same kubeconfig"
         raise UsageError(
             f"--continue: {path} is of the context {quote(report.context)}, not {quote(context)}: {remedy}"
         )
+    report.not_asked(report.named(State.LEFT_OUT))  # the agent may be there by now
     pending = report.named(State.PENDING)
     return path, report, session.targets(pending, gone=True) if pending else []
-
-
-def _read(path: Path) -> CleanReport:
-    try:
-        return CleanReport.read(json.loads(path.read_bytes()))
-    except OSError as error:
-        raise UsageError(f"--continue: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:
-        raise UsageError(f"--continue: {path}: {error}") from error
-
-
-def _create(given: str | None) -> Path:
-    """Create a report file. No report is ever overwritten: another cleanup may need it to go on."""
-    for path in [Path(given)] if given else (Path(f"nodeleak-clean-{number}.json") for number in count(1)):
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError as error:
-            if given:
-                raise UsageError(f"--report: {path} exists: name another file, or continue it: --continue") from error
-        except OSError as error:
-            where = f"{path.absolute().parent}: {(error.strerror or str(error)).lower()}"
-            raise UsageError(f"cannot create the report in {where}", "name a file with --report") from error
-        else:
-            return path
-    raise AssertionError("unreachable")
 
 
 def _confirm(arguments: argparse.Namespace, context: str, planned: Sequence[Sequence[str]]) -> None:
@@ -188,7 +172,7 @@ def _conclude(path: Path, report: CleanReport, again: str, *, interrupted: bool)
     pending = report.named(State.PENDING)
     if unexpected:
         note(f"no expected result: look at {', '.join(unexpected)} first; --continue does not clean these again")
-    if pending:
+    if pending or report.named(State.LEFT_OUT):
         note(f"to go on: {again}")
     return _exit_code(report, interrupted=interrupted)
 

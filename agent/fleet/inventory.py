@@ -21,6 +21,8 @@ _FIELDS: Final = (
     ".status.containerStatuses[*].state.waiting.reason",
 )
 _NAME: Final = _FIELDS.index(".metadata.name")
+_ADDRESS: Final = 5
+"""After name, status, roles, age and version."""
 _NAMES: Final = '{.items[*].metadata.name}{"\\n"}'
 JSONPATH: Final = (
     "jsonpath={range .items[*]}" + '{"\\t"}'.join(f"{{{field}}}" for field in _FIELDS) + f'{{"\\n"}}{{end}}{_NAMES}'
@@ -93,6 +95,12 @@ def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
         )
     nodes = (line.split() for line in node_lines.splitlines() if line.strip())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
+
+
+def addresses(node_lines: str) -> dict[str, str]:
+    """Read `kubectl get nodes --no-headers --output=wide`: the node of each internal address."""
+    nodes = (line.split() for line in node_lines.splitlines())
+    return {fields[_ADDRESS]: fields[0] for fields in nodes if len(fields) > _ADDRESS}
 
 
 def only(found: Iterable[Target], names: Sequence[str]) -> tuple[list[Target], list[str]]:

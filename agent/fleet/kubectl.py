@@ -5,14 +5,26 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Event, Lock
+from selectors import EVENT_READ, BaseSelector, DefaultSelector
+from threading import Event, Lock, Timer
+from typing import Final
 
 from agent.fleet.answers import Answer, answer_of
 from agent.fleet.inventory import Agent
 
+LARGEST: Final = 16 << 20
+"""Bytes of each output of a pod. A scan of 65,000 addresses as JSON is as long, and 20 nodes are asked at once."""
+_CHUNK: Final = 1 << 16
+_OFTEN: Final = 0.2
+"""Seconds after which a timeout is noticed."""
+
+
+class _TooLong(Exception):
+    """A pod printed more than anybody reads."""
+
 
 class KubectlError(Exception):
-    """kubectl could not be run, or failed. It has printed why."""
+    """kubectl could not be run, or failed after it has printed why; or Prometheus did not answer."""
 
 
 class Kubectl:
@@ -21,7 +33,7 @@ class Kubectl:
     def __init__(self, *options: str) -> None:
         """`options`: how to reach the cluster, such as `--context=staging`."""
         self._options = options
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
         self._canceled = Event()
 
@@ -41,15 +53,23 @@ class Kubectl:
         except OSError as error:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
         if done.returncode:
-            raise KubectlError(f"cannot list {arguments[0]}: kubectl ended with exit code {done.returncode}, see above")
+            what = "ask the API server" if arguments[0] == "--raw" else f"list {arguments[0]}"
+            raise KubectlError(f"cannot {what}: kubectl ended with exit code {done.returncode}, see above")
         return done.stdout
+
+    def raw(self, path: str, timeout: float) -> str:
+        """Return what the API server answers on a path. `timeout`: seconds."""
+        return self.get("--raw", path, f"--request-timeout={timeout:g}s")
 
     def execute(self, agent: Agent, arguments: Sequence[str], timeout: float) -> Answer:
         """Run a command of the agent in its pod. `timeout`: seconds until it must have ended."""
         pod = ["exec", *self._options, "--namespace", agent.namespace, agent.pod, "--container", agent.container]
         try:
             with self._child(["kubectl", *pod, "--", "nodeleak", *arguments]) as child:
-                output, errors = child.communicate(timeout=timeout)
+                output, errors = _read(child, timeout)
+        except _TooLong:
+            why = f"its output is longer than {LARGEST >> 20} MiB: run the command in its pod: {agent.name}"
+            return Answer(agent.node, None, "", why)
         except subprocess.TimeoutExpired:
             return Answer(agent.node, None, "", f"no answer within {timeout:g} s")
         except OSError as error:
@@ -66,7 +86,7 @@ class Kubectl:
                 _kill(child)
 
     @contextmanager
-    def _child(self, command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    def _child(self, command: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
         with self._lock:
             # In its own session: Ctrl-C must not end a release whose result is not known yet, and a credential plugin
             # that hangs ends with its kubectl.
@@ -75,8 +95,7 @@ class Kubectl:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                bufsize=0,
                 start_new_session=True,
             )
             self._running.add(child)
@@ -92,7 +111,38 @@ class Kubectl:
                 pass
 
 
-def _kill(child: "subprocess.Popen[str]") -> None:
+def _read(child: "subprocess.Popen[bytes]", timeout: float) -> tuple[str, str]:
+    """Return both outputs when the command has ended; raises _TooLong or TimeoutExpired."""
+    timer = Timer(timeout, lambda: None)
+    timer.daemon = True
+    timer.start()
+    found = {pipe.fileno(): bytearray() for pipe in (child.stdout, child.stderr) if pipe}
+    try:
+        with DefaultSelector() as selector:
+            for pipe in found:
+                selector.register(pipe, EVENT_READ)
+            while selector.get_map():
+                if not timer.is_alive():
+                    raise subprocess.TimeoutExpired(child.args, timeout)
+                for key, _ in selector.select(_OFTEN):
+                    _take(selector, key.fd, found[key.fd])
+        child.wait(timeout)
+    finally:
+        timer.cancel()
+    output, errors = (one.decode(errors="replace") for one in found.values())
+    return output, errors
+
+
+def _take(selector: BaseSelector, pipe: int, found: bytearray) -> None:
+    if chunk := os.read(pipe, _CHUNK):
+        found += chunk
+    else:
+        selector.unregister(pipe)
+    if len(found) > LARGEST:
+        raise _TooLong
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

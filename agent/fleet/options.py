@@ -1,6 +1,7 @@
 """The command line of `kubectl nodeleak`: its options, its help, and what follows `--`."""
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -21,6 +22,7 @@ commands:
 examples:
   kubectl nodeleak status                            every node, the worst first
   kubectl nodeleak status -l pool=web -o wide        some nodes, with pods and cleanup settings
+  kubectl nodeleak status --prometheus=http://localhost:9090   every node, without asking each agent
   kubectl nodeleak scan worker-7                     everything about one node
   kubectl nodeleak clean --all                       dry run: what would be released
   kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
@@ -201,6 +203,25 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-code", action="store_true", help="exit with 1 if there are critical findings or warnings"
     )
+    text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
+    parser.add_argument("--prometheus", type=_value("--prometheus", _url), metavar="URL", help=text)
+    text = "ask this Prometheus through the API server, such as monitoring/prometheus:9090"
+    service = _value("--prometheus-service", _service)
+    parser.add_argument("--prometheus-service", type=service, metavar="NAMESPACE/NAME:PORT", help=text)
+    text = "the value of the label 'cluster', if that Prometheus has agents of several clusters"
+    parser.add_argument("--prometheus-cluster", default="", metavar="NAME", help=text)
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", text):
+        raise ValueError("expected a URL such as http://localhost:9090")
+    return text
+
+
+def _service(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+", text):
+        raise ValueError("expected a service such as monitoring/prometheus:9090")
+    return text
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
@@ -240,7 +261,8 @@ def _value(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _check(parsed: argparse.Namespace) -> None:
     """Refuse what cannot be combined; raises UsageError with every mistake."""
-    mistakes = [text for text in (_nodes_mistake(parsed), _rest_mistake(parsed), _clean_mistake(parsed)) if text]
+    checks = (_nodes_mistake, _rest_mistake, _prometheus_mistake, _clean_mistake)
+    mistakes = [text for check in checks if (text := check(parsed))]
     if mistakes:
         raise UsageError("\n".join(mistakes), _see_help(parsed.command))
 
@@ -266,6 +288,16 @@ def _rest_mistake(parsed: argparse.Namespace) -> str:
         return "write -o before --"
     if parsed.command.startswith("clean") and "--apply" in names:
         return "write --apply before --"
+    return ""
+
+
+def _prometheus_mistake(parsed: argparse.Namespace) -> str:
+    if parsed.command != "status":
+        return ""
+    if parsed.prometheus and parsed.prometheus_service:
+        return "--prometheus and --prometheus-service cannot be combined: use one of them"
+    if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):
+        return "--prometheus-cluster needs --prometheus or --prometheus-service"
     return ""
 
 

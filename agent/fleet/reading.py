@@ -8,6 +8,7 @@ from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.output import write, write_json
 from agent.fleet.answers import Answer, merged
 from agent.fleet.inventory import Target, natural
+from agent.fleet.prometheus import statuses as from_prometheus
 from agent.fleet.session import Session, agents_of
 from agent.fleet.status import NodeStatus, Rank, node_status, worst_first
 from agent.fleet.status_table import status_table
@@ -16,9 +17,8 @@ from agent.model.text import escape
 
 def show_status(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
-    found = session.targets(arguments.nodes)
-    answers = {one.node: one for one in session.ask(agents_of(found), ("status", "-o", "json"))}
-    statuses = worst_first(node_status(target, answers.get(target.node)) for target in found)
+    asks_agents = not (arguments.prometheus or arguments.prometheus_service)
+    statuses = worst_first(_asked(arguments, session) if asks_agents else from_prometheus(arguments, session))
     if arguments.output == "json":
         write_json(merged("status", [_status_entry(one) for one in statuses]))
     else:
@@ -27,6 +27,12 @@ def show_status(arguments: argparse.Namespace) -> int:
         return UNAVAILABLE
     found_some = any(one.rank in {Rank.CRITICAL, Rank.WARNING} for one in statuses)
     return FOUND if arguments.exit_code and found_some else DONE
+
+
+def _asked(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
+    found = session.targets(arguments.nodes)
+    answers = {one.node: one for one in session.ask(agents_of(found), ("status", "-o", "json"))}
+    return [node_status(target, answers.get(target.node)) for target in found]
 
 
 def _status_entry(status: NodeStatus) -> dict[str, Any]:

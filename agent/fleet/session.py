@@ -8,13 +8,28 @@ from typing import Final
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
 from agent.fleet.asking import ask_all
-from agent.fleet.inventory import JSONPATH, LABELS, WITHOUT_AGENT, Agent, Target, Untrusted, agents_in, only, targets
+from agent.fleet.inventory import (
+    JSONPATH,
+    LABELS,
+    WITHOUT_AGENT,
+    Agent,
+    Target,
+    Untrusted,
+    addresses,
+    agents_in,
+    only,
+    targets,
+)
 from agent.fleet.kubectl import Kubectl
 from agent.model.text import escape, format_number
 
 _MANY: Final = 500
 _FEW: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
+
+
+_FEWER: Final = {"clean": "", "status": "; -l SELECTOR asks fewer, --prometheus asks none"}
+"""What to say of a question to many agents."""
 
 
 class Session:
@@ -35,6 +50,14 @@ class Session:
             found = targets(nodes, [agent for node in few or ("",) for agent in agents_in(self._pods(node))])
         except Untrusted as error:
             raise UsageError(str(error)) from error
+        return self._chosen(found, names, gone=gone)
+
+    def nodes(self, names: Sequence[str]) -> tuple[list[Target], dict[str, str]]:
+        """Find nodes without asking for their agents, and the node of each internal address."""
+        lines = self._nodes(names if len(names) <= _FEW else (), "--output=wide")
+        return self._chosen(targets(lines, ()), names), addresses(lines)
+
+    def _chosen(self, found: Sequence[Target], names: Sequence[str], *, gone: bool = False) -> list[Target]:
         chosen, unknown = only(found, names)
         if unknown and not gone:
             raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
@@ -42,11 +65,11 @@ class Session:
             raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
         return chosen
 
-    def _nodes(self, names: Sequence[str]) -> str:
+    def _nodes(self, names: Sequence[str], *options: str) -> str:
         if names:
-            return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found")
+            return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
         selector = ",".join(filter(None, [getattr(self._arguments, "selector", ""), WITHOUT_AGENT]))
-        return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers")
+        return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers", *options)
 
     def _pods(self, node: str) -> str:
         of_node = [f"--field-selector=spec.nodeName={node}"] if node else []
@@ -58,7 +81,7 @@ class Session:
         """Run a command of the agent in each pod, at most `--parallel` at once."""
         timeout, parallel = self._arguments.timeout.total_seconds(), self._arguments.parallel
         if len(agents) > _MANY:
-            few = "" if self._arguments.command == "clean" else "; -l SELECTOR asks fewer"
+            few = _FEWER.get(self._arguments.command, "; -l SELECTOR asks fewer")
             note(f"asking {format_number(len(agents))} agents, {parallel} at a time{few}")
         progress = _Progress(len(agents))
 

@@ -65,6 +65,11 @@ def node_status(target: Target, answer: Answer | None) -> NodeStatus:
     if target.unreachable or answer is None:
         agent = "not running" if target.agent else "missing"
         return NodeStatus(target, answer, Rank.UNKNOWN, agent, target.unreachable)
+    return answered(target, answer)
+
+
+def answered(target: Target, answer: Answer) -> NodeStatus:
+    """Interpret what the agent answered, or a Prometheus in its place."""
     document = None if answer.exit_code is None else answer.document()
     if document is None:
         return _without_document(target, answer)

@@ -169,10 +169,12 @@ class BlockedBy(StrEnum):
     Do: see the runbook NodeleakCleanupHalted."""
     NO_CLEANUP_NETWORK = "no_cleanup_network"
     """--cleanup-network is not set, so no network may be cleaned.
-    Do: in a pod, apply deploy/overlays/cleanup-exec, which sets it. Elsewhere, add --cleanup-network=auto."""
+    Do: in a pod, release with a Job (kubectl nodeleak clean-job), or apply deploy/overlays/cleanup-exec; both set it.
+    Elsewhere, add --cleanup-network=auto."""
     NETWORK_UNWRITABLE = "network_unwritable"
     """The directories of host-local's reservations are mounted read-only, or this process may not change them.
-    Do: in a pod, apply deploy/overlays/cleanup-exec, which mounts them writable. Elsewhere, run as root."""
+    Do: in a pod, release with a Job (kubectl nodeleak clean-job), or apply deploy/overlays/cleanup-exec; both mount
+    them writable. Elsewhere, run as root."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be read or written. Nothing is released without a journal entry.
     Do: make --state-dir writable, with space left on its disk."""

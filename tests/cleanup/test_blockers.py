@@ -56,7 +56,10 @@ def test_a_read_only_mount_names_the_manifest(tmp_path: Path) -> None:
         mount("--bind", "-o", "ro", tmp_path, tmp_path)
         return found(tmp_path, store("kubenet"), store("storage"))
 
-    remedy = "to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)"
+    remedy = (
+        "to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+        "or apply deploy/overlays/cleanup-exec with your image"
+    )
     assert in_child(observed) == [
         ["network_unwritable", "", f"cannot change {tmp_path / network}: read-only mount: {remedy}"]
         for network in ("kubenet", "storage")

@@ -248,7 +248,10 @@ def test_a_read_only_mount_is_reported_as_observe_mode_without_a_journal_entry(s
     verdict, why, leaked, read_only = in_child(observed)
     assert read_only, "it was mounted as it should be"
     assert (verdict, leaked) == ("failed", 0)
-    remedy = "to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)"
+    remedy = (
+        "to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+        "or apply deploy/overlays/cleanup-exec with your image"
+    )
     assert why == f"{store.network()}: read-only mount: {remedy}"
     assert store.find(IP) == reserved
     assert not store.state.exists()

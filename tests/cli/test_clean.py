@@ -654,12 +654,12 @@ def test_a_read_only_mount_is_reported(incident: Incident) -> None:
     prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
     dry = incident.clean(prefix=prefix)
     assert dry.code == BLOCKED, dry
-    assert f"  cannot change {incident.host.store}: read-only mount: to release, apply deploy/" in dry.out
+    assert f"  cannot change {incident.host.store}: read-only mount: to release, create a Job (kubectl " in dry.out
     assert "--apply" not in dry.out
     assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == ["network_unwritable"]
     done = incident.clean("--apply", prefix=prefix)
     assert done.code == FAILED, done
-    assert "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image" in done.out
+    assert "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/" in done.out
     assert len(incident.reserved) == ALL
 
 

@@ -92,7 +92,9 @@ def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only:
         done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
     assert cleanup["release_possible"] is False
     directory, journal = cleanup["why_not"]
-    assert directory.startswith(f"cannot change {node.home}/networks/kubenet: read-only mount: to release, apply ")
+    assert directory.startswith(
+        f"cannot change {node.home}/networks/kubenet: read-only mount: to release, create a Job "
+    )
     assert " is mounted read-only: nothing is released without a journal" in journal
     assert f"\nNo release is possible here now:\n  {directory}\n  {journal}\n" in done.out
 

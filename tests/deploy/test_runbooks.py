@@ -10,6 +10,7 @@ import pytest
 from agent.cli.glossary import entries
 from agent.cli.parser import parse_arguments
 from tests.deploy.monitoring import RUNBOOKS, alerts, known_metrics
+from tests.e2e.transcript import steps_of
 
 INDEX = RUNBOOKS / "README.md"
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page != INDEX)
@@ -37,7 +38,7 @@ def blocks(text: str) -> list[str]:
 
 
 def is_shell(block: str) -> bool:
-    return block.startswith(("NODE=", "MODE=", "kubectl "))
+    return block.startswith(("NODE=", "MODE=", "JOB=", "kubectl ", "amtool "))
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
@@ -100,3 +101,11 @@ def test_logs_are_searched_from_the_start(page: Path) -> None:
     # With a selector, `kubectl logs` shows the last ten lines of each pod unless --tail is given.
     logs = re.findall(r"^ *kubectl .*\blogs .*$", page.read_text(), re.MULTILINE)
     assert [command for command in logs if "--tail=" not in command] == []
+
+
+@pytest.mark.parametrize("section", ["A node with docker", "A node with containerd"])
+def test_the_way_from_the_alert_to_the_fix_takes_eight_commands_of_its_runbook(section: str) -> None:
+    document = (RUNBOOKS.parent / "from-alert-to-fix.md").read_text()
+    commands = [re.sub("^NODE=.*", "NODE=worker-1", step.command) for step in steps_of(document, section)]
+    assert 0 < len(commands) <= 8
+    assert set(commands) <= set("".join(blocks(text_of("NodeleakLeakedAddresses"))).splitlines())

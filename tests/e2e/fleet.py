@@ -10,8 +10,9 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -114,21 +115,25 @@ def configuration(receiver: str) -> Any:
     return deployed
 
 
-def scraping(nodes: int, address: str, alertmanager: int) -> Any:
-    """Return the configuration of a Prometheus that takes each path of one server for an agent."""
-    targets = [
+def scraping(targets: Sequence[dict[str, Any]], alertmanager: int) -> Any:
+    """Return the configuration of a Prometheus that scrapes these targets as the agents of a DaemonSet."""
+    return {
+        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": list(targets)}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
+    }
+
+
+def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
+    """Return targets that take each path of one server for an agent."""
+    return [
         {
             "targets": [address],
             "labels": {"__metrics_path__": f"/{n}", "instance": f"10.0.{n // 250}.{n % 250}:9747", "node": f"n{n}"},
         }
         for n in range(nodes)
     ]
-    return {
-        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": targets}],
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
-    }
 
 
 def program(name: str) -> str:
@@ -137,16 +142,33 @@ def program(name: str) -> str:
     return str(found)
 
 
+@dataclass(frozen=True)
+class Monitoring:
+    """A running Prometheus, the Alertmanager that it tells, and whom that notifies."""
+
+    prometheus: Prometheus
+    alertmanager: str
+    """Its URL."""
+    told: Notifications
+
+
 @contextmanager
 def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prometheus, Notifications]]:
     """Run all of it during the block."""
+    with Agents(page) as agents, monitoring(paths_of(agents.address, nodes), directory) as running:
+        yield agents, running.prometheus, running.told
+
+
+@contextmanager
+def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[Monitoring]:
+    """Run Prometheus and Alertmanager during the block."""
     prometheus, alertmanager = program("prometheus"), program("prometheus-alertmanager")
     queries, notifies = _free_port(), _free_port()
     with ExitStack() as stack:
-        agents, told = stack.enter_context(Agents(page)), stack.enter_context(Notifications())
+        told = stack.enter_context(Notifications())
         for name, content in {
             "rules.yaml": faster(RULES.read_text()),
-            "prometheus.yml": yaml.safe_dump(scraping(nodes, agents.address, notifies)),
+            "prometheus.yml": yaml.safe_dump(scraping(targets, notifies)),
             "alertmanager.yml": yaml.safe_dump(configuration(f"http://{told.address}/")),
         }.items():
             (directory / name).write_text(content)
@@ -173,7 +195,7 @@ def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prom
             stack.enter_context(processes.running(command, log, processes.environment()))
         for port in (queries, notifies):
             eventually(partial(_is_ready, port), 30)
-        yield agents, Prometheus(queries), told
+        yield Monitoring(Prometheus(queries), f"http://127.0.0.1:{notifies}", told)
 
 
 def _is_ready(port: int) -> None:

@@ -315,6 +315,15 @@ def remove_pod_containers(pods: Iterable[str]) -> None:
         docker("rm", "-f", *docker("ps", "-aq", *filters).split())
 
 
+def forget_sandboxes(cluster: Cluster, pods: Iterable[str]) -> None:
+    """Restart the kubelet without the containers of pods (`namespace/name`) and without their checkpoints: it leaks."""
+    pods, sandboxes = list(pods), running_sandboxes()
+    with cluster.stopped("kubelet"):
+        remove_pod_containers(pods)
+        for pod in pods:
+            (CHECKPOINTS / sandboxes[pod]).unlink()
+
+
 @contextlib.contextmanager
 def process_in_the_namespace_of(sandbox: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run `sleep` where a container's network is: the namespace, its veth and its address live as long as it does."""

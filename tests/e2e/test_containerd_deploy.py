@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from .agent import BOLD, Report
+from .alert_to_fix import HASTY, follow
 from .containerd_node import NODE, ContainerdNode
 from .deployment import IMAGE, TAGS, Deployment, build_image, get, metrics
 from .node import eventually
 
 pytestmark = pytest.mark.e2e
-
-HASTY = {"NODELEAK_GRACE": "0s", "NODELEAK_CONFIRM_AFTER": "0s", "NODELEAK_INTERVAL": "1s"}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +76,15 @@ def test_a_leak_is_reported_and_a_person_releases_it_with_the_overlay(node: Cont
     assert not leaked & node.reserved.keys()
     assert {ip for one in agent.run_json("journal")["entries"] for ip in one["addresses"]} == leaked
     eventually(_is_healthy, 30)
+
+
+def test_from_the_alert_to_the_fix_as_documented(node: ContainerdNode, agent: Deployment, tmp_path: Path) -> None:
+    leaked = set(node.pods(3))
+    agent.apply("base", **HASTY)
+    node.remove_pods_with_ctr()
+    eventually(lambda: _reports_leaks(leaked), 90)
+    follow("A node with containerd", node.cluster, tmp_path)
+    assert not leaked & node.reserved.keys()
 
 
 def _states() -> dict[str, str]:

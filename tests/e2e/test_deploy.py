@@ -68,7 +68,7 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     status = agent.run_json("status", codes=_UNTRUSTED)
     assert [(one["name"], one["usable"], one["free"]) for one in status["networks"]] == [("kubenet", 125, 0)]
     assert (status["cleanup"]["mode"], status["cleanup"]["release_possible"]) == ("off", False)
-    assert any("read-only mount: to release, apply deploy/overlays/" in why for why in status["cleanup"]["why_not"])
+    assert any("read-only mount: to release, create a Job (" in why for why in status["cleanup"]["why_not"])
 
     before, journal = traces(STORE), agent.run_json("journal")["entries"]
     dry = agent.run_json("clean", "--dry-run", *BOLD, codes=[6])
@@ -217,9 +217,7 @@ def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
     output = agent.execute("nodeleak", "clean", "--apply", "--cleanup-network=auto", *BOLD, codes=[4]).stdout
     (sentence,) = [line for line in output.splitlines() if "read-only" in line]
-    assert (
-        "read-only mount: to release, apply deploy/overlays/cleanup-exec with your image (deploy/README.md)" in sentence
-    )
+    assert "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/" in sentence
 
 
 def _cleans(agent: Deployment, leaked: list[str]) -> None:

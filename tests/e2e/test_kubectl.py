@@ -1,52 +1,21 @@
 """`kubectl nodeleak` on the real cluster: its kubectl, its API server, and the deployed agent."""
 
-import json
-import os
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from .agent import BOLD
-from .deployment import ROOT, Deployment, build_image
-from .node import Cluster, Pods, environment, eventually, reservations, run
+from .alert_to_fix import HASTY, follow
+from .deployment import Deployment, build_image
+from .node import Cluster, Pods, eventually, forget_sandboxes, reservations
+from .plugin import Plugin
 
 pytestmark = pytest.mark.e2e
 
 STATE_DIR = Path("/var/lib/nodeleak")
-
-
-class Plugin:
-    """The console script on PATH, as on an operator's machine."""
-
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self._cluster, self._directory = cluster, directory
-        program = directory / "kubectl-nodeleak"
-        program.write_text(f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n")
-        program.chmod(0o755)
-
-    def __call__(self, *arguments: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
-        path = f"{self._directory}{os.pathsep}{os.environ['PATH']}"
-        env = environment(PATH=path, KUBECONFIG=str(self._cluster.admin), PYTHONPATH=str(ROOT))
-        return run("kubectl", "nodeleak", *arguments, codes=codes, env=env, cwd=self._directory)
-
-    def run_json(self, command: str, *arguments: str) -> dict[str, Any]:
-        """Return the only node of the merged document."""
-        tree = json.loads(self(command, "-o", "json", *arguments).stdout)
-        assert tree["schema"] == "nodeleak.fleet/v1"
-        (node,) = tree["nodes"]
-        found: dict[str, Any] = node
-        return found
-
-    def last_report(self) -> dict[str, str]:
-        """Return the state of each node in the newest report of a cleanup."""
-        path = max(self._directory.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
-        return {one["node"]: one["state"] for one in json.loads(path.read_text())["nodes"]}
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +99,14 @@ def test_a_job_releases_beside_a_read_only_daemon_set(
     finally:
         cluster.kubectl("-n", "kube-system", "delete", job, "--wait=true", "--timeout=60s")
     assert agent.restarts() == 0
+
+
+def test_from_the_alert_to_the_fix_as_documented(
+    cluster: Cluster, pods: Pods, agent: Deployment, tmp_path: Path
+) -> None:
+    leaked = pods(3)
+    agent.apply("base", **HASTY)
+    forget_sandboxes(cluster, leaked.values())
+    healthy = pods.running()
+    follow("A node with docker", cluster, tmp_path)
+    assert reservations().keys() == healthy.keys()

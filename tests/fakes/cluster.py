@@ -50,6 +50,8 @@ class FakeCluster:
     nodes: Sequence[str]
     run: Callable[[str, Sequence[str]], Ran]
     daemon_sets: Sequence[Tree] = ()
+    proxied: Callable[[str], Tree] = lambda _: {}
+    """What every service answers to a path and its query."""
     url: str = ""
     requests: "Counter[str]" = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)
@@ -131,6 +133,9 @@ class _ClusterHandler(Handler):
                 self.send_tree(_table(found) if found else _not_found(node), _status(found))
             case ["apis", "apps", "v1", _] | ["apis", "apps", "v1", "namespaces", _, _]:
                 self._list("daemonsets", "DaemonSetList", cluster.daemon_sets)
+            case ["api", "v1", "namespaces", namespace, "services", service, "proxy", *path]:
+                self._count(f"proxy {namespace}/{service}")
+                self.send_tree(cluster.proxied(f"/{'/'.join(path)}?{url.query}"))
             case _:
                 self._discover(url.path)
 

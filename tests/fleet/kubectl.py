@@ -83,9 +83,11 @@ class FakeKubectl:
         program.chmod(0o755)
         self._save()
 
-    def node(self, name: str, status: str = "Ready", *, pod: str | None = None, **answer: Any) -> None:
+    def node(
+        self, name: str, status: str = "Ready", *, pod: str | None = None, address: str = "", **answer: Any
+    ) -> None:
         """Add a node. `pod`: its line as JSONPATH prints it; empty: no agent. `answer`: of every exec in its agent."""
-        self.nodes.append(f"{name}   {status}   <none>   3d   v1.20.2")
+        self.nodes.append(f"{name}   {status}   <none>   3d   v1.20.2   {address}".rstrip())
         if pod != "":
             self.pods.append(pod or pod_line(name))
         (self.home / f"nodeleak-{name}").write_text(json.dumps(answer))

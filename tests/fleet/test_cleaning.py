@@ -113,6 +113,36 @@ def test_a_node_without_agent_is_left_out(kubectl: FakeKubectl) -> None:
     assert states(kubectl) == {"worker-1": "left_out", "worker-2": "done"}
 
 
+def test_a_node_that_was_left_out_is_cleaned_when_it_goes_on(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pod="", output=text(clean("released")))
+    add(kubectl, clean("released"))
+    done = kubectl.run(*APPLY)
+    assert done.err.splitlines()[-1] == f"nodeleak: to go on: kubectl nodeleak clean --apply --continue {REPORT}"
+    still = kubectl.run("clean", "--apply", "--yes", "--continue", REPORT)
+    assert (still.code, states(kubectl)) == (3, {"worker-1": "left_out", "worker-2": "done"})
+
+    kubectl.pods.append(pod_line("worker-1"))
+    kubectl.node("worker-9")  # writes the list
+    assert kubectl.run("clean", "--apply", "--yes", "--continue", REPORT).code == 0
+    assert states(kubectl) == {"worker-1": "done", "worker-2": "done"}
+    assert kubectl.asked() == ["worker-2", "worker-1"]
+
+
+def test_a_second_run_with_the_same_report_is_refused(kubectl: FakeKubectl) -> None:
+    flag, go = kubectl.home / "flag", kubectl.home / "go"
+    kubectl.node("worker-1", flag=str(flag), until=str(go), output=text(clean("released")))
+    child = kubectl.start(*APPLY)
+    until(flag.exists, "worker-1 is asked", 60)
+    second = kubectl.run("clean", "--apply", "--yes", "--continue", REPORT)
+    assert (second.code, second.out) == (2, "")
+    assert f"{REPORT} is used by another run of this command: wait until it has ended" in second.err
+    go.touch()
+    child.communicate(timeout=60)
+    assert (child.returncode, kubectl.asked()) == (0, ["worker-1"])
+    assert list(kubectl.home.glob(".*")) == []
+    assert kubectl.run("clean", "--apply", "--yes", "--continue", REPORT).err == "nodeleak: no node to clean\n"
+
+
 def test_a_node_that_is_gone_is_left_out_when_it_goes_on(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("failed"), clean("released"), clean("released"))
     assert kubectl.run(*APPLY, "--max-nodes=1").code == 4

@@ -87,6 +87,16 @@ def test_a_node_that_does_not_answer_in_time_delays_no_other(kubectl: FakeKubect
     assert "worker-2  0.1.0" in done.out
 
 
+@pytest.mark.parametrize("stream", ["output", "error"])
+def test_an_output_without_end_is_no_answer(stream: str, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.fleet.kubectl.LARGEST", 1 << 20)
+    kubectl.node("worker-1", **{stream: "x" * (1 << 20) + "\n"})
+    kubectl.node("worker-2", output="OK\n")
+    done = kubectl.run("scan", "--all", "--parallel=1")
+    why = "its output is longer than 1 MiB: run the command in its pod: kube-system/nodeleak-worker-1"
+    assert (done.code, done.out, done.err) == (3, "worker-2: OK\n", f"worker-1: {why}\n")
+
+
 def test_a_kubectl_that_left_a_process_behind_does_not_hang(kubectl: FakeKubectl) -> None:
     """A credential plugin keeps the pipes of its kubectl open."""
     kubectl.node("worker-1", child=600, until="/nonexistent")
@@ -143,7 +153,10 @@ def test_more_than_500_agents_are_announced(kubectl: FakeKubectl) -> None:
     child = kubectl.start("status", "--parallel=1")
     try:
         assert child.stderr is not None
-        assert child.stderr.readline() == "nodeleak: asking 502 agents, 1 at a time; -l SELECTOR asks fewer\n"
+        assert (
+            child.stderr.readline()
+            == "nodeleak: asking 502 agents, 1 at a time; -l SELECTOR asks fewer, --prometheus asks none\n"
+        )
     finally:
         child.kill()
         child.communicate()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,25 @@ def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeClu
     served.requests.clear()
     run(served, tmp_path, "status")
     assert served.requests == {"list nodes": 1, "list pods": 1, "get pods": 3, "exec pods": 3}
+
+
+def test_a_status_through_the_api_server_needs_one_list_and_five_queries(served: FakeCluster, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def proxied(path: str) -> dict[str, Any]:
+        asked.append(path)
+        labels = {"__name__": "nodeleak_build_info", "instance": "worker-1", "version": "0.1.0"}
+        result = [{"metric": labels, "value": [1, "1"]}] if "build_info" in path else []
+        return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+    served.proxied = proxied
+    done = run(served, tmp_path, "status", "--prometheus-service=monitoring/prometheus:9090")
+    assert done.out.splitlines()[0] == "3 nodes: 3 unknown", done
+    assert "worker-1  no report" in done.out
+    assert (done.code, done.err) == (3, "")
+    served.requests.pop("discovery")
+    assert served.requests == {"list nodes": 1, "proxy monitoring/prometheus:9090": 5}
+    assert all(path.startswith("/api/v1/query?query=") for path in asked)
 
 
 def test_the_exit_code_and_the_errors_of_a_command_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ WHEN_HALTED: Final = (
 
 _HEADS: Final = ("NETWORK", "ADDRESS", "AGE", "CAUSE", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY")
 _DEFAULT: Final = TableView()
+_RELEASED: Final = {"released", "would release"}
 _NAMED = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
@@ -33,8 +34,8 @@ def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool
 
 
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
-    """Write the names of the addresses that the table lists."""
-    return name_lines(_rows(cleaning, view))
+    """Write the names of the addresses that were released, or would be."""
+    return name_lines(row for row in _rows(cleaning, view) if row.state in _RELEASED)
 
 
 def _lines(cleaning: Cleaning, view: TableView, *, verbose: bool) -> Iterator[str]:

@@ -15,6 +15,7 @@ from agent.exporters.text.timeline import when
 from agent.exporters.timeline import Timeline
 from agent.exporters.web import page_map
 from agent.exporters.web.page_map import MAX_LISTED, NetworkSection
+from agent.exporters.web.runbooks import runbook
 from agent.model.release import Cleaning
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, SourceDisabled
@@ -42,6 +43,8 @@ class FindingGroup:
     """Of its most urgent finding."""
     description: str
     do: str
+    runbook: str = ""
+    """The URL of its runbook, if there is one."""
     count: int = 0
     messages: list[tuple[str, bool]] = field(default_factory=list)
     """Each with whether it is confirmed."""
@@ -167,7 +170,8 @@ def _findings(report: Report) -> Iterator[FindingGroup]:
     for line in finding_lines(report):
         name = line.detector
         severity = line.severity.value.capitalize()
-        group = groups.setdefault(name, FindingGroup(name, severity, descriptions[name], advice(name, report)))
+        first = FindingGroup(name, severity, descriptions[name], advice(name, report), runbook(name, line.severity))
+        group = groups.setdefault(name, first)
         if len(group.messages) < LONGEST_LIST:
             group.messages.append((escape(line.text), line.confirmed))
         else:

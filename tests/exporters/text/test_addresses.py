@@ -117,7 +117,12 @@ def test_clean_shows_the_cause_where_it_is_known() -> None:
 def test_wide_has_the_whole_id() -> None:
     assert GONE not in clean_table(CLEANING)
     assert GONE in clean_table(CLEANING, TableView(wide=True))
-    assert clean_names(CLEANING, TableView()) == "kubenet/10.244.1.9\nkubenet/10.244.1.10\n"
+
+
+def test_the_names_are_those_of_released_addresses() -> None:
+    assert clean_names(CLEANING, TableView()) == "kubenet/10.244.1.10\n"
+    done = cleaning(outcome(Verdict.RELEASED, reservation("10.244.1.10")), refused(of=(reservation("10.244.1.9"),)))
+    assert clean_names(done, TableView()) == "kubenet/10.244.1.10\n"
 
 
 def test_on_a_narrow_terminal_only_names_are_cut() -> None:

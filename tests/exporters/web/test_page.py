@@ -11,15 +11,16 @@ import html5lib
 import pytest
 from hypothesis import given, settings
 
-from agent.checks.registry import DETECTORS
+from agent.checks.registry import DETECTORS, Detector
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters import timeline
 from agent.exporters.advice import documented_advice
 from agent.exporters.headline import Status, status_of
 from agent.exporters.web.page import Page
+from agent.exporters.web.runbooks import runbook
 from agent.exporters.web.server import LINKS
-from agent.model.finding import Gap
+from agent.model.finding import Gap, Severity
 from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict
 from agent.model.report import Report
@@ -43,6 +44,7 @@ from tests.builders import (
     without_api,
     worker,
 )
+from tests.deploy.monitoring import RUNBOOKS, alerts
 from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.strategies import nodes
 
@@ -330,7 +332,9 @@ def strange_node() -> Snapshot:
 )
 @pytest.mark.parametrize("refreshing", [True, False])
 def test_the_page_is_valid_and_has_no_foreign_resources(report: Report | None, refreshing: bool) -> None:
-    text = rendered(report, refreshing=refreshing)
+    # A runbook is a link, which loads nothing until somebody follows it.
+    linked = r'<a href="https://[^"]+/docs/runbooks/\w+\.md" rel="noreferrer">'
+    text = re.sub(linked, "<a>", rendered(report, refreshing=refreshing))
     tree = parsed(text)
     tags = {element.tag for element in tree.iter()}
     assert not tags & {"script", "iframe", "img", "form", "object", "embed", "base"}
@@ -343,6 +347,26 @@ def test_the_page_is_valid_and_has_no_foreign_resources(report: Report | None, r
     assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace("unix:///", "")
     assert "@import" not in text
     assert not re.findall(r"url\((?!#hatch\))", text)
+
+
+def test_each_finding_has_a_link_to_its_runbook() -> None:
+    tree = parsed(rendered(scanned(node(LOST))))
+    (link,) = [one.attrib["href"] for one in tree.iter("a") if "".join(one.itertext()) == "Runbook"]
+    assert link == "https://github.com/nodeleak/nodeleak/blob/main/docs/runbooks/NodeleakLeakedAddresses.md"
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_every_detector_with_an_alert_has_a_runbook(detector: Detector) -> None:
+    for severity in detector.SEVERITIES:
+        name = runbook(detector.NAME, severity).rpartition("/")[2]
+        assert bool(name) == (detector.NAME != "left_over_network")
+        assert not name or (RUNBOOKS / name).is_file()
+    alerts_of_it = {rule.alert for rule in alerts() if f'detector="{detector.NAME}"' in rule.expr}
+    assert alerts_of_it <= {runbook(detector.NAME, one).rpartition("/")[2].removesuffix(".md") for one in Severity}
+
+
+def test_a_critical_range_has_the_runbook_of_an_exhausted_one() -> None:
+    assert runbook("exhausted_range", Severity.CRITICAL).endswith("/NodeleakRangeExhausted.md")
 
 
 def test_foreign_names_are_only_text() -> None:
