@@ -150,19 +150,19 @@ class Reflector(Generic[_T]):
         )(lambda: stop.is_set() or self._watch_once(stop))
         while not stop.is_set():
             watch_until_undisturbed()
-            # Watches last for random times, so this only slows down a server that sends errors without pause.
+            # Watches last for random times, so this need not be long.
             stop.wait(random.uniform(0, shortest))  # noqa: S311 (spreads load, keeps no secret)
 
     def _watch_once(self, stop: Event) -> bool:
-        """List if due, and watch until the watch ends; returns whether to go on at once: no server went away."""
-        heard_at = self._held.heard_at
+        """List if due, and watch until the watch ends; returns whether to go on at once."""
         try:
             self._start_over_if_restored(stop)
             self._list_if_due()
             in_due_time = self._watch()
         except SourceError as error:
             self._recover_from(error)
-            return self._held.heard_at > heard_at and not _is_failure(error)
+            # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
+            return isinstance(error, Restored)
         self.restarts[RestartCause.ENDED] += 1
         return in_due_time
 
