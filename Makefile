@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 
-.PHONY: help demo test check lint unit proof host-local e2e stress bench clean
+.PHONY: help demo test check lint unit proof host-local e2e stress bench scale clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -53,6 +53,10 @@ stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=
 
 bench: $(READY) ## measure the figures of docs/figures.md
 	@$(BIN)/python -m tests.bench
+
+scale: $(READY) ## measure what agents cost the API server (docs/scale.md): NODES="500 1000 2000", 40 minutes
+	@hack/cluster build
+	@nice -n 10 $(BIN)/python -m tests.scale --write $(or $(NODES),500 1000 2000)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nodeleak needs Python 3.11 or newer: set PYTHON=..." >&2; exit 1; }

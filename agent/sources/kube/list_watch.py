@@ -13,7 +13,7 @@ from enum import StrEnum
 from threading import Event
 from typing import Any, Generic, TypeVar
 
-from tenacity import retry, retry_if_result, stop_when_event_set, wait_random_exponential
+from tenacity import retry, retry_if_result, stop_when_event_set, wait_random
 from tenacity.nap import sleep_using_event
 
 from agent.model.snapshot import Known, Reading, Unavailable
@@ -33,7 +33,8 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 _BACKOFF = (0.5, 15.0)
-"""Seconds: the first wait, and the longest."""
+"""Seconds: the shortest and the longest wait after a failure. It does not begin short and grow: behind a load balancer
+the first attempt succeeds, and the agents of all nodes make it after the same event."""
 
 _SPREAD = 30.0
 """Seconds: all agents notice a restored etcd at about the same time, and list within so long."""
@@ -139,32 +140,31 @@ class Reflector(Generic[_T]):
 
     def run(self, stop: Event) -> None:
         """List and watch until told to stop."""
-        first, longest = _BACKOFF
-        # Jittered, so that the agents of all nodes do not come back at once. It starts over when the server is heard.
-        watch_until_heard = retry(
-            retry=retry_if_result(lambda heard: not heard),
-            wait=wait_random_exponential(multiplier=2 * first, min=first, max=longest),
+        shortest, longest = _BACKOFF
+        watch_until_undisturbed = retry(
+            retry=retry_if_result(lambda undisturbed: not undisturbed),
+            wait=wait_random(shortest, longest),
             sleep=sleep_using_event(stop),
             stop=stop_when_event_set(stop),
             retry_error_callback=lambda _: None,
         )(lambda: stop.is_set() or self._watch_once(stop))
         while not stop.is_set():
-            watch_until_heard()
-            # A short wait, so that a server that ends every watch at once is not asked without pause.
-            stop.wait(random.uniform(0, first))  # noqa: S311 (spreads load, keeps no secret)
+            watch_until_undisturbed()
+            # Watches last for random times, so this need not be long.
+            stop.wait(random.uniform(0, shortest))  # noqa: S311 (spreads load, keeps no secret)
 
     def _watch_once(self, stop: Event) -> bool:
-        """List if due, and watch until the watch ends; returns whether the server was heard."""
-        heard_at = self._held.heard_at
+        """List if due, and watch until the watch ends; returns whether to go on at once."""
         try:
             self._start_over_if_restored(stop)
             self._list_if_due()
-            self._watch()
+            in_due_time = self._watch()
         except SourceError as error:
             self._recover_from(error)
-            return self._held.heard_at > heard_at
+            # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
+            return isinstance(error, Restored)
         self.restarts[RestartCause.ENDED] += 1
-        return True
+        return in_due_time
 
     def _start_over_if_restored(self, stop: Event) -> None:
         if (restore := self._restores.last) is not self._restore:
@@ -185,7 +185,8 @@ class Reflector(Generic[_T]):
         """Whether this is the first list after a restore, and not older than etcd was then."""
         return self._held.items is None and 0 < self._restore.revision <= version
 
-    def _watch(self) -> None:
+    def _watch(self) -> bool:
+        """Watch until the server ends it; returns whether it did so in due time, and not because it shuts down."""
         # The server ends it well before it counts as silent, in case the server sends no bookmarks.
         seconds = max(1, round(self._stale_after * random.uniform(0.4, 0.6)))  # noqa: S311
         query = (
@@ -196,6 +197,7 @@ class Reflector(Generic[_T]):
             ("timeoutSeconds", str(seconds)),
         )
         self._replica.begin()
+        due = self._clock() + seconds - 1
         began, version = self._restores.position(), self._replica.version
         api = self._connected()
         lines = api.stream(self._path, query, silence=seconds + 10)
@@ -212,6 +214,7 @@ class Reflector(Generic[_T]):
             self._trigger = None
         elif self._trigger is None:
             self._trigger = (Trigger.SILENT, began)
+        return self._clock() >= due
 
     def _check_restore(self, api: Api) -> None:
         """Ask whether etcd was restored, if anything hints at it: once the server answers, as a dead one would not."""

@@ -1,6 +1,8 @@
 """list + watch against a scripted fake server: requests, accepted answers, and deadlines."""
 
+import itertools
 import json
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -378,6 +380,60 @@ def test_a_server_that_ends_every_watch_at_once_is_not_flooded(tmp_path: Path, m
         scripted.until_requested("list 0", "watch 40")
         threading.Event().wait(0.5)
         assert len(scripted.requests()) < 15
+
+
+class _RecordedWaits(threading.Event):
+    """Stops a reflector after so many waits, and waits for none of them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            self.waits.append(timeout or 0)
+        if len(self.waits) == self._most:
+            self.set()
+        return self.is_set()
+
+
+def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
+    """Return how long a reflector waits between watches that all end like this, each after so many seconds."""
+    random.seed(0)  # so that few waits are enough
+    stop, ticks = _RecordedWaits(most=100), itertools.count(1000.0, seconds)
+    # The list of the own Node shows that etcd was not restored.
+    server = FakeServer(
+        lambda request: (watch if request.watches else listed(40 if "/p?" in request.target else 99))(server)
+    )
+    with server:
+        path = kubeconfig(directory / "kubeconfig", server.url)
+        clock = ticks.__next__
+        Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=clock, stale_after=120, restores=restores()).run(
+            stop
+        )
+    return stop.waits
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))],
+    ids=["broken", "ended early", "expired"],
+)
+def test_the_agents_of_all_nodes_do_not_come_back_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Script
+) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
+    waits = waits_between(tmp_path, watch, seconds=0.001)
+    assert min(waits) >= 0.5
+    for first in (0, 5, 10):
+        share = sum(first <= one < first + 5 for one in waits) / len(waits)
+        assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
+
+
+def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
+    assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5
 
 
 def test_stop_interrupts_a_wait_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
