@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.sources.source_error import SourceError
-from tests.bench import cleaning, containerd, page, resident, scan, store
+from tests.bench import cleaning, containerd, page, resident, scan, store, worst_node
 from tests.bench.measure import Figure
 from tests.bench.surroundings import ROOT, runtime
 
@@ -22,6 +22,7 @@ _SECTIONS = {
     "daemon": resident.__doc__,
     "containerd": containerd.__doc__,
     "cleaning": cleaning.__doc__,
+    "worst node": worst_node.__doc__,
 }
 
 
@@ -65,6 +66,8 @@ def _measure(name: str) -> Iterator[Figure]:
             return resident.figures(runtime())
         case "containerd":
             return containerd.figures(runtime())
+        case "worst node":
+            return worst_node.figures(runtime())
         case _:
             return cleaning.figures(runtime())
 

@@ -14,7 +14,7 @@ from socketserver import UnixStreamServer
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
-from tests.fakes.nodes import FakeNode, PodSandbox
+from tests.fakes.nodes import EXITED_BYTES, FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, serving
 
 _API_VERSION = "1.41"
@@ -29,7 +29,8 @@ def engine(socket: Path, node: FakeNode) -> Iterator[None]:
     """Serve the containers of a node while the block runs. Raises OSError."""
     if len(str(socket).encode()) > _LONGEST_SOCKET:
         raise OSError(f"{socket} is too long for a socket's path: set TMPDIR to a shorter path")
-    with serving(_Server(socket, [tree for sandbox in node.running for tree in _containers(sandbox)])):
+    running = [tree for sandbox in node.running for tree in _containers(sandbox)]
+    with serving(_Server(socket, [*running, *(_exited(sandbox) for sandbox in node.exited_sandboxes)])):
         yield
 
 
@@ -126,6 +127,12 @@ def _containers(sandbox: PodSandbox) -> Iterator[Tree]:
         },
         f"container:{sandbox.id}",
     )
+
+
+def _exited(sandbox: PodSandbox) -> Tree:
+    note = {"annotation.example.com/injected": "x" * EXITED_BYTES}
+    summary = next(_containers(sandbox))
+    return summary | {"State": "exited", "Status": "Exited (0) 2 days ago", "Labels": summary["Labels"] | note}
 
 
 def _summary(
