@@ -14,6 +14,7 @@ _CIDR = "10.253.6.0/24"
 _SYNCS = 12
 _EVICTED = (3_000, 6_000)
 _EXITED = 1_000
+_ENDLESS = 3
 _MOST_MIB = 75.0
 
 
@@ -21,6 +22,7 @@ def figures(bin_: Path) -> Iterator[Figure]:
     for evicted in _EVICTED:
         yield _peak(bin_, f"{evicted:,} evicted pods of 12 KB in the API server's list", evicted=evicted)
     yield _peak(bin_, f"{_EXITED:,} exited sandboxes of 50 KB in docker's list", exited=_EXITED)
+    yield _peak(bin_, f"docker's first {_ENDLESS} lists never end, and the next ones are read", endless=_ENDLESS)
 
 
 def _peak(bin_: Path, what: str, runtime: str = "docker://19.3.15", **more: int) -> Figure:

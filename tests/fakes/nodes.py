@@ -62,6 +62,8 @@ class FakeNode:
     """Pods that the kubelet evicted, which the API server still lists."""
     exited: int = 0
     """Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long."""
+    endless: int = 0
+    """So many of docker's first lists never end."""
 
     @property
     def uses_docker(self) -> bool:
