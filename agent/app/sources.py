@@ -51,7 +51,7 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
     runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
-    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
+    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2, runtimes.abort)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
     tracker = RegistrationTracker(

@@ -17,8 +17,9 @@ class Late(SourceError):
 class Deadline:
     """Runs questions in one thread of its own, and waits for each answer for a limited time. Any thread may ask."""
 
-    def __init__(self, what: str, seconds: float) -> None:
-        self._what, self._seconds = what, seconds
+    def __init__(self, what: str, seconds: float, abort: Callable[[], None] = lambda: None) -> None:
+        """`abort`: called if the answer is late; it should end the question, or no other can be asked."""
+        self._what, self._seconds, self._abort = what, seconds, abort
         self._questions: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._answers: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._thread: Thread | None = None
@@ -40,6 +41,7 @@ class Deadline:
             return self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
+            self._abort()
             raise Late(f"{self._what}: no complete response within {self._seconds:g} s") from None
 
     def _discard_late_answer(self) -> None:

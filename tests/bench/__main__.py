@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.sources.source_error import SourceError
-from tests.bench import cleaning, containerd, namespaces, page, resident, scan, store, strangers
+from tests.bench import cleaning, containerd, namespaces, page, resident, scan, store, strangers, worst_node
 from tests.bench.measure import Figure
 from tests.bench.surroundings import ROOT, runtime
 
@@ -24,6 +24,7 @@ _SECTIONS = {
     "containerd": containerd.__doc__,
     "namespaces": namespaces.__doc__,
     "cleaning": cleaning.__doc__,
+    "worst node": worst_node.__doc__,
 }
 
 
@@ -71,6 +72,8 @@ def _measure(name: str) -> Iterator[Figure]:
             return containerd.figures(runtime())
         case "namespaces":
             return namespaces.figures()
+        case "worst node":
+            return worst_node.figures(runtime())
         case _:
             return cleaning.figures(runtime())
 

@@ -54,13 +54,17 @@ def _digest() -> str:
 
 @contextmanager
 def fake_node(
-    pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0), runtime: str = "docker://19.3.15"
+    pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0), runtime: str = "docker://19.3.15", **more: int
 ) -> Iterator[tuple[Host, str]]:
-    """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL."""
+    """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL.
+
+    `more`: fields of `FakeNode`.
+    """
+    arguments = [pods, cidr, *pod_bytes, runtime, *(f"{name}={number}" for name, number in more.items())]
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes", str(host.root), str(pods), cidr, *map(str, pod_bytes), runtime],
+            [sys.executable, "-m", "tests.fakes", str(host.root), *map(str, arguments)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

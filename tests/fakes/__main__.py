@@ -1,6 +1,8 @@
-"""Serve a fake node until standard input ends: `python -m tests.fakes ROOT PODS CIDR LEAST MOST RUNTIME`.
+"""Serve a fake node until standard input ends.
 
-A healthy node with PODS pods of LEAST to MOST bytes each, in a new directory ROOT. RUNTIME: such as `docker://19.3.15`.
+`python -m tests.fakes ROOT PODS CIDR LEAST MOST RUNTIME [NAME=NUMBER …]`: a healthy node with PODS pods of
+LEAST to MOST bytes each, in a new directory ROOT. RUNTIME: such as `docker://19.3.15`. NAME: a field of `FakeNode`,
+such as `evicted`.
 Prints the API server's URL.
 """
 
@@ -30,8 +32,9 @@ def _runtime(host: Host, node: FakeNode) -> AbstractContextManager[Any]:
     return FakeGrpcServer(host.containerd_socket, cri.of_node(node, {"cniconfig": networks}).answer)
 
 
-root, pods, cidr, least, most, runtime = sys.argv[1:]
-node = replace(healthy(datetime.now(UTC), int(pods), cidr), runtime=runtime)
+root, pods, cidr, least, most, runtime, *more = sys.argv[1:]
+numbers: dict[str, Any] = {name: int(number) for name, _, number in (one.partition("=") for one in more)}
+node = replace(healthy(datetime.now(UTC), int(pods), cidr), runtime=runtime, **numbers)
 if not node.uses_docker:
     node = replace(node, network=_NETWORK)
 host = build(Path(root), node)

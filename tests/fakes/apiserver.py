@@ -23,6 +23,7 @@ _VERSION = 48_213_007
 _BOOKMARK_EVERY = 10.0
 """Seconds; the real one sends a bookmark about every minute."""
 _LONGEST_WATCH = 1800.0
+_EVICTED_BYTES = 12_000
 
 Tree = dict[str, Any]
 
@@ -36,6 +37,7 @@ def apiserver(node: FakeNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[s
     chance = random.Random(len(node.running))  # noqa: S311 (reproducible sizes)
     pods = [_pod(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
     pods += [_pending_pod(node, namespace, name) for namespace, name in node.pending]
+    pods += _evicted_pods(node)
     server = _Server({"pods": pods, "nodes": [_node(node)]})
     with serving(server):
         try:
@@ -199,6 +201,21 @@ def _pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
     pod = _blank_pod(node, namespace, name, "5b1d7c1e-0000-4000-8000-000000000001")
     pod["status"] = {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
     return pod
+
+
+def _evicted_pods(node: FakeNode) -> Iterator[Tree]:
+    """Make pods of `_EVICTED_BYTES` each, which share all but their names."""
+    model = _blank_pod(node, "batch", "nightly-report-7c76c6984d-00000", "")
+    _fill(model, _EVICTED_BYTES)
+    model["status"] = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: ephemeral-storage. Container app was using 7Gi, its request is 0.",
+        "startTime": _moment(node.kubelet_started),
+    }
+    for number in range(node.evicted):
+        names = {"name": f"nightly-report-7c76c6984d-{number:05}", "uid": f"e71c7ed0-0000-4000-8000-{number:012}"}
+        yield {**model, "metadata": model["metadata"] | names}
 
 
 def _blank_pod(node: FakeNode, namespace: str, name: str, uid: str) -> Tree:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.fakes.grpc_server import Answers, Call
-from tests.fakes.nodes import FakeNode, PodSandbox
+from tests.fakes.nodes import EXITED_BYTES, FakeNode, PodSandbox
 from tests.fakes.protobuf import messages
 
 NOT_FOUND, UNIMPLEMENTED = 5, 12
@@ -237,6 +237,9 @@ def of_node(node: FakeNode, info: Mapping[str, str] | None = None) -> FakeRuntim
 
     name, _, version = node.runtime.partition("://")
     listed = [sandbox(one.id, labels=labels(one)) for one in node.running]
+    for one in node.exited_sandboxes:
+        listed.append(sandbox(one.id, NOT_READY, labels=labels(one)))
+        listed[-1].annotations["example.com/injected"] = "x" * EXITED_BYTES
     within = [container(one.container_id, labels=labels(one)) for one in node.running if not one.starting]
     return FakeRuntime(name, version, sandboxes=listed, containers=within, info=dict(info or {}))
 

@@ -2,10 +2,13 @@
 
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import IPv4Network, ip_network
 from pathlib import Path
+
+EXITED_BYTES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,12 @@ class FakeNode:
     network_plugin: str = ""
     """The kubelet's `--network-plugin`; empty: the one that made its pods' network."""
     unschedulable: bool = False
+    evicted: int = 0
+    """Pods that the kubelet evicted, which the API server still lists."""
+    exited: int = 0
+    """Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long."""
+    endless: int = 0
+    """So many of docker's first lists never end."""
 
     @property
     def uses_docker(self) -> bool:
@@ -65,6 +74,12 @@ class FakeNode:
             return "--container-runtime=remote", f"--container-runtime-endpoint=unix://{cri_socket}"
         own = "kubenet" if self.network == "kubenet" and not self.data_dir else "cni"
         return "--container-runtime=docker", f"--network-plugin={self.network_plugin or own}"
+
+    @property
+    def exited_sandboxes(self) -> Iterator[PodSandbox]:
+        for number in range(self.exited):
+            ended = _digits("exited", str(number))
+            yield PodSandbox(ended, "batch", f"nightly-report-{number}", "", self.kubelet_started)
 
     @property
     def reserved(self) -> tuple[PodSandbox, ...]:

@@ -79,7 +79,7 @@ class AutoscalerClient:
         return replace(status, others=others.others, others_with_id=others.others_with_id)
 
     def _ask_others(self) -> Autoscaler:
-        _, _, items = parse_list(self._get(NODES_PATH, _PAGE))
+        _, _, items = parse_list([self._get(NODES_PATH, _PAGE)])
         try:
             ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         except (KeyError, TypeError, AttributeError) as error:

@@ -1,18 +1,20 @@
 """The API server, read-only: credentials and transport of the kubernetes client, objects as raw JSON.
 
-Typed models would need more memory than the rest of the agent. A list is parsed item by item, so that only one object
-exists at a time.
+Typed models would need more memory than the rest of the agent. A list is read as a stream, so that only one object
+exists at a time: servers ignore `limit` where they list from their cache, and 6,000 evicted pods are 70 MB.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
+from agent.sources.json_stream import PIECE, JsonStream
 from agent.sources.kube.credentials import client_for, in_time
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
@@ -20,8 +22,17 @@ from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
 
 _LARGEST_ERROR = 4096
+_LONGEST_HEAD = 4096
+"""Characters before the items of a list: its own metadata."""
+_ITEMS = '"items":['
 _LIMIT = ("limit", "500")
-"""Objects in a page: a node has fewer pods, so one page is the rule."""
+"""Objects in a page: a node has fewer pods, so one page is the rule. The agent's memory does not depend on it."""
+MOST_LISTED: Final = 20_000
+"""Objects of a list. Kubernetes removes terminated pods of a cluster above 12,500; each costs up to 1 KiB here."""
+MOST_LISTED_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of a page, of which only one object at a time is kept: what the most objects of 50 KB each have."""
+LARGEST_OBJECT: Final = 4 * 1024 * 1024
+"""Bytes of an answer that is no list, and of one event of a watch. etcd takes objects of 1.5 MiB."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -48,13 +59,15 @@ class Api:
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of an answer; raises SourceError, and ApiError if the server refuses."""
-        response = self._request(path, query, self._timeout)
-        try:
-            return bytes(response.read())
-        except (HTTPError, OSError) as error:
-            raise SourceError(f"API server: the response broke off ({error})") from error
-        finally:
-            response.response.release_conn()
+        with self._read(path, query, LARGEST_OBJECT) as pieces:
+            return b"".join(pieces)
+
+    def read(self, path: str, query: Query) -> AbstractContextManager[Iterator[bytes]]:
+        """Read the body of a list in pieces; raises as `get`, before and between them.
+
+        Whatever was not read at the end of the block is given up.
+        """
+        return self._read(path, query, MOST_LISTED_BYTES)
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
         """Start a watch, and yield its lines until the server ends it.
@@ -66,6 +79,14 @@ class Api:
 
     def close(self) -> None:
         self._client.close()
+
+    @contextmanager
+    def _read(self, path: str, query: Query, most: int) -> Iterator[Iterator[bytes]]:
+        response = self._request(path, query, self._timeout)
+        try:
+            yield _pieces(response, most)
+        finally:
+            response.response.close()
 
     def _request(self, path: str, query: Query, silence: float) -> Any:
         try:
@@ -117,12 +138,26 @@ def refusal(response: Any) -> ApiError:
     return ApiError(response.status, f"{response.status} {truncate(message)}")
 
 
+def _pieces(response: Any, most: int) -> Iterator[bytes]:
+    read = 0
+    try:
+        for piece in response.response.stream(PIECE, decode_content=True):
+            read += len(piece)
+            if read > most:
+                raise SourceError(f"API server: the response is larger than {most:,} bytes")
+            yield piece
+    except (HTTPError, OSError) as error:
+        raise SourceError(f"API server: the response broke off ({error})") from error
+
+
 def _lines(response: Any) -> Iterator[bytes]:
     rest = b""
     try:
         for chunk in response.response.stream(amt=None, decode_content=True):
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines
+            if len(rest) > LARGEST_OBJECT:
+                raise SourceError(f"API server: an event of the watch is larger than {LARGEST_OBJECT:,} bytes")
     except (HTTPError, OSError) as error:
         raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
@@ -132,12 +167,22 @@ def _lines(response: Any) -> Iterator[bytes]:
         raise SourceError("API server: the watch broke off in the middle of a line")
 
 
-def list_all(api: Api, path: str, query: Query) -> tuple[int, Iterator[dict[str, Any]]]:
-    """Return a list's version, and its items parsed one at a time; raises SourceError, as the iterator may."""
+@contextmanager
+def list_all(api: Api, path: str, query: Query) -> Iterator[tuple[int, Iterator[dict[str, Any]]]]:
+    """Yield a list's version, and its items as they arrive; raises SourceError, as the iterator may."""
     # With a limit, a given version means exactly that one and not "this or newer" (KEP-2523); "0" means any.
     exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
-    version, more, items = parse_list(api.get(path, query if exact else (*query, _LIMIT)))
-    return version, _with_pages(api, path, query, items, more)
+    with api.read(path, query if exact else (*query, _LIMIT)) as pieces:
+        version, more, first = parse_list(pieces)
+        with closing(_bounded(_with_pages(api, path, query, first, more))) as items:
+            yield version, items
+
+
+def _bounded(items: Iterator[dict[str, Any]]) -> Generator[dict[str, Any]]:
+    for number, item in enumerate(items):
+        if number == MOST_LISTED:
+            raise SourceError(f"API server: the list has more than {MOST_LISTED:,} objects")
+        yield item
 
 
 def _with_pages(
@@ -146,31 +191,36 @@ def _with_pages(
     yield from items
     while more:
         unversioned = [(name, value) for name, value in query if name != "resourceVersion"]
-        page = api.get(path, (*unversioned, _LIMIT, ("continue", more)))
-        _, more, items = parse_list(page)
-        yield from items
+        with api.read(path, (*unversioned, _LIMIT, ("continue", more))) as pieces:
+            _, more, items = parse_list(pieces)
+            yield from items
 
 
-def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
+def parse_list(pieces: Iterable[bytes]) -> tuple[int, str, Iterator[dict[str, Any]]]:
     """Return a list's resourceVersion, its continuation, and its items one at a time.
 
     Raises SourceError for anything that is not a list of objects, as the iterator may.
     """
+    stream = JsonStream(pieces)
     try:
-        text = body.decode()
-        start = text.find('"items":[')
         # The list's own metadata usually comes first and is small; otherwise everything is parsed at once.
-        head = json.loads(f'{text[:start]}"items":[]}}') if 0 <= start < _LARGEST_ERROR else None
-    except ValueError:
-        head = None
-    try:
-        if head is not None and "metadata" in head:
-            return (*_metadata(head), _items(text, start + len('"items":[')))
-        tree = json.loads(body)
+        before = stream.before(_ITEMS, _LONGEST_HEAD)
+        if before is not None and (head := _head(before)):
+            return (*_metadata(head), _items(stream, before))
+        tree = json.loads(f"{'' if before is None else before + _ITEMS}{stream.rest()}")
         version, more = _metadata(tree)
         return version, more, iter(_listed(tree["items"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise SourceError(f"API server: the response is not a list of objects ({truncate(repr(error))})") from error
+
+
+def _head(before: str) -> Any:
+    """Return the list without its items; None: they are not its items, or its metadata follows them."""
+    try:
+        head = json.loads(f"{before}{_ITEMS}]}}")
+    except ValueError:
+        return None
+    return head if "metadata" in head else None
 
 
 def _metadata(tree: Any) -> tuple[int, str]:
@@ -184,13 +234,9 @@ def _listed(items: Any) -> list[Any]:
     return items or []
 
 
-def _items(text: str, position: int) -> Iterator[dict[str, Any]]:
-    decoder = json.JSONDecoder()
+def _items(stream: JsonStream, before: str) -> Iterator[dict[str, Any]]:
     try:
-        while text[position] != "]":
-            item, position = decoder.raw_decode(text, position)
-            yield item
-            if text[position] == ",":
-                position += 1
-    except (ValueError, IndexError, RecursionError) as error:
-        raise SourceError("API server: the list broke off") from error
+        yield from stream.objects()
+        json.loads(f"{before}{_ITEMS}]{stream.rest()}")  # what follows the items ends the list
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"API server: the list broke off ({truncate(error)})") from error

@@ -6,6 +6,7 @@ etcd: a single key, and the list's version is etcd's revision. Progress on any w
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,7 +82,8 @@ class RestoreDetector:
 
     def _ask(self, api: Api) -> bool:
         try:
-            revision, _ = list_all(api, NODES_PATH, self._query)
+            with list_all(api, NODES_PATH, self._query) as (revision, items):
+                deque(items, maxlen=0)  # read to the end, the connection can be used again
         except SourceError:
             return False  # the watch says whether the server answers
         self._answers += 1

@@ -50,8 +50,8 @@ class Restored(SourceError):
 def list_once(api: Api, path: str, query: Query, parse: Callable[[Mapping[str, Any]], _T]) -> tuple[_T, ...]:
     """List a resource without watching it, read through to etcd; raises SourceError."""
     replica = Replica(parse)
-    version, items = list_all(api, path, query)
-    replica.replace(version, items, consistent=True)
+    with list_all(api, path, query) as (version, items):
+        replica.replace(version, items, consistent=True)
     return replica.items()
 
 
@@ -176,8 +176,9 @@ class Reflector(Generic[_T]):
     def _list_if_due(self) -> None:
         if self._list_from is None:
             return
-        version, items = list_all(self._connected(), self._path, (*self._query, ("resourceVersion", self._list_from)))
-        self._replica.replace(version, items, consistent=self._list_from == "" or self._is_restored(version))
+        query = (*self._query, ("resourceVersion", self._list_from))
+        with list_all(self._connected(), self._path, query) as (version, items):
+            self._replica.replace(version, items, consistent=self._list_from == "" or self._is_restored(version))
         self._list_from = None
         self._publish()
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
@@ -29,7 +30,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
     started = min(filter(None, _starts(status)), default=None)
     wants_in_init = shared(_wanted(spec, "initContainers"))
     wants = shared((*wants_in_init, *_wanted(spec, "containers")))
-    return Pod(
+    pod = Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
         uid=_uid(metadata),
         phase=sys.intern(phase),
@@ -50,6 +51,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         volumes=shared(_volumes(spec)),
         static=_is_mirror(metadata),
     )
+    # A node can have thousands of terminated pods, and only a live one owns addresses or waits for volumes.
+    return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
 
 
 def _uid(metadata: Mapping[str, Any]) -> str:

@@ -114,6 +114,9 @@ class Cri:
             configured = [one["Config"] for one in json.loads(info["cniconfig"])["Networks"] or ()]
             return tuple(_network(one) for one in configured if one["Name"] != "cni-loopback")
 
+    def abort(self) -> None:
+        """Do nothing: each call has a time limit of its own."""
+
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
         self._require()

@@ -1,12 +1,14 @@
-"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker.
+"""Lists docker's containers, all of them, in one request. Changes nothing; only this and its client know docker.
 
 The low-level list is used: `containers.list()` inspects each container, and fails where one is removed meanwhile.
 """
 
+import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-import docker
 import tenacity
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import DockerException, NotFound
@@ -18,11 +20,16 @@ from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.os_error import why_not_connected
+from agent.sources.runtime.docker_client import BoundedClient, Bounds
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 
 _LABEL = "io.kubernetes."
+MOST_CONTAINERS: Final = 10_000
+"""Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
+_LONGEST_TEXT: Final = 512
+"""Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
 
 
 class Docker:
@@ -40,7 +47,8 @@ class Docker:
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
         self.timeout, self._require = timeout, require
-        self._client: docker.APIClient | None = None
+        self._client: BoundedClient | None = None
+        self._bounds = Bounds()
 
     expected: Final = ContainerRuntime(DOCKER)
 
@@ -49,12 +57,12 @@ class Docker:
 
     def containers(self, _asked: Collection[str] = ()) -> tuple[Container, ...]:
         """List every container in any state: a sandbox is listed before its address is reserved. Raises SourceError."""
-        return self._ask(lambda client: _parse(client.containers(all=True)))
+        return self._ask(_list)
 
     def has(self, container_id: str) -> bool:
         """Return whether this container exists; False only where docker itself says so. Raises SourceError."""
 
-        def inspect(client: docker.APIClient) -> bool:
+        def inspect(client: BoundedClient) -> bool:
             try:
                 found = client.inspect_container(container_id)
             except NotFound as error:
@@ -71,7 +79,11 @@ class Docker:
     def networks(self) -> None:
         """Return nothing: the kubelet, not docker, attaches pods to networks."""
 
-    def _ask(self, question: Callable[[docker.APIClient], _T]) -> _T:
+    def abort(self) -> None:
+        self._bounds.abort()
+
+    def _ask(self, question: Callable[[BoundedClient], _T]) -> _T:
+        self._bounds.begin()
         quickly = tenacity.Retrying(
             # A refused connection is retried at once; an engine that hangs is not.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
@@ -93,11 +105,11 @@ class Docker:
         host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
         return f"cannot connect to docker at {host.removeprefix('http+unix://').removeprefix('unix://')}: {reason}"
 
-    def _ask_once(self, question: Callable[[docker.APIClient], _T]) -> _T:
+    def _ask_once(self, question: Callable[[BoundedClient], _T]) -> _T:
         try:
             self._require()  # before each attempt: docker may have been stopped after the one before
             if self._client is None:
-                self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
+                self._client = BoundedClient(self._bounds, self.timeout, self._where)
             return question(self._client)
         except BaseException:
             # An upgraded engine may speak another API version: negotiate again.
@@ -110,10 +122,12 @@ class Docker:
             self._client = None
 
 
-def _parse(listed: Any) -> tuple[Container, ...]:
-    if not isinstance(listed, list):
-        raise TypeError(type(listed).__name__)  # an empty object is not an empty list
-    return tuple(_container(item) for item in listed)
+def _list(client: BoundedClient) -> tuple[Container, ...]:
+    with closing(client.listed()) as listed:
+        containers = tuple(_container(item) for item in islice(listed, MOST_CONTAINERS + 1))
+    if len(containers) > MOST_CONTAINERS:
+        raise SourceError(f"docker: it lists more than {MOST_CONTAINERS:,} containers (remove those that have exited)")
+    return containers
 
 
 def _container(item: Mapping[str, Any]) -> Container:
@@ -122,14 +136,16 @@ def _container(item: Mapping[str, Any]) -> Container:
     namespace = labels.get(f"{_LABEL}pod.namespace", "")
     container = Container(
         id=item["Id"],
-        state=item["State"],
+        state=sys.intern(item["State"]),
         created=int(item.get("Created") or 0),
         pod=f"{namespace}/{name}" if name else "",
         pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
         # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
         sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
     )
-    for text in (container.id, container.state, container.pod_uid):
+    for text in (container.id, container.state, container.pod, container.pod_uid):
         if not isinstance(text, str):
             raise TypeError(f"expected a string, found {text!r}")
+        if len(text) > _LONGEST_TEXT:
+            raise ValueError(f"a text of {len(text):,} characters: {text[:20]}")
     return container

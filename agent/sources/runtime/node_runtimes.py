@@ -55,6 +55,7 @@ class NodeRuntimes:
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
         self._choice, self._docker_socket = choice, docker_socket
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
+        self._answering: Runtime | None = None
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
 
@@ -93,6 +94,11 @@ class NodeRuntimes:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
         return any(answers.values())
 
+    def abort(self) -> None:
+        """End the answer that another thread waits for."""
+        if self._answering:
+            self._answering.abort()
+
     def networks(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         """Return the networks that the kubelet's runtime names; raises SourceError if it fails."""
         first, *others = self._runtimes()
@@ -116,10 +122,11 @@ class NodeRuntimes:
         answers = [answer for runtime in self._runtimes() for answer in self._answer(runtime, question)]
         if not answers and self._choice == CRI:
             raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
-        return answers or [question(self._docker())]
+        return answers or self._answer(self._docker(), question)
 
     def _answer(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> list[_T]:
         """Return the one answer, or none: without CRI it is no runtime, which is a fault if somebody named it."""
+        self._answering = runtime
         try:
             return [question(runtime)]
         except NoCri as error:

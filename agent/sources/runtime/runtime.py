@@ -32,3 +32,6 @@ class Runtime(Protocol):
     def networks(self) -> tuple[RuntimeNetwork, ...] | None:
         """Return the networks of its pods; None: it does not name them."""
         ...
+
+    def abort(self) -> None:
+        """End the answer that another thread waits for, if it may be waited for without end."""

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kube import node, pods
+from agent.sources.kube import client, node, pods
 from agent.sources.kube.client import Api, ApiError, list_all, parse_list
 from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import list_once
@@ -234,8 +235,7 @@ def test_an_answer_that_is_no_pod_list_is_unavailable(api_of: Any, answer: bytes
     '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
 ])  # fmt: skip
 def test_an_empty_list_is_empty_and_not_unavailable(api_of: Any, answer: str) -> None:
-    with FakeServer(always(http(answer))) as server:
-        version, items = list_all(api_of(server), pods.PODS_PATH, ())
+    with FakeServer(always(http(answer))) as server, list_all(api_of(server), pods.PODS_PATH, ()) as (version, items):
         assert (version, list(items)) == (40, [])
 
 
@@ -253,7 +253,7 @@ def test_an_empty_list_is_empty_and_not_unavailable(api_of: Any, answer: str) ->
     ids=["as servers write it", "indented", "in another order", "with much before", "with a trap"],
 )
 def test_a_list_is_read_in_any_formatting(text: str) -> None:
-    version, more, items = parse_list(text.encode())
+    version, more, items = parse_list([text.encode()])
     assert (version, more, list(items)) == (40, "", [POD, POD])
 
 
@@ -262,8 +262,8 @@ def test_a_paged_list_is_read_to_its_end(api_of: Any) -> None:
         second = {**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}
         return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
 
-    with FakeServer(pages) as server:
-        version, items = list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "0"),))
+    query = (("resourceVersion", "0"),)
+    with FakeServer(pages) as server, list_all(api_of(server), pods.PODS_PATH, query) as (version, items):
         assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
     assert "resourceVersion" not in server.requested("continue=next")[0], "a page may not name a version"
 
@@ -276,17 +276,67 @@ def test_an_expired_page_is_an_error_and_no_shorter_list(api_of: Any) -> None:
         assert error_of(api_of(server)) == "API server: 410 Gone"
 
 
+def test_a_list_is_parsed_as_it_arrives(api_of: Any) -> None:
+    def slowly(_: Request) -> Iterator[bytes]:
+        text = listing(POD, POD)
+        yield CHUNKED + chunk(text[:-100] + " " * 100_000)
+        first_read.wait(10)
+        yield chunk(text[-100:]) + LAST_CHUNK
+
+    first_read = threading.Event()
+    with (
+        FakeServer(slowly) as server,
+        list_all(api_of(server), pods.PODS_PATH, ()) as (version, items),
+    ):
+        assert (version, next(items)) == (40, POD)
+        first_read.set()
+        assert list(items) == [POD]
+
+
+def test_a_list_with_too_many_objects_is_no_list(api_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_LISTED", 3)
+    with FakeServer(lambda request: [http(listing(*[POD] * (3 + ("nodes" in request.target))))]) as server:
+        with list_all(api_of(server), pods.PODS_PATH, ()) as (_, items):
+            assert len(list(items)) == 3
+        with (
+            list_all(api_of(server), node.NODES_PATH, ()) as (_, items),
+            pytest.raises(SourceError, match="the list has more than 3 objects"),
+        ):
+            list(items)
+
+
+def test_too_large_an_answer_is_refused(api_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LARGEST_OBJECT", 1000)
+    body = '{"a": "' + "x" * 2000 + '"}'
+    with FakeServer(always(http(body))) as server, pytest.raises(SourceError, match="is larger than 1,000 bytes"):
+        api_of(server).get("/version")
+    events = CHUNKED + chunk("x" * 2000)
+    with FakeServer(always(events)) as server, pytest.raises(SourceError, match="is larger than 1,000 bytes"):
+        list(api_of(server).stream(pods.PODS_PATH, (), 5.0))
+
+
+def test_the_rest_of_a_list_that_is_given_up_is_not_read_as_another_answer(api_of: Any) -> None:
+    pages = iter([http(listing(POD, POD)), http(listing(POD, version="41"))])
+    with FakeServer(lambda _: [next(pages)]) as server:
+        api = api_of(server)
+        with list_all(api, pods.PODS_PATH, ()) as (version, _):
+            assert version == 40
+        with list_all(api, pods.PODS_PATH, ()) as (version, items):
+            assert (version, list(items)) == (41, [POD])
+
+
 def test_with_a_version_no_pages_are_requested(api_of: Any) -> None:
     # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
-    with FakeServer(always(http(listing()))) as server:
-        list_all(api_of(server), pods.PODS_PATH, (("resourceVersion", "39"),))
+    query = (("resourceVersion", "39"),)
+    with FakeServer(always(http(listing()))) as server, list_all(api_of(server), pods.PODS_PATH, query) as (_, items):
+        assert list(items) == []
     assert "limit" not in server.requested("")[0]
 
 
 @given(cut=st.integers(0, len(listing(POD, POD)) - 3))
 def test_a_truncated_list_is_no_list(cut: int) -> None:
     def whole() -> list[object]:
-        _, _, items = parse_list(listing(POD, POD).encode()[:cut])
+        _, _, items = parse_list([listing(POD, POD).encode()[:cut]])
         return list(items)
 
     with pytest.raises(SourceError):
@@ -296,7 +346,7 @@ def test_a_truncated_list_is_no_list(cut: int) -> None:
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: f'{{"items":[{text}'.encode()))
 def test_any_answer_is_a_list_or_unavailable(body: bytes) -> None:
     try:
-        _, _, items = parse_list(body)
+        _, _, items = parse_list([body])
         listed = list(items)
     except SourceError:
         return

@@ -6,6 +6,7 @@ The reflector's own loop runs against an API server in memory; its waits and the
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -96,7 +97,11 @@ class Cluster(Api):
     def revision(self) -> int:
         return 10_000_000 + int(self.clock.now) - (self.lost if self.clock.now >= self.stopped[1] else 0)
 
-    def get(self, path: str, query: Query = ()) -> bytes:
+    @contextmanager
+    def read(self, path: str, query: Query) -> Iterator[Iterator[bytes]]:
+        yield iter([self._list(path, query)])
+
+    def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
         self._record(f"LIST {path} {'etcd' if version == '' else 'cache'}")
         assert int(version or 0) <= self.revision, "it would be refused"

@@ -262,3 +262,11 @@ def test_a_pod_waits_since_it_was_scheduled() -> None:
     assert parse_pod(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
     for invalid in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
         assert parse_pod(pod(status={"phase": "Pending", "conditions": invalid})).scheduled is None
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending", "Succeeded", "Failed"])
+def test_a_terminated_pod_has_neither_addresses_nor_volumes(phase: str) -> None:
+    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "db"}}]}
+    parsed = parse_pod(pod(spec=spec, status={"phase": phase, "podIP": "10.0.0.7"}))
+    kept = (("10.0.0.7",), ("db",)) if parsed.live else ((), ())
+    assert (parsed.ips, parsed.claims) == kept

@@ -5,6 +5,7 @@ The server is a fake in memory (`old_server.py`); the reflector's own loop runs 
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
@@ -56,7 +57,11 @@ class World(Api):
         self._highest = 0
         self._ended = False
 
-    def get(self, path: str, query: Query = ()) -> bytes:
+    @contextmanager
+    def read(self, path: str, query: Query) -> Iterator[Iterator[bytes]]:
+        yield iter([self._list(path, query)])
+
+    def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
         if path == NODES_PATH:
             assert version == ""

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.snapshot import Container
+from agent.sources.deadline import Deadline
+from agent.sources.json_stream import JsonStream
+from agent.sources.runtime import docker, docker_client
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run, until
 
 LABELS = {
     "io.kubernetes.pod.name": "web-0",
@@ -218,6 +222,98 @@ def test_an_engine_that_hangs_times_out(socket_path: Path, to: Callable[..., Doc
     assert len(server.requested(part)) == 1, "who hangs has had its chance"
 
 
+def endless(start: bytes, again: bytes) -> Answers:
+    """Answer with a list that never ends; to the first question, and then as a healthy engine."""
+    first = iter([start])
+
+    def answer(request: Request) -> Iterator[bytes]:
+        if "/containers/json" not in request.path or not (begin := next(first, b"")):
+            yield from engine([item()])(request)
+            return
+        yield CHUNKED + chunk(begin)
+        while True:
+            yield chunk(again)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("start", "again", "why"),
+    [
+        (b"[" + json.dumps(item()).encode(), b"," + json.dumps(item()).encode(), "more than 100 containers"),
+        (b"[" + json.dumps(item()).encode(), b" " * 10_000, "larger than 1,000,000 bytes"),
+        (b'[{"Id": "', b"x" * 10_000, "longer than 4,194,304 characters"),
+    ],
+    ids=["containers", "spaces", "one container"],
+)
+def test_a_list_that_never_ends_is_unavailable_at_its_bound_and_the_next_one_is_read(
+    socket_path: Path, to: Callable[..., Docker], monkeypatch: pytest.MonkeyPatch, start: bytes, again: bytes, why: str
+) -> None:
+    monkeypatch.setattr(docker, "MOST_CONTAINERS", 100)
+    monkeypatch.setattr(docker_client, "MOST_LISTED_BYTES", 1_000_000 if again.isspace() else 100_000_000)
+    with FakeServer(endless(start, again), at=socket_path) as server:
+        client = to()
+        assert why in error_of(client)
+        assert len(server.requested("/containers/json")) == 1, "it is not asked for the same again"
+        assert len(client.containers()) == 1
+
+
+@pytest.mark.parametrize("part", ["/version", "/containers"], ids=["the version", "an error"])
+def test_any_other_answer_that_never_ends_is_unavailable(
+    socket_path: Path, to: Callable[..., Docker], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(docker_client, "LARGEST_ANSWER", 1_000_000)
+
+    def answer(request: Request) -> Iterator[bytes]:
+        if part not in request.path:
+            yield from engine([item()])(request)
+            return
+        yield CHUNKED.replace(b"200 OK", b"200 OK" if part == "/version" else b"500 Internal Server Error")
+        while True:
+            yield chunk(b" " * 10_000)
+
+    with FakeServer(answer, at=socket_path):
+        assert "larger than 1,000,000 bytes" in error_of(to())
+
+
+def test_an_answer_that_is_too_slow_is_cut_off_and_the_next_one_is_read(
+    socket_path: Path, to: Callable[..., Docker]
+) -> None:
+    slow = True
+
+    def answer(request: Request) -> Iterator[bytes]:
+        if not slow or "/containers/json" not in request.path:
+            yield from engine([item()])(request)
+            return
+        yield CHUNKED
+        while not server.closing.wait(0.01):
+            yield chunk(b" ")
+        closed.set()
+
+    closed = threading.Event()
+    server: FakeServer = FakeServer(answer, at=socket_path)
+    with server:
+        client = to()
+        in_time = Deadline("container runtime", 0.3, client.abort)
+        with pytest.raises(SourceError, match="container runtime: no complete response"):
+            in_time(client.containers)
+        slow = False
+
+        def read_again() -> bool:
+            try:
+                return len(in_time(client.containers)) == 1
+            except SourceError:
+                return False
+
+        until(read_again, "the next list is read")
+        assert not closed.is_set(), "it was still answering"
+
+
+def test_a_pod_with_an_endless_name_is_not_kept(socket_path: Path, to: Callable[..., Docker]) -> None:
+    with FakeServer(engine([item(labels={**LABELS, "io.kubernetes.pod.name": "x" * 1000})]), at=socket_path):
+        assert "a text of 1,005 characters" in error_of(to())
+
+
 def test_after_an_upgrade_the_api_version_is_negotiated_again(socket_path: Path, to: Callable[..., Docker]) -> None:
     too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
     speaks = "1.41"
@@ -377,7 +473,7 @@ class Lists:
     """A fake docker client that lists the given containers: a socket for each example would take minutes."""
 
     def __init__(self, listed: object) -> None:
-        self.containers = lambda **_: listed
+        self.listed = lambda: JsonStream([json.dumps(listed).encode()]).array()
 
     def close(self) -> None:
         """Nothing is open."""

@@ -30,6 +30,7 @@ class Fake:
     error: SourceError | None = None
     require: Callable[[], None] = lambda: None
     asked: list[set[str]] = field(default_factory=list)
+    aborted: int = 0
 
     def identify(self) -> ContainerRuntime:
         self._answer()
@@ -47,6 +48,9 @@ class Fake:
     def networks(self) -> tuple[RuntimeNetwork, ...] | None:
         self._answer()
         return self.named
+
+    def abort(self) -> None:
+        self.aborted += 1
 
     def _answer(self) -> None:
         self.require()

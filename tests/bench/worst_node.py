@@ -1,0 +1,31 @@
+"""The daemon on nodes that hold far more than usual: what the worst node of a fleet costs in memory.
+
+Everything is as in the section of the daemon, except for what a row names.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench import resident
+from tests.bench.measure import Figure
+from tests.bench.surroundings import fake_node
+
+_CIDR = "10.253.6.0/24"
+_SYNCS = 12
+_EVICTED = (3_000, 6_000)
+_EXITED = 1_000
+_ENDLESS = 3
+_MOST_MIB = 75.0
+
+
+def figures(bin_: Path) -> Iterator[Figure]:
+    for evicted in _EVICTED:
+        yield _peak(bin_, f"{evicted:,} evicted pods of 12 KB in the API server's list", evicted=evicted)
+    yield _peak(bin_, f"{_EXITED:,} exited sandboxes of 50 KB in docker's list", exited=_EXITED)
+    yield _peak(bin_, f"docker's first {_ENDLESS} lists never end, and the next ones are read", endless=_ENDLESS)
+
+
+def _peak(bin_: Path, what: str, runtime: str = "docker://19.3.15", **more: int) -> Figure:
+    with fake_node(resident.PODS, _CIDR, resident.POD_BYTES, runtime, **more) as (host, _):
+        measured = resident.daemon(bin_, [f"--kubeconfig={host.kubeconfig}", *host.options], _SYNCS)
+    return resident.at_most(what, measured.end.peak_mib, "MiB", _MOST_MIB)
