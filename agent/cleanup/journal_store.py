@@ -76,7 +76,7 @@ class JournalStore:
         """Return why the journal cannot be written; empty if it can. Changes nothing."""
         places = (self._directory, *self._directory.parents)
         try:
-            existing = next(place for place in places if place.is_symlink() or place.exists())
+            existing = next(place for place in places if _exists(place))
             if not existing.is_dir():
                 return f"{existing} is not a directory"
             found = os.statvfs(existing)
@@ -250,6 +250,15 @@ def _write_all(handle: int, text: bytes) -> None:
     while text:
         text = text[os.write(handle, text) :]
     os.fsync(handle)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is anything, or a link to nothing; raises OSError where Path.exists may say no."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _make_directory(directory: Path) -> None:

@@ -435,6 +435,7 @@ def host_local(
             "CNI_CONTAINERID": container_id,
             "CNI_IFNAME": "eth0",
             "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_NETNS_OVERRIDE": "1",  # newer plugins refuse their own
             "CNI_PATH": str(HOST_LOCAL.parent),
         },
     )

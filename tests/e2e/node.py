@@ -104,6 +104,7 @@ def host_local(verb: str, container_id: str, ranges: Iterable[str], network: str
             CNI_COMMAND=verb,
             CNI_CONTAINERID=container_id,
             CNI_NETNS="/proc/self/ns/net",
+            CNI_NETNS_OVERRIDE="1",  # newer plugins refuse their own
             CNI_IFNAME="eth0",
             CNI_PATH=str(HOST_LOCAL.parent),
         ),

@@ -75,7 +75,7 @@ class HostLocal:
     @contextmanager
     def _called(self, verb: str, sandbox: str) -> Iterator["subprocess.Popen[str]"]:
         named = {"CNI_COMMAND": verb, "CNI_CONTAINERID": sandbox, "CNI_IFNAME": IFNAME}
-        places = {"CNI_NETNS": "/proc/self/ns/net", "CNI_PATH": str(_HOST_LOCAL.parent)}
+        places = {"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "1", "CNI_PATH": str(_HOST_LOCAL.parent)}
         with (
             self._configuration.open() as configuration,
             subprocess.Popen(

@@ -30,8 +30,10 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     `kubelet_dir`: where the kubelet keeps its volumes, on the node and for the agent.
     """
     try:
-        if not (kubelet_dir / "plugins").is_dir():
-            raise SourceError(f"{kubelet_dir}/plugins does not exist: check --kubelet-dir, and that it is mounted")
+        (kubelet_dir / "plugins").stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"{kubelet_dir}/plugins does not exist: check --kubelet-dir, and that it is mounted"
+        raise SourceError(why) from error
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
     everywhere = [one.place for one in read_mount_table(proc)]

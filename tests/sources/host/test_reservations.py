@@ -352,6 +352,7 @@ def host_local(tmp_path: Path) -> Iterator[Callable[[str, str, str], dict[str, o
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": container_id,
             "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_NETNS_OVERRIDE": "1",  # newer plugins refuse their own
             "CNI_IFNAME": ifname,
             "CNI_PATH": str(HOST_LOCAL.parent),
         }
