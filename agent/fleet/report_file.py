@@ -50,7 +50,7 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot create {lock}: {(error.strerror or str(error)).lower()}") from error
     try:
-        if not _lock(handle, lock):
+        if not _is_locked(handle, lock):
             raise UsageError(f"{path} is used by another run of this command: wait until it has ended")
         try:
             yield
@@ -61,9 +61,11 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(handle: int, path: Path) -> bool:
+def _is_locked(handle: int, path: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(handle), path.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        raise UsageError(f"cannot lock {path}: {(error.strerror or str(error)).lower()}") from error

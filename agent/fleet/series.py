@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agent.model.finding import Severity
 from agent.model.status import SCHEMA, NodeState, no_report
-from agent.model.text import rfc3339
+from agent.model.text import rfc3339, truncate
 
 _PREFIX: Final = "nodeleak_"
 _VALUES: Final = (
@@ -81,12 +81,14 @@ def samples(query: str, answer: str) -> list[Sample]:
     """Read the answer of Prometheus' HTTP API; raises ValueError if it is none, or an error."""
     try:
         tree = json.loads(answer)
-        if tree["status"] == "success":
+        # A warning, or the mark of VictoriaMetrics, says that a part is missing. No series would look like no finding.
+        missing = tree.get("warnings") or (tree.get("isPartial") and "it is partial")
+        if tree["status"] == "success" and not missing:
             return [_sample(query, one) for one in tree["data"]["result"]]
-        why = f"Prometheus says: {tree['error']}"
+        why = f"the answer is incomplete: {missing}" if missing else f"the query failed: {tree['error']}"
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError("not an answer of Prometheus' HTTP API") from error
-    raise ValueError(why)
+        raise ValueError("no answer of Prometheus' HTTP API: is this the address of a Prometheus?") from error
+    raise ValueError(truncate(why))
 
 
 def _sample(query: str, one: Mapping[str, Any]) -> Sample:

@@ -152,7 +152,7 @@ def test_a_query_that_prometheus_refuses_is_an_error(
     monkeypatch.setitem(series.QUERIES, "value", "nodeleak_build_info{")
     done = cluster.run("status", f"--prometheus={prometheus}")
     assert (done.code, done.out) == (3, "")
-    assert "nodeleak: Prometheus says: " in done.err
+    assert done.err.startswith(f"nodeleak: {prometheus}: the query failed: ")
 
 
 def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
@@ -161,7 +161,8 @@ def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         done = cluster.run("status", f"--prometheus={url}")
         server.shutdown()
-    assert (done.code, done.out, done.err) == (3, "", "nodeleak: not an answer of Prometheus' HTTP API\n")
+    why = "no answer of Prometheus' HTTP API: is this the address of a Prometheus?"
+    assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {url}: {why}\n")
     gone = cluster.run("status", f"--prometheus={url}")
     assert (gone.code, gone.err) == (3, f"nodeleak: no answer from {url}: [Errno 111] Connection refused\n")
 
@@ -219,6 +220,12 @@ def test_the_state_of_a_node(query: str, labels: dict[str, str], shown: tuple[st
 def test_a_severity_of_another_version_is_not_read_as_harmless() -> None:
     with pytest.raises(ValueError, match="disaster"):
         document(agent("finding", severity="disaster", detector="x"), "worker-1")
+
+
+@pytest.mark.parametrize("partial", [{"warnings": ["a store is down"]}, {"isPartial": True}])
+def test_an_answer_with_a_missing_part_is_none(partial: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"the answer is incomplete: .*(a store is down|partial)"):
+        samples("finding", json.dumps(json.loads(answer()) | partial))
 
 
 def test_an_agent_that_is_gone_has_no_findings() -> None:
