@@ -27,7 +27,10 @@ class NodeRecheck:
         return self.checkpoint_exists(container_id)
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
-        """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted."""
+        """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted.
+
+        Each release reads the namespaces itself, after it asked for a checkpoint (docs/proof.md).
+        """
         for address in addresses.read_addresses(self.proc):
             if address.ip in ips:
                 return f"process {address.pid} ({address.command}) has the address configured"
