@@ -25,7 +25,7 @@ def main() -> int:
     for number, nodes in enumerate(options.nodes):
         # In alternating order, because the machine may become busier or idle.
         order = ("none", "agents", "kubelets")[:: 1 if number % 2 == 0 else -1]
-        plan = session.Plan(nodes, order, spread=max(20.0, nodes / 25))
+        plan = session.Plan(nodes, order, spread=max(20.0, nodes / 50), steady=options.steady)
         measured = session.measure(plan, options.log, restart=options.restart)
         _keep(measured)
     if options.write:
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "nodes", nargs="*", type=int, help="numbers of nodes, such as 500 1000 2000; none: measure nothing"
     )
     parser.add_argument("--write", action="store_true", help="write docs/scale.md from all sizes that were measured")
+    parser.add_argument("--steady", type=float, default=120, help="seconds of the steady state (120)")
     parser.add_argument("--no-restart", dest="restart", action="store_false", help="do not restart the API server")
     parser.add_argument("--log", type=Path, default=Path("/dev/null"), help="receives the messages of the clients")
     return parser

@@ -49,7 +49,7 @@ def document(record: Mapping[str, Any]) -> str:
 def _method(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     last = sessions[-1]
     return {
-        **{key: last[key] for key in ("nodes", "pods", "steady", "date", "where")},
+        **{key: last[key] for key in ("nodes", "pods", "date", "where")},
         "cpu_share": _share(last, "cpu"),
         "memory_share": _share(last, "live"),
         "services": SERVICES,
@@ -58,7 +58,10 @@ def _method(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "pod_updates": POD_UPDATES * 60,
         "node_minutes": 1 / NODE_UPDATES / 60,
         "watch_minutes": " to ".join(f"{seconds / 60:g}" for seconds in WATCH_SECONDS),
-        "spread": ", ".join(f"{one['spread']:.0f} s ({one['nodes']:,} nodes)" for one in sessions),
+        **{
+            key: ", ".join(f"{one[key]:.0f} s ({one['nodes']:,} nodes)" for one in sessions)
+            for key in ("spread", "steady")
+        },
         "fleet": FLEET,
     }
 
