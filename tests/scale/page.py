@@ -138,7 +138,10 @@ def _fleet_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     def times(each: str) -> str:
         return f"{thousands:.0f} × {each}"
 
-    yield "API server: watches, each with a connection", f"{FLEET:,} × 2", f"{FLEET * 2:,}"
+    yield "API server: watches", f"{FLEET:,} × 2", f"{FLEET * 2:,}"
+    if (connections := _arm(one, "agents").get("connections")) is not None:
+        each = connections / one["nodes"]
+        yield "API server: connections", f"{FLEET:,} × {each:.1f}", f"{FLEET * each:,.0f}"
     requests, cpu, written = (thousands * cost[key] for key in ("requests", "cpu", "written"))
     yield "API server: requests", times(f"{cost['requests']:.0f}"), f"{requests:,.0f} each second"
     yield "API server: CPU", times(f"{cost['cpu']:.3f}"), f"{cpu:.1f} cores"

@@ -72,6 +72,7 @@ class Session:
             "live": full.live - before.live,
             "rss": full.rss - before.rss,
             "watches": full.watches - before.watches,
+            "connections": full.connections - before.connections,
             "goroutines": full.goroutines - before.goroutines,
             "base_rss": before.rss,
         }
