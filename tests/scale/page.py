@@ -31,11 +31,12 @@ def read() -> dict[str, Any]:
 
 
 def document(record: Mapping[str, Any]) -> str:
-    sessions = record["sessions"]
+    sessions = [one for one in record["sessions"] if one["arms"]]
+    restarted = [one for one in record["sessions"] if one["restart"]]
     last = sessions[-1]
     return _TEMPLATE.read_text().format(
         **_method(sessions),
-        restart_section="".join(map(_restart_section, [one for one in sessions if one["restart"]][-1:])),
+        restart_section="".join(map(_restart_section, restarted[-1:])),
         steady_table=_table(
             ("nodes", "clients", "CPU (cores)", "requests each second", "KB each second", "memory (MiB)", "watches"),
             (row for one in sessions for row in _steady_rows(one)),

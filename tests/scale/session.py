@@ -170,7 +170,7 @@ def measure(plan: Plan, log: Path, *, restart: bool = True) -> dict[str, Any]:
             began = time.monotonic()
             arms.append(running.arm(kind))
             print(f"{plan.nodes} nodes, {kind}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        restarted = running.restart() if restart else None
+        restarted = _restarted(running) if restart else None
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1024**2
     where = f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}"
     return {
@@ -183,6 +183,15 @@ def measure(plan: Plan, log: Path, *, restart: bool = True) -> dict[str, Any]:
         "arms": arms,
         "restart": restarted,
     }
+
+
+def _restarted(running: Session) -> dict[str, Any] | None:
+    """A restart that fails does not lose what was measured before."""
+    try:
+        return running.restart()
+    except OSError as error:
+        print(f"{running.plan.nodes} nodes: the restart was NOT MEASURED: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def arrivals(log: Path) -> list[tuple[float, str, str]]:
