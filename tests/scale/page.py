@@ -32,11 +32,13 @@ def read() -> dict[str, Any]:
 
 def document(record: Mapping[str, Any]) -> str:
     sessions = [one for one in record["sessions"] if one["arms"]]
-    restarted = [one for one in record["sessions"] if one["restart"]]
+    restarts = [one for one in record["sessions"] if one["restart"]]
+    restarted = [one for one in restarts if "failed" not in one["restart"]]
+    failed = [one for one in restarts if "failed" in one["restart"]]
     last = sessions[-1]
     return _TEMPLATE.read_text().format(
         **_method(sessions),
-        restart_section="".join(map(_restart_section, restarted[-1:])),
+        restart_section="".join([*map(_restart_section, restarted[-1:]), *map(_not_measured, failed)]),
         steady_table=_table(
             ("nodes", "clients", "CPU (cores)", "requests each second", "KB each second", "memory (MiB)", "watches"),
             (row for one in sessions for row in _steady_rows(one)),
@@ -85,6 +87,10 @@ def _restart_section(one: Mapping[str, Any]) -> str:
         broken_last=max(broken["first"], default=0),
         broken_histogram=_histogram(broken["first"]),
     )
+
+
+def _not_measured(one: Mapping[str, Any]) -> str:
+    return f"A restart with {one['nodes']:,} agents was not measured: {one['restart']['failed']} on this machine.\n\n"
 
 
 def _steady_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:

@@ -185,13 +185,13 @@ def measure(plan: Plan, log: Path, *, restart: bool = True) -> dict[str, Any]:
     }
 
 
-def _restarted(running: Session) -> dict[str, Any] | None:
+def _restarted(running: Session) -> dict[str, Any]:
     """A restart that fails does not lose what was measured before."""
     try:
         return running.restart()
     except OSError as error:
         print(f"{running.plan.nodes} nodes: the restart was NOT MEASURED: {error}", file=sys.stderr, flush=True)
-        return None
+        return {"failed": str(error)}
 
 
 def arrivals(log: Path) -> list[tuple[float, str, str]]:
