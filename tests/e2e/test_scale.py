@@ -28,5 +28,6 @@ def test_agents_and_kubelets_list_and_watch_on_a_real_api_server(tmp_path: Path)
             assert after.watches - before.watches == watches * NODES, log.read_text()
             requests = after.requests - before.requests
             assert (requests["LIST pods"], requests["LIST nodes"]) == (NODES, NODES)
+            assert after.connections - before.connections >= NODES
             assert after.cpu > before.cpu
             assert after.written > before.written

@@ -24,8 +24,9 @@ def main() -> int:
         return 1
     for number, nodes in enumerate(options.nodes):
         # In alternating order, because the machine may become busier or idle.
-        order = ("none", "agents", "kubelets")[:: 1 if number % 2 == 0 else -1]
-        measured = session.measure(session.Plan(nodes, order, spread=max(20.0, nodes / 25)), options.log)
+        order = () if options.only_restart else ("none", "agents", "kubelets")[:: 1 if number % 2 == 0 else -1]
+        plan = session.Plan(nodes, order, spread=max(20.0, nodes / 50), steady=options.steady)
+        measured = session.measure(plan, options.log, restart=options.restart)
         _keep(measured)
     if options.write:
         page.DOCUMENT.write_text(page.document(page.read()))
@@ -51,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
         "nodes", nargs="*", type=int, help="numbers of nodes, such as 500 1000 2000; none: measure nothing"
     )
     parser.add_argument("--write", action="store_true", help="write docs/scale.md from all sizes that were measured")
+    parser.add_argument("--steady", type=float, default=120, help="seconds of the steady state (120)")
+    restarts = parser.add_mutually_exclusive_group()
+    restarts.add_argument("--no-restart", dest="restart", action="store_false", help="do not restart the API server")
+    restarts.add_argument("--only-restart", action="store_true", help="only restart it, and measure no costs")
     parser.add_argument("--log", type=Path, default=Path("/dev/null"), help="receives the messages of the clients")
     return parser
 

@@ -17,7 +17,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All but the last four are counters."""
+    """Counters up to `events`; the others are what there is now."""
 
     at: float
     cpu: float
@@ -30,6 +30,7 @@ class Sample:
     events: int
     """Of all watches."""
     watches: int
+    connections: int
     rss: int
     live: int
     """Bytes in use after a garbage collection: heap and stacks."""
@@ -57,6 +58,7 @@ def sample(of: ControlPlane, *, memory: bool) -> Sample:
         codes,
         events=values["apiserver_watch_events_total"],
         watches=values["apiserver_longrunning_gauge"],
+        connections=_connections(of.port),
         rss=values["process_resident_memory_bytes"] if memory else 0,
         live=live if memory else 0,
         goroutines=values["go_goroutines"],
@@ -78,6 +80,12 @@ def _series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(f"{lines}\n"):
         for one in family.samples:
             yield one.name, one.labels, one.value
+
+
+def _connections(port: int) -> int:
+    """Count the established connections to a port of 127.0.0.1."""
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum(local == f"0100007F:{port:04X}" and state == "01" for _, local, _, state, *_ in lines)
 
 
 def _cpu(pid: int) -> float:

@@ -14,6 +14,7 @@ from tests.scale.written import Written
 RECORD: Final = Path(__file__).with_name("record.json")
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scale.md"
 _TEMPLATE: Final = Path(__file__).with_name("page.md")
+_RESTART: Final = Path(__file__).with_name("restart.md")
 FLEET: Final = 15_000
 _MIB: Final = 1024**2
 _BIN: Final = 2
@@ -30,11 +31,14 @@ def read() -> dict[str, Any]:
 
 
 def document(record: Mapping[str, Any]) -> str:
-    sessions = record["sessions"]
+    sessions = [one for one in record["sessions"] if one["arms"]]
+    restarts = [one for one in record["sessions"] if one["restart"]]
+    restarted = [one for one in restarts if "failed" not in one["restart"]]
+    failed = [one for one in restarts if "failed" in one["restart"]]
     last = sessions[-1]
     return _TEMPLATE.read_text().format(
         **_method(sessions),
-        **_restart(last["restart"]),
+        restart_section="".join([*map(_restart_section, restarted[-1:]), *map(_not_measured, failed)]),
         steady_table=_table(
             ("nodes", "clients", "CPU (cores)", "requests each second", "KB each second", "memory (MiB)", "watches"),
             (row for one in sessions for row in _steady_rows(one)),
@@ -48,7 +52,7 @@ def document(record: Mapping[str, Any]) -> str:
 def _method(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     last = sessions[-1]
     return {
-        **{key: last[key] for key in ("nodes", "pods", "steady", "date", "where")},
+        **{key: last[key] for key in ("nodes", "pods", "date", "where")},
         "cpu_share": _share(last, "cpu"),
         "memory_share": _share(last, "live"),
         "services": SERVICES,
@@ -57,28 +61,36 @@ def _method(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "pod_updates": POD_UPDATES * 60,
         "node_minutes": 1 / NODE_UPDATES / 60,
         "watch_minutes": " to ".join(f"{seconds / 60:g}" for seconds in WATCH_SECONDS),
-        "spread": ", ".join(f"{one['spread']:.0f} s ({one['nodes']:,} nodes)" for one in sessions),
+        **{
+            key: ", ".join(f"{one[key]:.0f} s ({one['nodes']:,} nodes)" for one in sessions)
+            for key in ("spread", "steady")
+        },
         "fleet": FLEET,
     }
 
 
-def _restart(restart: Mapping[str, Any]) -> dict[str, Any]:
-    after, broken = restart["restart"], restart["broken"]
-    return {
-        "down": restart["down"],
-        "too_many": restart["too_many"],
-        "lists": sum(count for kind, count in after["requests"].items() if kind.startswith("list")),
-        "list_peak": max(Counter(map(int, after["lists"])).values(), default=0),
-        "peak": max(after["each_second"]),
-        "back": len(after["first"]),
-        "last_back": max(after["first"], default=0),
-        "lists_histogram": _histogram(after["lists"]),
-        "first_histogram": _histogram(after["first"]),
-        "broken_peak": max(broken["each_second"]),
-        "broken_back": len(broken["first"]),
-        "broken_last": max(broken["first"], default=0),
-        "broken_histogram": _histogram(broken["first"]),
-    }
+def _restart_section(one: Mapping[str, Any]) -> str:
+    restart, broken = one["restart"]["restart"], one["restart"]["broken"]
+    return _RESTART.read_text().format(
+        nodes=one["nodes"],
+        down=one["restart"]["down"],
+        too_many=one["restart"]["too_many"],
+        lists=sum(count for kind, count in restart["requests"].items() if kind.startswith("list")),
+        list_peak=max(Counter(map(int, restart["lists"])).values(), default=0),
+        peak=max(restart["each_second"]),
+        back=len(restart["first"]),
+        last_back=max(restart["first"], default=0),
+        lists_histogram=_histogram(restart["lists"]),
+        first_histogram=_histogram(restart["first"]),
+        broken_peak=max(broken["each_second"]),
+        broken_back=len(broken["first"]),
+        broken_last=max(broken["first"], default=0),
+        broken_histogram=_histogram(broken["first"]),
+    )
+
+
+def _not_measured(one: Mapping[str, Any]) -> str:
+    return f"A restart with {one['nodes']:,} agents was not measured: {one['restart']['failed']} on this machine.\n\n"
 
 
 def _steady_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -100,7 +112,7 @@ def _request_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 def _each_hour(one: Mapping[str, Any], kind: str) -> dict[str, float]:
     with_clients, without = (_rates(_arm(one, name)) for name in (kind, "none"))
     hourly = {name: (rate - without.get(name, 0)) * 3600 / one["nodes"] for name, rate in with_clients.items()}
-    return {name: value for name, value in hourly.items() if value >= 1 and not name.startswith("PATCH")}
+    return {name: value for name, value in hourly.items() if value >= 1}
 
 
 def _start_rows(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
@@ -123,7 +135,7 @@ def _start_cost(one: Mapping[str, Any], kind: str) -> dict[str, float]:
     return {
         "cpu": cost(lambda found: float(found["cpu"])),
         "written": cost(lambda found: float(found["written"])),
-        "requests": cost(lambda found: float(sum(found["requests"].values()))),
+        "requests": cost(lambda found: float(sum(_requests(found).values()))),
     }
 
 
@@ -133,7 +145,10 @@ def _fleet_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     def times(each: str) -> str:
         return f"{thousands:.0f} × {each}"
 
-    yield "API server: watches, each with a connection", f"{FLEET:,} × 2", f"{FLEET * 2:,}"
+    yield "API server: watches", f"{FLEET:,} × 2", f"{FLEET * 2:,}"
+    if (connections := _arm(one, "agents").get("connections")) is not None:
+        each = connections / one["nodes"]
+        yield "API server: connections", f"{FLEET:,} × {each:.1f}", f"{FLEET * each:,.0f}"
     requests, cpu, written = (thousands * cost[key] for key in ("requests", "cpu", "written"))
     yield "API server: requests", times(f"{cost['requests']:.0f}"), f"{requests:,.0f} each second"
     yield "API server: CPU", times(f"{cost['cpu']:.3f}"), f"{cpu:.1f} cores"
@@ -194,7 +209,12 @@ def _arm(one: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _rates(arm: Mapping[str, Any]) -> dict[str, float]:
     """Return the requests of each kind in a second."""
     steady = arm["steady"]
-    return {name: count / steady["seconds"] for name, count in steady["requests"].items()}
+    return {name: count / steady["seconds"] for name, count in _requests(steady).items()}
+
+
+def _requests(found: Mapping[str, Any]) -> dict[str, int]:
+    """Without the changes of statuses, which are no cost of the clients."""
+    return {name: count for name, count in found["requests"].items() if not name.startswith("PATCH")}
 
 
 def _histogram(times: Sequence[float]) -> str:

@@ -25,7 +25,7 @@ from tests.scale.metrics import Sample, sample
 
 _ROOT: Final = Path(__file__).parents[2]
 _RBAC: Final = _ROOT / "deploy/base/rbac.yaml"
-_IN_A_PROCESS: Final = 500
+_IN_A_PROCESS: Final = 125
 POD_UPDATES: Final = 1 / 20
 """Patches of a pod's status a second, for each node: each pod's status changes every ten minutes."""
 NODE_UPDATES: Final = 1 / 300
@@ -42,7 +42,7 @@ class Plan:
     settle: float = 10.0
     steady: float = 120.0
     """Seconds: two watches of an agent, which last a minute on average."""
-    recovery: float = 45.0
+    recovery: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Session:
             "live": full.live - before.live,
             "rss": full.rss - before.rss,
             "watches": full.watches - before.watches,
+            "connections": full.connections - before.connections,
             "goroutines": full.goroutines - before.goroutines,
             "base_rss": before.rss,
         }
@@ -161,7 +162,7 @@ def session(plan: Plan, log: Path) -> Iterator[Session]:
         yield Session(plan, plane, names, log)
 
 
-def measure(plan: Plan, log: Path) -> dict[str, Any]:
+def measure(plan: Plan, log: Path, *, restart: bool = True) -> dict[str, Any]:
     """Run a whole session, and return what docs/scale.md needs."""
     arms = []
     with session(plan, log) as running:
@@ -169,7 +170,7 @@ def measure(plan: Plan, log: Path) -> dict[str, Any]:
             began = time.monotonic()
             arms.append(running.arm(kind))
             print(f"{plan.nodes} nodes, {kind}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        restart = running.restart()
+        restarted = _restarted(running) if restart else None
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1024**2
     where = f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}"
     return {
@@ -180,8 +181,17 @@ def measure(plan: Plan, log: Path) -> dict[str, Any]:
         "steady": plan.steady,
         "spread": plan.spread,
         "arms": arms,
-        "restart": restart,
+        "restart": restarted,
     }
+
+
+def _restarted(running: Session) -> dict[str, Any]:
+    """A restart that fails does not lose what was measured before."""
+    try:
+        return running.restart()
+    except OSError as error:
+        print(f"{running.plan.nodes} nodes: the restart was NOT MEASURED: {error}", file=sys.stderr, flush=True)
+        return {"failed": str(error)}
 
 
 def arrivals(log: Path) -> list[tuple[float, str, str]]:
