@@ -22,6 +22,7 @@ from agent.model.release import Cleaning, CleanupStatus, Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
+from agent.sources.deadline import Within, ask
 from agent.sources.host.reservations import network_names
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
@@ -35,9 +36,13 @@ def cleaner(
     limits: Limits,
     budget: Budget,
     beat: Callable[[], None] = lambda: None,
+    within: Within = ask,
 ) -> Cleaner:
-    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner."""
-    journal_store = JournalStore(config.state_dir)
+    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner.
+
+    `within`: bounds reading the journal.
+    """
+    journal_store = JournalStore(config.state_dir, within)
     session = CleanupSession(limits, budget, journal_store, by)
     match mode:
         case "off":
@@ -111,10 +116,13 @@ def clean_once(
     return cleaning
 
 
-def cleanup_status(config: Config, report: Report) -> CleanupStatus:
-    """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
+def cleanup_status(config: Config, report: Report, within: Within = ask) -> CleanupStatus:
+    """Return whether anything could be released from here now. It promises no release: each is checked on its own.
+
+    `within`: bounds reading the journal.
+    """
     checked = sorted(allowed_networks(limits(config, "dry-run").networks, report.assessment.snapshot))
-    obstacles = tuple(_obstacles(config, report, checked))
+    obstacles = tuple(_obstacles(config, report, checked, JournalStore(config.state_dir, within)))
     unknown = () if checked else ("no network is known that the pods of this node use",)
     return CleanupStatus(
         mode=config.cleanup,
@@ -124,7 +132,7 @@ def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     )
 
 
-def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Iterator[str]:
+def _obstacles(config: Config, report: Report, networks: Sequence[str], journal_store: JournalStore) -> Iterator[str]:
     """Yield what keeps every address from being released; what protects a single one is not here."""
     snapshot = report.assessment.snapshot
     if report.cleaning is not None and report.cleaning.halted:
@@ -134,7 +142,6 @@ def _obstacles(config: Config, report: Report, networks: Sequence[str]) -> Itera
     if missing := dict.fromkeys(one.source for one in snapshot.unavailable_about_addresses()):
         yield f"unavailable sources: {', '.join(missing)}"
     yield from _unwritable(config, networks)
-    journal_store = JournalStore(config.state_dir)
     if why := journal_store.trouble():
         yield f"the journal cannot be written: {why}"
     elif not journal_store.room(snapshot.taken_at):
@@ -163,10 +170,10 @@ def read_journal(config: Config) -> Journal:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
-def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
+def releases(config: Config, within: Within = ask) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
     """Return the entries of the journal for the timeline, or why it cannot be read, and its damaged lines."""
     try:
-        journal = JournalStore(config.state_dir).read()
+        journal = JournalStore(config.state_dir, within).read()
     except SourceError as error:
         return Unavailable("journal", str(error)), ()
     return journal.entries, journal.damage
