@@ -29,25 +29,44 @@ class StateDirectory:
             raise SourceError(f"{self._path}: no answer for {STATE_SECONDS:g} s: its disk hangs") from error
 
     def read(self) -> bool:
-        """Return True; raises SourceError if nothing can be written."""
-        if why := self.within(lambda: unwritable(self._path)):
+        """Return True; raises SourceError if its disk is full or hangs. One that may not be written is a setting."""
+        if why := self.within(lambda: full(self._path)):
             raise SourceError(why)
         return True
+
+
+def full(directory: Path) -> str:
+    """Return that a directory, which may not exist yet, has no space or cannot be asked; empty if it has."""
+    try:
+        existing = _existing(directory)
+        found = os.statvfs(existing)
+    except (FileNotFoundError, PermissionError):
+        return ""  # not the disk
+    except OSError as error:
+        return _described(error)
+    # Some file systems do not count their blocks.
+    is_full = found.f_blocks and found.f_bfree * found.f_frsize < LEAST_FREE
+    return f"{existing}: no space left on device" if is_full else ""
 
 
 def unwritable(directory: Path) -> str:
     """Return why nothing can be written in a directory that may not exist yet; empty if it can. Changes nothing."""
     try:
-        existing = next(place for place in (directory, *directory.parents) if place.is_symlink() or place.exists())
+        existing = _existing(directory)
         if not existing.is_dir():
             return f"{existing} is not a directory"
-        found = os.statvfs(existing)
-        if found.f_flag & os.ST_RDONLY:
+        if os.statvfs(existing).f_flag & os.ST_RDONLY:
             return f"{existing} is mounted read-only"
-        # Some file systems do not count their blocks.
-        if found.f_blocks and found.f_bfree * found.f_frsize < LEAST_FREE:
-            return f"{existing}: no space left on device"
+        if why := full(existing):
+            return why
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{describe_os_error(error)}"
+        return _described(error)
     return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
+
+
+def _existing(directory: Path) -> Path:
+    return next(place for place in (directory, *directory.parents) if place.is_symlink() or place.exists())
+
+
+def _described(error: OSError) -> str:
+    return f"{error.filename}: {describe_os_error(error)}" if error.filename else describe_os_error(error)
