@@ -27,6 +27,8 @@ class DeviceHistoryStore:
         """
         self._file = StateFile(state_dir / HISTORY_FILE, warn, within)
         self._history: StoredHistory | None = None
+        self._missed = False
+        """Whether the last snapshot was taken without the stored history."""
         self._saved: tuple[int, ...] | None = None
         """What identifies the file that has what is in memory; None: no file has."""
 
@@ -41,7 +43,9 @@ class DeviceHistoryStore:
             try:
                 self._history, self._saved = self._file.within(lambda: _loaded(self._file.path))
             except SourceError as error:
+                self._missed = True
                 return StoredHistory(trouble=str(error))
+        self._missed = False
         return self._history
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
@@ -49,9 +53,11 @@ class DeviceHistoryStore:
             history = plugins(report.assessment.snapshot).history
         except InsufficientData:
             return
+        if self._missed:
+            return  # the report's history lacks the stored one, and must not replace it
         before = self.read()
         if self._history is None:
-            return  # the stored one is not known, and must not be replaced
+            return
         if history == before.transitions and not before.trouble and (not history or self._is_saved()):
             return
         # The file may also have been lost or damaged since: then it is written again.
