@@ -67,7 +67,15 @@ WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
 INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
 OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches", "attachments")
-NON_ADDRESS_SOURCES: Final = ("device_plugins", "registration", "autoscaler", "watches", "mounts", "attachments")
+NON_ADDRESS_SOURCES: Final = (
+    "device_plugins",
+    "registration",
+    "autoscaler",
+    "watches",
+    "mounts",
+    "attachments",
+    "state",
+)
 """The sources that have no say in addresses."""
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
@@ -406,6 +414,7 @@ def node(
         watches=reading(watches, (), Watch),
         mounts=reading(mounts, (), Mount),
         attachments=only(attachments, Attachments()),
+        state=Known(value=True),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
     )
 

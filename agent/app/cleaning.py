@@ -23,6 +23,7 @@ from agent.model.release import Cleaning, CleanupStatus, Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
+from agent.sources.deadline import Within, ask
 from agent.sources.host.reservations import network_names
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
@@ -36,9 +37,13 @@ def cleaner(
     limits: Limits,
     budget: Budget,
     beat: Callable[[], None] = lambda: None,
+    within: Within = ask,
 ) -> Cleaner:
-    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner."""
-    journal_store = JournalStore(config.state_dir)
+    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner.
+
+    `within`: bounds reading the journal.
+    """
+    journal_store = JournalStore(config.state_dir, within)
     session = CleanupSession(limits, budget, journal_store, by)
     match mode:
         case "off":
@@ -112,9 +117,12 @@ def clean_once(
     return cleaning
 
 
-def cleanup_status(config: Config, report: Report) -> CleanupStatus:
-    """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
-    context = _context(config, report)
+def cleanup_status(config: Config, report: Report, within: Within = ask) -> CleanupStatus:
+    """Return whether anything could be released from here now. It promises no release: each is checked on its own.
+
+    `within`: bounds reading the journal.
+    """
+    context = _context(config, report, JournalStore(config.state_dir, within))
     blockers = find_blockers(context, node_files(config).check_writable, _no_network(config))
     obstacles = [one.why for one in blockers if not one.network]
     if missing := dict.fromkeys(one.source for one in context.snapshot.unavailable_about_addresses()):
@@ -128,9 +136,8 @@ def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     )
 
 
-def _context(config: Config, report: Report) -> GuardContext:
+def _context(config: Config, report: Report, journal_store: JournalStore) -> GuardContext:
     """Return what a dry run would ask of this place. The history of the runtime is the cleaner's, and not here."""
-    journal_store = JournalStore(config.state_dir)
     return GuardContext(
         report=report,
         runtime_history=RuntimeHistory(),
@@ -159,10 +166,10 @@ def read_journal(config: Config) -> Journal:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
-def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
+def releases(config: Config, within: Within = ask) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
     """Return the entries of the journal for the timeline, or why it cannot be read, and its damaged lines."""
     try:
-        journal = JournalStore(config.state_dir).read()
+        journal = JournalStore(config.state_dir, within).read()
     except SourceError as error:
         return Unavailable("journal", str(error)), ()
     return journal.entries, journal.damage

@@ -15,6 +15,8 @@ from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.setting_values import AUTO
+from agent.sources.deadline import Within, ask
+from agent.sources.host.state_directory import StateDirectory
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -44,16 +46,18 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     log = configure(config.log_format)
-    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
+    state = StateDirectory(config.state_dir)
+    within = state.within
+    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why), within)
     api, watches = api_server.watched(config)
-    sources = node_sources(config, api, history.read)
+    sources = node_sources(config, api, history.read, state)
     heartbeat = _heartbeat(config)
-    cleaner = _cleaner(config, sources, heartbeat)
+    cleaner = _cleaner(config, sources, heartbeat, within)
     registry = CollectorRegistry()
-    status = _status(config, heartbeat)
-    http = http_exporter(config, registry, heartbeat, status)
+    status = _status(config, heartbeat, within)
+    http = http_exporter(config, registry, heartbeat, status, within)
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log, within), history]
     exporters += [status, http]
     exporters += cluster_exporters
     _start_threads(watches, queue if cluster_exporters else None, stop)
@@ -79,16 +83,15 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat, within: Within) -> Cleaner:
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
-    return cleaning.cleaner(
-        config, config.cleanup, "run", sources.recheck, cleaning.limits(config, config.cleanup), budget, heartbeat.beat
-    )
+    limits = cleaning.limits(config, config.cleanup)
+    return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat, within)
 
 
-def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
+def _status(config: Config, heartbeat: loop.Heartbeat, within: Within) -> "StatusExporter":
     from importlib.metadata import version
 
     from agent.exporters.json.status import StatusExporter
@@ -96,14 +99,18 @@ def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
     return StatusExporter(
         version("nodeleak"),
         config.interval.total_seconds(),
-        lambda report: cleaning.cleanup_status(config, report),
+        lambda report: cleaning.cleanup_status(config, report, within),
         lambda: heartbeat.alive,
         loop.clock,
     )
 
 
 def http_exporter(
-    config: Config, registry: "CollectorRegistry", heartbeat: loop.Heartbeat, status: "StatusExporter | None" = None
+    config: Config,
+    registry: "CollectorRegistry",
+    heartbeat: loop.Heartbeat,
+    status: "StatusExporter | None" = None,
+    within: Within = ask,
 ) -> "HttpExporter":
     from importlib.metadata import version
 
@@ -113,7 +120,7 @@ def http_exporter(
     host, port = config.listen
     page = None
     if config.page == "on":
-        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
+        page = Page(lambda: cleaning.releases(config, within), LINKS, version("nodeleak"), config.cleanup)
     try:
         return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status, clock=loop.clock)
     except OSError as error:
@@ -122,7 +129,7 @@ def http_exporter(
 
 
 def _exporters(
-    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
+    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger, within: Within
 ) -> Sequence[loop.Exporter]:
     from agent.cleanup.journal_store import JournalStore
     from agent.exporters.metrics import MetricsExporter
@@ -135,9 +142,9 @@ def _exporters(
             MODES[config.cleanup],
             watches,
             commit=commit() or "unknown",
-            journal_size=JournalStore(config.state_dir).size,
+            journal_size=JournalStore(config.state_dir, within).size,
         ),
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why), within),
     )
 
 

@@ -12,18 +12,20 @@ from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
+from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
-from agent.model.snapshot import NetworkStore, NotRequested, Snapshot, known_or
+from agent.model.snapshot import NetworkStore, NotRequested, Reading, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
-from agent.sources.deadline import Deadline
+from agent.sources.deadline import Deadline, Within, ask
 from agent.sources.host import addresses, flannel, mounts, namespaces, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
+from agent.sources.host.state_directory import StateDirectory
 from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
@@ -47,21 +49,18 @@ def for_command(config: Config) -> NodeSources:
     return node_sources(config, api_server.asked_once(config), DeviceHistoryStore(config.state_dir).read)
 
 
-def node_sources(config: Config, api: Sources, history: Callable[[], StoredHistory]) -> NodeSources:
-    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
+def node_sources(
+    config: Config, api: Sources, history: Callable[[], StoredHistory], state: StateDirectory | None = None
+) -> NodeSources:
+    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins.
+
+    `state`: of the daemon, which goes on without it.
+    """
     runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2, runtimes.abort)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
-    tracker = RegistrationTracker(
-        displayed_name(config),
-        config.provider_id,
-        config.state_dir,
-        processes.kubelet_flags,
-        config.proc,
-        api.latest_node,
-    )
     host = {
         "networks": lambda _: _networks(in_time(runtimes.networks), config),
         "reservations": _reservations(config),
@@ -77,7 +76,8 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
         "mounts": _mounts(config.kubelet_dir, config.proc),
-        "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
+        "state": lambda _: state.read() if state else NotRequested("state", "a single command keeps no state"),
+        "registration": _registration(config, api, processes, state.within if state else ask),
     }
     recheck = NodeRecheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
@@ -87,6 +87,16 @@ def node_sources(config: Config, api: Sources, history: Callable[[], StoredHisto
         _probe(config, results),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
+
+
+def _registration(
+    config: Config, api: Sources, processes: ProcessTable, within: Within
+) -> Callable[[Snapshot], Reading[Registration]]:
+    name, flags = displayed_name(config), processes.kubelet_flags
+    tracker = RegistrationTracker(
+        name, config.provider_id, config.state_dir, flags, config.proc, api.latest_node, within
+    )
+    return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 
 def _runtimes(config: Config) -> NodeRuntimes:

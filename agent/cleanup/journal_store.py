@@ -20,9 +20,11 @@ import tenacity
 
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import FileImage, JournalFull, describe_error
+from agent.cleanup.release import FileImage, JournalFull
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.times import from_mtime
+from agent.sources.deadline import Within, ask
+from agent.sources.host.state_directory import unwritable
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -47,8 +49,9 @@ class Busy(Exception):
 class JournalStore:
     """The journal in `journal/` of the agent's state directory, and the cleaner's lock beside it."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._state, self._directory = state_dir, state_dir / "journal"
+    def __init__(self, state_dir: Path, within: Within = ask) -> None:
+        """`within`: bounds what is read. Nothing is written after a disk that hangs was noticed."""
+        self._state, self._directory, self._within = state_dir, state_dir / "journal", within
         self._cached: Journal | None = None
         self._signature: tuple[tuple[str, int, int, int], ...] = ()
 
@@ -74,38 +77,34 @@ class JournalStore:
 
     def trouble(self) -> str:
         """Return why the journal cannot be written; empty if it can. Changes nothing."""
-        places = (self._directory, *self._directory.parents)
         try:
-            existing = next(place for place in places if _exists(place))
-            if not existing.is_dir():
-                return f"{existing} is not a directory"
-            found = os.statvfs(existing)
-            if found.f_flag & os.ST_RDONLY:
-                return f"{existing} is mounted read-only"
-            # Some file systems do not count their blocks.
-            if found.f_blocks and found.f_bfree * found.f_frsize < BYTES_PER_ADDRESS:
-                return f"{existing}: no space left on device"
-        except OSError as error:
-            return describe_error(error)
-        return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
+            return self._within(lambda: unwritable(self._directory))
+        except SourceError as error:
+            return str(error)
 
     def room(self, now: datetime) -> int:
         """Return for how many addresses there is room, with a file to spare. 0 if that cannot be told."""
         try:
-            left = max(0, MAX_JOURNAL_BYTES - _size(self._directory / _CURRENT))
-            return max(0, left + (self._rotations(now) - 1) * MAX_JOURNAL_BYTES) // BYTES_PER_ADDRESS
-        except OSError:
+            return self._within(lambda: self._room(now))
+        except (OSError, SourceError):
             return 0
+
+    def _room(self, now: datetime) -> int:
+        left = max(0, MAX_JOURNAL_BYTES - _size(self._directory / _CURRENT))
+        return max(0, left + (self._rotations(now) - 1) * MAX_JOURNAL_BYTES) // BYTES_PER_ADDRESS
 
     def size(self) -> int | None:
         """Return the bytes of all files; None if there is none, or if that cannot be told."""
         try:
-            return sum(at.st_size for at in map(_stat, self._paths()) if at) or None
-        except OSError:
+            return self._within(lambda: sum(at.st_size for at in map(_stat, self._paths()) if at)) or None
+        except (OSError, SourceError):
             return None
 
     def read(self) -> Journal:
         """Read all files; raises SourceError if one cannot be read. A file that does not exist is empty."""
+        return self._within(self._read)
+
+    def _read(self) -> Journal:
         try:
             signature = self._current_signature()
             if self._cached is None or signature != self._signature:
@@ -250,15 +249,6 @@ def _write_all(handle: int, text: bytes) -> None:
     while text:
         text = text[os.write(handle, text) :]
     os.fsync(handle)
-
-
-def _exists(path: Path) -> bool:
-    """Return whether there is anything, or a link to nothing; raises OSError where Path.exists may say no."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _make_directory(directory: Path) -> None:

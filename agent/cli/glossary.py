@@ -122,6 +122,9 @@ _SOURCES: Final = {
     "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.\n"
     "Do: check --kubelet-dir, that it is mounted at its path on the host, and hostPID.",
     "attachments": f"VolumeAttachments, claims and events, read only while a pod waits for a volume.{_API_SERVER}",
+    "state": "The agent's own directory, --state-dir. Without it, the agent goes on and releases nothing. After a "
+    "restart, it lacks the history of device plugins and the Node as last seen.\n"
+    "Do: free space on its disk. If the disk hangs, look at `dmesg` of the node.",
     "journal": f"The journal of releases, in --state-dir.{_MOUNTED}",
 }
 

@@ -32,7 +32,7 @@ from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
 from agent.exporters.metrics_devices import PREFIX
 from agent.model.finding import LeakCause, Severity
-from agent.model.release import MISSED, Cleaning, Outcome, Verdict
+from agent.model.release import MISSED, Cleaning, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 
@@ -70,12 +70,13 @@ class MetricsExporter(Collector):
         commit: str = "unknown",
         journal_size: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`journal_size`: asked at each scrape, because people release addresses too."""
+        """`journal_size`: asked in each sync, because people release addresses too."""
         disable_created_metrics()
         self._last: Report | None = None
         self._read_at: dict[str, float] = {}
         self._mode, self._watches = mode, watches
         self._commit, self._journal_size = commit, journal_size
+        self._journal_bytes: int | None = None
         counter = partial(_counter, registry)
         self._source_seconds = counter("source_read_seconds_total", "Time spent reading a source.", "source")
         self._sync_seconds = Summary(
@@ -104,6 +105,8 @@ class MetricsExporter(Collector):
         for network in networks:
             if self._releases is not None:
                 self._releases.begin(network)
+                for reason in Reason:
+                    self._refused.labels(network, reason.value)
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
 
@@ -128,7 +131,7 @@ class MetricsExporter(Collector):
         if report.cleaning is not None:
             self._count(report.cleaning)
         self._sync_seconds.observe(seconds)
-        self._last = report
+        self._last, self._journal_bytes = report, self._journal_size()
 
     def _count(self, cleaning: Cleaning) -> None:
         for outcome in cleaning.outcomes:
@@ -149,8 +152,9 @@ class MetricsExporter(Collector):
         yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
         yield from _watch_counters(self._watches)
         yield from (one for one in self._process.collect() if one.name in _PROCESS)
-        if (size := self._journal_size()) is not None:
-            yield GaugeMetricFamily(f"{PREFIX}journal_bytes", "Size of the journal of releases.", value=size)
+        if self._journal_bytes is not None:
+            text = "Size of the journal of releases."
+            yield GaugeMetricFamily(f"{PREFIX}journal_bytes", text, value=self._journal_bytes)
         if (report := self._last) is not None:
             yield from _networks(report)
             yield from (_findings(report), _oldest(report))

@@ -383,6 +383,8 @@ class Snapshot:
     watches: Reading[tuple[Watch, ...]] = field(default=NotRequested("watches", _NOT_RECORDED), metadata=_OTHER)
     mounts: Reading[tuple[Mount, ...]] = field(default=NotRequested("mounts", _NOT_RECORDED), metadata=_OTHER)
     attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
+    state: Reading[bool] = field(default=NotRequested("state", _NOT_RECORDED), metadata=_OTHER)
+    """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     damaged_results: tuple[DamagedResult, ...] = ()

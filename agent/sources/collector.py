@@ -62,7 +62,7 @@ class Moment:
 # is asked the more it knows.
 _ALWAYS: Final = (
     "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes", "device_plugins",
-    "pods", "node", "registration", "watches",
+    "pods", "node", "registration", "watches", "state",
 )  # fmt: skip
 
 

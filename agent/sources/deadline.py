@@ -3,11 +3,22 @@
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
+
+
+class Within(Protocol):
+    """Asks, and raises SourceError if there is no answer in time, or whatever the question raises."""
+
+    def __call__(self, question: Callable[[], _T], /) -> _T: ...
+
+
+def ask(question: Callable[[], _T], /) -> _T:
+    """Ask, and wait for the answer without limit."""
+    return question()
 
 
 class Late(SourceError):

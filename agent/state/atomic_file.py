@@ -6,13 +6,17 @@ The agent works without it: a directory that cannot be written is reported throu
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from agent.sources.deadline import Within, ask
+from agent.sources.source_error import SourceError
 
 
 class StateFile:
-    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
-        """`warn`: called with the reason when a write fails, once for each reason."""
-        self.path = path
+    def __init__(self, path: Path, warn: Callable[[str], None], within: Within = ask) -> None:
+        """`warn`: called with the reason when a write fails, once for each reason. `within`: bounds each write."""
+        self.path, self.within = path, within
         self.failed = ""
         """Why the last write failed; empty: it did not."""
         self._warn = warn
@@ -20,21 +24,25 @@ class StateFile:
     def write(self, content: bytes) -> bool:
         """Return whether it was written."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(self.path, content)
+            self.within(partial(_replace, self.path, content))
+        except SourceError as error:
+            return self._fail(str(error))
         except OSError as error:
             # Without the name of the temporary file, which is different each time.
-            why = f"{self.path.parent}: {error.strerror}"
-            if why != self.failed:
-                self._warn(why)
-            self.failed = why
-            return False
+            return self._fail(f"{self.path.parent}: {error.strerror}")
         self.failed = ""
         return True
+
+    def _fail(self, why: str) -> bool:
+        if why != self.failed:
+            self._warn(why)
+        self.failed = why
+        return False
 
 
 def _replace(path: Path, content: bytes) -> None:
     """Replace the file by a private one. After a power cut, either version is there and complete."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -253,6 +253,14 @@ def test_a_counter_without_an_alert_is_absent_until_it_counts() -> None:
     assert daemon.get("events_dropped_total", cause="queue_full") == 3
 
 
+def test_refusals_start_at_0_where_addresses_are_released() -> None:
+    """The dashboard shows their increase by reason, which a series without a 0 hides once."""
+    daemon = Daemon(mode=CLEAN).sync(node())
+    assert {one["reason"] for one in daemon.labels("nodeleak_releases_refused_total")} == {*Reason}
+    assert {daemon.get("releases_refused_total", network="kubenet", reason=one.value) for one in Reason} == {0}
+    assert Daemon(mode="dry-run").sync(node()).labels("nodeleak_releases_refused_total") == []
+
+
 def test_a_finding_of_severity_info_is_present_while_there_is_one() -> None:
     info = TrackedFinding(Finding("left_over_network", "cbr0", "left over", Severity.INFO), NOW, confirmed=True)
     daemon = Daemon().sync(node(), findings=(info,))
@@ -268,7 +276,7 @@ def test_the_build_names_version_and_commit() -> None:
 
 @pytest.mark.parametrize("size", [None, 4096])
 def test_the_size_of_the_journal_is_present_where_there_is_one(size: int | None) -> None:
-    assert Daemon(journal=size).get("journal_bytes") == size
+    assert Daemon(journal=size).sync(node()).get("journal_bytes") == size
 
 
 def test_a_leak_is_a_candidate_reservation_until_it_is_a_confirmed_finding() -> None:

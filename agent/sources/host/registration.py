@@ -22,6 +22,7 @@ from agent.model.registration import (
 )
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
+from agent.sources.deadline import Within, ask
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 
@@ -53,8 +54,10 @@ class RegistrationTracker:
         flags: Flags,
         proc: Path,
         latest: Callable[[], Node | None] = lambda: None,
+        within: Within = ask,
     ) -> None:
-        """`latest`: the Node as the API server last sent it, also between two snapshots."""
+        """`latest`: the Node as the API server last sent it, also between two snapshots. `within`: bounds the disk."""
+        self._within = within
         self._name, self._expected, self._latest = node_name, expected, latest
         self._path, self._file = state_dir / LAST_SEEN_FILE, CachedFile(_remembered, MAX_LAST_SEEN_BYTES)
         self._flags, self._proc = flags, proc
@@ -99,7 +102,7 @@ class RegistrationTracker:
         if self._last is not None:
             return ""
         try:
-            stored = self._file.read(self._path)
+            stored = self._within(lambda: self._file.read(self._path))
         except SourceError as error:
             return str(error)
         if stored is not None and stored[0].name == self._name:

@@ -35,7 +35,7 @@ class Answerer:
     """Answers /slow when a test allows it, /large with more than the kernel buffers, and anything else at once."""
 
     def __init__(self) -> None:
-        self.allowed = threading.Event()
+        self.asked, self.allowed = threading.Event(), threading.Event()
 
     def at_once(self, request: Request) -> Answer | None:
         if request.target == "/bug":
@@ -46,6 +46,7 @@ class Answerer:
 
     def answer(self, request: Request) -> Answer:
         assert request.target == "/slow"
+        self.asked.set()
         self.allowed.wait(30)
         return OK
 
@@ -119,6 +120,7 @@ def test_a_connection_whose_answer_is_made_does_not_yield_to_an_idle_one(
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as waiting:
         waiting.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert answerer.asked.wait(20)
         with idle(server.port, ["127.0.0.1"] * 20):
             assert ask(server.port) == 200
             answerer.allowed.set()
