@@ -20,6 +20,7 @@ from agent.fleet.inventory import Agent, Target, natural
 from agent.fleet.options import cluster_options
 from agent.fleet.session import Session, agents_of, note
 from agent.fleet.waves import CleanReport, NodeResult, State, conclusion, waves
+from agent.model.nesting import parse_json
 from agent.model.text import count_of, escape
 from agent.state.atomic_file import StateFile
 
@@ -80,7 +81,7 @@ def _begin(arguments: argparse.Namespace, session: Session) -> tuple[Path | None
 
 def _read(path: Path) -> CleanReport:
     try:
-        return CleanReport.read(json.loads(path.read_bytes()))
+        return CleanReport.read(parse_json(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"--continue: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:

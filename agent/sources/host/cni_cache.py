@@ -126,10 +126,13 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
+        # What is nested so deep that it can just be parsed cannot be read.
+        return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(tree, dict):
-        return None
+
+
+def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
     if tree.get("kind") != "cniCacheV1":
         return CniResult(
             network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns, _namespace({"result": tree})
@@ -207,7 +210,7 @@ def belongs(content: bytes, reservation: Reservation, network: str, ifname: str)
             return bool(told == (reservation.container_id, network, ifname))
         given = [tree[family]["ip"] for family in ("ip4", "ip6") if tree.get(family)]
         given += [ip["address"] for ip in tree.get("ips") or []]
-        addresses = [ip_interface(one).ip for one in given]
+        addresses = [ip_interface(str(one)).ip for one in given]
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return False
     if ifname == "lo":

@@ -12,6 +12,7 @@ from pathlib import Path
 from agent.model.assessment import KUBENET
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import ProcessStartTimes
+from agent.model.text import truncate
 from agent.sources.host.kubelet_runtime import flag, named_runtime
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -64,8 +65,8 @@ class ProcessTable:
                 self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
-        except (ValueError, IndexError) as error:
-            raise SourceError(f"cannot parse {self._proc}: {error}") from error
+        except (ValueError, IndexError, OverflowError) as error:
+            raise SourceError(f"cannot parse {self._proc}: {truncate(error)}") from error
         if not self._known:
             raise SourceError(
                 f"no kubelet and no container runtime in {self._proc}: it is not the host's (set hostPID: true, or "
@@ -153,8 +154,13 @@ class ProcessTable:
         return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        found = self._youngest(names)
-        return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK")) if found else None
+        if (found := self._youngest(names)) is None:
+            return None
+        try:
+            return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK"))
+        except OverflowError as error:
+            where = f"{self._proc}/{found.pid}/stat"
+            raise SourceError(f"cannot parse {where}: started {truncate(found.start)} ticks after boot") from error
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
         return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)

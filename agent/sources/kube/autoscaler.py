@@ -154,7 +154,7 @@ def _counts(whole: str) -> Mapping[str, Any] | None:
         # The Python loader, and strings only: libyaml crashes on deep nesting, and constructors (`!!int ""`) may raise
         # anything.
         counts = yaml.load(whole, Loader=yaml.BaseLoader)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
     return counts if isinstance(counts, Mapping) else None
 

@@ -207,7 +207,7 @@ def parse_list(body: bytes) -> tuple[int, str, Iterator[dict[str, Any]]]:
         start = text.find('"items":[')
         # The list's own metadata usually comes first and is small; otherwise everything is parsed at once.
         head = json.loads(f'{text[:start]}"items":[]}}') if 0 <= start < _LARGEST_ERROR else None
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None
     try:
         if head is not None and "metadata" in head:

@@ -48,8 +48,7 @@ def _pod_cidrs(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _max_pods(status: Mapping[str, Any]) -> int | None:
-    pods = str((status.get("allocatable") or {}).get("pods"))
-    return int(pods) if pods.isdecimal() else None
+    return count((status.get("allocatable") or {}).get("pods"))
 
 
 def _volumes_in_use(status: Mapping[str, Any]) -> tuple[str, ...]:

@@ -264,6 +264,8 @@ def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
     name, data_dir = str(config["Name"]), str(ipam.get("dataDir") or "")
     if "/" in name or not name.strip(".") or (data_dir and not data_dir.startswith("/")):
         raise ValueError(f"network {name!r} in {data_dir!r}")  # both become a path
+    if not (name + data_dir).isprintable():  # no path has a NUL, or half of a surrogate pair
+        raise ValueError(f"network {name!r} in {data_dir!r}")
     return RuntimeNetwork(
         name=name,
         plugins=tuple(str(one["type"]) for one in plugins),

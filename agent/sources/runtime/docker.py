@@ -23,6 +23,8 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 _LABEL = "io.kubernetes."
+_LATEST: Final = 10**11
+"""Seconds since the epoch: the year 5138."""
 
 
 class Docker:
@@ -132,4 +134,6 @@ def _container(item: Mapping[str, Any]) -> Container:
     for text in (container.id, container.state, container.pod_uid):
         if not isinstance(text, str):
             raise TypeError(f"expected a string, found {text!r}")
+    if abs(container.created) > _LATEST:
+        raise ValueError(f"created {truncate(container.created)} seconds after 1970")
     return container
