@@ -4,7 +4,9 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-MAX_LEVELS: Final = 20
+from agent.model.input_limit import InputLimit
+
+MAX_LEVELS: Final[InputLimit] = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
 
 

@@ -53,10 +53,8 @@ class _Run:
                     shown = time.monotonic()
                     print(f"{self._fuzzer.name:22} {shown - start:4.0f} s {self.executions:8} executions", flush=True)
         took = time.monotonic() - start
-        print(
-            f"{self._fuzzer.name:22} {took:4.0f} s {self.executions:8} executions: {'FAILED' if self.failure else 'ok'}",
-            flush=True,
-        )
+        result = "FAILED" if self.failure else "ok"
+        print(f"{self._fuzzer.name:22} {took:4.0f} s {self.executions:8} executions: {result}", flush=True)
 
 
 def main() -> int:

@@ -88,8 +88,8 @@ class Fuzzer:
     def _value(self, parse: Parse, content: bytes) -> None:
         try:
             _check_type(parse(content))
-        except self.errors as error:
-            assert str(error), "an error says why"
+        except self.errors:
+            return
 
 
 def pure(parse: Parse) -> Callable[[Path], AbstractContextManager[Parse]]:

@@ -19,7 +19,8 @@ _LESS_DEEP: Final = range(24)
 TEXTS: Final = (
     "", " ", "/", "..", "a/b/c", "\0", "\ud800", "\udcff", "\ufeff", "\x1b[2J", "²", "٣", "x" * 5000, "é",
     "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "2026-01-01T00:00:00", "10.0.0.9", "::ffff:10.0.0.9",
-    "fe80::1%eth0", "10.0.0.0/33", "fd00::/1", "0.0.0.0/0", "-1", "1e999", "9" * 400, "9" * 5000, "True", "\u2028", "\r\n",
+    "fe80::1%eth0", "10.0.0.0/33", "fd00::/1", "0.0.0.0/0", "-1", "1e999", "9" * 400, "9" * 5000, "True", "\u2028",
+    "\r\n",
 )  # fmt: skip
 _NUMBERS: Final = (
     "0", "-1", "1.5", "1e308", "1e999", "-1e999", "NaN", "-Infinity", "9" * 19, "-" + "9" * 19, "9" * 400, "9" * 4300,
@@ -154,5 +155,5 @@ _BYTE_CHANGES: Final[Sequence[Callable[[bytes, int, int, bytes], bytes]]] = (
     lambda content, start, _, piece: (
         content[:start] + re.sub(rb"[0-9]+", b"9" * (1 << piece[0] % 12), content[start:], count=1)
     ),
-    lambda content, start, _, piece: re.sub(rb"(?m)^.*\n", lambda line: line[0] * 3, content, count=1 + start % 7),
+    lambda content, start, _, __: re.sub(rb"(?m)^.*\n", lambda line: line[0] * 3, content, count=1 + start % 7),
 )

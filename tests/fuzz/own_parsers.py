@@ -29,8 +29,8 @@ from agent.model.codec import Damaged
 from agent.model.device_history import dump_history, load_history
 from agent.model.devices import TransitionKind
 from agent.model.last_seen import dump_last_seen, load_last_seen
-from agent.model.recording import loads
 from agent.model.nesting import parse_json
+from agent.model.recording import loads
 from agent.model.release import Verdict
 from agent.model.status import Malformed, checked
 from agent.sources.daemon import DaemonClient

@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from agent.model.assessment import KUBENET
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import ProcessStartTimes
 from agent.model.text import truncate
@@ -29,6 +31,8 @@ _HYPERKUBE = "hyperkube"
 """One program for every component, which its first argument selects."""
 _NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
 _PLUGGED = _KUBELET | _CRI_DOCKERD
+MAX_COMMAND_LINE_BYTES: Final[InputLimit] = 2 * 1024 * 1024
+"""What the kernel allows by default. A process may name any part of its memory as its command line."""
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -173,10 +177,11 @@ def _first(runtimes: Collection[str]) -> str | None:
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
     try:
-        text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+        with (proc / str(pid) / "cmdline").open("rb") as opened:
+            text = opened.read(MAX_COMMAND_LINE_BYTES + 1)
     except OSError:
         return None
-    return text.split("\0") if text else None
+    return text.decode(errors="replace").split("\0") if 0 < len(text) <= MAX_COMMAND_LINE_BYTES else None
 
 
 def _boot_time(text: str) -> datetime:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from agent.model.input_limit import InputLimit
 from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
@@ -126,7 +127,7 @@ def _refusal(error: ApiError) -> str:
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
 _HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
-_LARGEST: Final = 16 * 1024
+_LARGEST: Final[InputLimit] = 16 * 1024
 """Characters that are read as YAML; a status has a few hundred."""
 
 

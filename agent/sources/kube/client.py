@@ -8,12 +8,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
@@ -24,6 +25,8 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
 _AGENT = "nodeleak"
 _LARGEST_ERROR = 4096
+MAX_EVENT_BYTES: Final[InputLimit] = 8 * 1024 * 1024
+"""Bytes of one line of a watch; etcd has no object of more than 1.5 MiB."""
 _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule."""
 
@@ -164,17 +167,24 @@ def refusal(response: Any) -> ApiError:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    rest = b""
+    rest, size = list[bytes](), 0
     try:
         for chunk in response.response.stream(amt=None, decode_content=True):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
+            *lines, last = chunk.split(b"\n")
+            if lines:
+                yield b"".join((*rest, lines[0]))
+                yield from lines[1:]
+                rest, size = [], 0
+            rest.append(last)
+            size += len(last)
+            if size > MAX_EVENT_BYTES:
+                raise SourceError(f"API server: the watch sent an event of more than {MAX_EVENT_BYTES} bytes")
     except (HTTPError, OSError) as error:
         raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
         # Not returned to the pool: the rest of a watch must not be read as another answer.
         response.response.close()
-    if rest:
+    if any(rest):
         raise SourceError("API server: the watch broke off in the middle of a line")
 
 

@@ -48,7 +48,8 @@ def _pod_cidrs(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _max_pods(status: Mapping[str, Any]) -> int | None:
-    return count((status.get("allocatable") or {}).get("pods"))
+    pods = str((status.get("allocatable") or {}).get("pods"))
+    return count(pods) if pods.isdecimal() else None
 
 
 def _volumes_in_use(status: Mapping[str, Any]) -> tuple[str, ...]:
