@@ -127,8 +127,8 @@ def _refusal(error: ApiError) -> str:
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
 _HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
-_LARGEST: Final[InputLimit] = 16 * 1024
-"""Characters that are read as YAML; a status has a few hundred."""
+_LARGEST: Final[InputLimit] = 8 * 1024
+"""Characters that are read as YAML; a status has a few hundred. Nested lists take quadratic time."""
 
 
 def status(text: str) -> Autoscaler:
