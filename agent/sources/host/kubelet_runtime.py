@@ -70,7 +70,8 @@ def _configured(path: str | None, root: Path) -> str:
         if not configuration.is_file():  # anyone can name a process kubelet, and a device or FIFO as its file
             return ""
         with configuration.open(errors="replace") as file:
-            found = _ENDPOINT.search(file.read(_LARGEST))
+            text = file.read(_LARGEST + 1)
     except OSError:
         return ""
+    found = _ENDPOINT.search(text) if len(text) <= _LARGEST else None
     return escape(found[1]) if found else ""
